@@ -1,4 +1,4 @@
-"""Information of a server about itself: in its information endpoints, or in the flags that a capture names.
+"""Information that a server reports about itself, in its information endpoints or in the flags of a capture.
 
 The places for each family are data (`spec/servers/<family>.yaml`).
 """
@@ -21,11 +21,11 @@ from tokenwire.wire.json_pointer import Pointer, find
 
 _LogprobRule = Literal["logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled"]
 LOGPROB_RULES: tuple[_LogprobRule, ...] = get_args(_LogprobRule)
-"""Rules of output logprobs, as a server may tell one or a user may declare it (`spec/metadata.md`)."""
+"""Rules of output logprobs that a server may report or a user declare (`spec/metadata.md`)."""
 
 
 CONTEXT_BORDER = 16
-"""Positions at the end of a context: servers differ in how many of them requests may use."""
+"""Positions at the end of a context. Servers differ in how many of them a request may use."""
 _SMALLEST_CONTEXT = 512
 
 
@@ -37,34 +37,34 @@ class Advertised:
     version: str = ""
     model: str = ""
     models: frozenset[str] = frozenset()
-    """All names that the server gives its models."""
+    """All names that the server gives to its models."""
     adapters: frozenset[str] = frozenset()
-    """Those of them that are adapters of another."""
+    """The names that belong to adapters."""
     context_length: int | None = None
     vocab_size: int | None = None
     tokenizer: bool | None = None
-    """True if the server has a tokenizer; None where it does not say."""
+    """True if the server has a tokenizer; None if it does not report that."""
     usage_in_streams: bool = False
-    """The server ends every stream with its usage, asked or not."""
+    """True if the server ends every stream with its usage, even if the request did not enable it."""
     delivery: Delivery | None = None
     stream_interval: int | None = None
     max_running_requests: int | None = None
-    """The requests that run at once; more wait."""
+    """The number of requests that run at once. Further requests wait."""
     dp_size: int | None = None
     """The number of data-parallel ranks that share the requests."""
     sampling_backend: str = ""
     weights: str = ""
-    """Where the server has its weights, on its own disk."""
+    """The path of the weights on the server's disk."""
     deterministic: bool = False
-    """The server says that results depend on nothing but the request."""
+    """True if the server reports that results depend only on the request."""
     logprob_rule: _LogprobRule | Literal[""] = ""
-    """Of which distribution the server says its output logprobs speak."""
+    """The distribution that the server's output logprobs refer to, as it reports."""
     sources: tuple[str, ...] = ()
-    """Where this was read, for example `GET /server_info`."""
+    """The sources of these facts, such as `GET /server_info`."""
 
     @property
     def context(self) -> int:
-        """The context length; where none is advertised, the smallest that servers have."""
+        """The advertised context length; without one, the smallest that servers have."""
         return self.context_length or _SMALLEST_CONTEXT
 
     @property
@@ -74,16 +74,14 @@ class Advertised:
 
 
 _NAMES = ("models", "adapters")
-"""Facts that each entry of a list adds to."""
+"""Facts that collect the values of all entries of a list."""
 _KINDS = get_type_hints(Advertised) | dict.fromkeys(_NAMES, str)
-"""The type of each fact; names are reported one by one."""
+"""The type of each fact; the names of models and adapters are reported one by one."""
 del _KINDS["sources"]
 
 
 def _fact(name: str) -> str:
-    """Check the name of a field of `Advertised` that a server may report. Raises ValueError for any
-    other name.
-    """
+    """Return the name of a fact that a server may report. Raises ValueError for any other name."""
     if name not in _KINDS:
         raise ValueError(f"{name!r} is not a fact; known are {', '.join(_KINDS)}")
     return name
@@ -94,7 +92,7 @@ _Meanings = Mapping[str | bool, str | bool]
 
 
 def _meant(value: object, meanings: _Meanings | None) -> object:
-    """Return the meaning of a value: itself, if there is no other."""
+    """Return the meaning of a value; the value itself if no meaning is listed."""
     if meanings is None:
         return value
     return meanings.get(value) if isinstance(value, (str, bool)) else None
@@ -106,16 +104,18 @@ class _Document:
 
     path: str
     tells: Mapping[_Fact, tuple[Pointer, ...]]
-    """The pointers to each fact, best first."""
+    """The pointers to each fact, most reliable first."""
     means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
     only_with: Mapping[_Fact, Pointer] = field(default_factory=dict)
-    """A field that an entry must have to report a fact."""
+    """The field that an entry must have to report a fact."""
     items: Pointer | None = None
-    """The list whose entries tell: all of them names, the first alone everything else."""
+    """The list whose entries report facts. Names are taken from all entries, everything else from the
+    first.
+    """
     older_path: str | None = None
 
     def facts(self, document: object) -> Iterator[tuple[str, object]]:
-        """Yield the facts of a document, with any values."""
+        """Yield the facts of a document with their raw values."""
         items = [document] if self.items is None else find(document, self.items)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
@@ -127,7 +127,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Flag:
-    """A flag of the command line: a fact follows from its value, its presence, or its absence."""
+    """A command-line flag. Its value, presence or absence states a fact."""
 
     tells: _Fact
     given: str | bool | None = None
@@ -135,7 +135,7 @@ class _Flag:
     means: _Meanings | None = None
 
     def fact(self, name: str, flags: Sequence[str]) -> object:
-        """Return the fact of some flags; None if they have none."""
+        """Return the fact that these flags state; None if they state none."""
         if self.given is not None:
             return self.given if name in flags else self.absent
         both = (flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}="))
@@ -145,15 +145,15 @@ class _Flag:
 
 @dataclass(frozen=True)
 class _Family:
-    """The places where the servers of one family report about themselves."""
+    """The places where servers of one family report about themselves."""
 
     family: str
     documents: tuple[_Document, ...] = ()
     flags: Mapping[str, _Flag] = field(default_factory=dict)
     clears_refused_after_s: float = 0.0
-    """The seconds after which a refused request is cleared away by its id; 0 if that happens at once."""
+    """Seconds until the server forgets a refused request id; 0 if it does so at once."""
     promises: tuple[str, ...] = ()
-    """Capabilities that the documentation of the family says all of its servers have or refuse."""
+    """Capabilities that the documentation of the family promises or excludes for all servers."""
 
 
 @cache
@@ -165,31 +165,31 @@ def load_families() -> tuple[_Family, ...]:
 
 @cache
 def clears_refused_after_s(family: str) -> float:
-    """Return the seconds after which a family clears a refused request away; 0 for other families."""
+    """Return the seconds until a family forgets a refused request id; 0 for other families."""
     return next((known.clears_refused_after_s for known in load_families() if known.family == family), 0.0)
 
 
 @cache
 def promises(family: str) -> tuple[str, ...]:
-    """Return the capabilities that each server of a family has, or refuses to be asked for."""
+    """Return the capabilities that every server of a family either has or refuses."""
     return next((known.promises for known in load_families() if known.family == family), ())
 
 
 @cache
 def _documents() -> dict[str, _Document]:
-    """Return the information endpoints by all of their paths, the older ones last."""
+    """Return the information endpoints by all of their paths, older paths last."""
     every = [document for family in load_families() for document in family.documents]
     older = {document.older_path: document for document in every if document.older_path}
     return {document.path: document for document in every} | older
 
 
 def information_paths() -> tuple[str, ...]:
-    """Return the paths of information endpoints; gateways and older servers know some by older names only."""
+    """Return the paths of information endpoints, including older names that some gateways and servers use."""
     return tuple(_documents())
 
 
 def information_path(request: RequestHead) -> str | None:
-    """Return the information endpoint that a request went to, by its present name; None for any other."""
+    """Return the present name of the information endpoint of a request; None for any other request."""
     document = _documents().get(request.path)
     return document.path if document is not None and request.method == "GET" else None
 
@@ -205,7 +205,7 @@ def _read(exchange: ExchangeHead) -> Mapping[str, Any]:
 
 
 def _believed(fact: str, value: object) -> Any:
-    """Return the reported value of a fact; None if the fact cannot have it."""
+    """Return the reported value of a fact; None if the value is not legal."""
     try:
         fitted = fitting(_KINDS[fact], value, fact)
     except ValueError:
@@ -214,10 +214,11 @@ def _believed(fact: str, value: object) -> Any:
 
 
 def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
-    """Put together what the information endpoints say, and the flags of the capture where they are silent.
+    """Collect the facts of information endpoints, and those of the capture's flags for facts not reported
+    there.
 
-    The flags mean what they mean in the family that the capture names; in any, if it names none.
-    Exchanges with other endpoints are looked at for their `server` only.
+    Flags are interpreted for the family that the capture names, or for all families. Exchanges with other
+    endpoints contribute only their `server`.
     """
     found: dict[str, Mapping[str, Any]] = {}
     server = Server()

@@ -1,4 +1,4 @@
-"""Equality of JSON values up to another order of computing, or fewer digits."""
+"""Equality of JSON values, except for the order of computation and the number of digits."""
 
 from __future__ import annotations
 
@@ -10,21 +10,20 @@ from tokenwire.record import BROKEN
 from tokenwire.requirement import tolerance
 
 ROUNDING = tolerance("rounding")
-"""Numbers with a fraction that lie closer are taken for one.
+"""The greatest distance between numbers with a fraction that count as equal.
 
-Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5; entries of a wrong position
-differ by far more than this.
+Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5. Entries of a wrong position
+differ by far more.
 """
 _LOGPROB, _RANK, _TOP = "logprob", "rank", "top_logprobs"
 
 
 def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
-    """Equal, of the same JSON type, numbers with a fraction within the tolerance.
+    """True if two values are equal, of the same JSON type, with numbers within the tolerance.
 
-    Arrays and objects are compared member by member. Candidates at one position, be it an array of entries
-    with a logprob or an object from texts or ids to logprobs, may change places where their logprobs are as
-    good as equal, and so may the last of them with one that is not listed, or is not seen behind another
-    of its name.
+    Arrays and objects are compared member by member. Candidates at one position (an array of entries, or an
+    object from texts or ids to logprobs) may swap places if their logprobs are nearly equal. The last
+    candidates may also be replaced by unlisted ones, or be hidden by one with the same name.
     """
     if first is other:
         return True
@@ -49,14 +48,14 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
 
 
 def _close(first: float, other: float, tolerance: float) -> bool:
-    """True if two numbers are equal, or are within the tolerance; integers only beside a fraction."""
+    """True if two numbers are equal, or within the tolerance and not both integers."""
     near, far = (first, other) if isinstance(first, float) else (other, first)
     return first == other or (isinstance(near, float) and near - tolerance <= far <= near + tolerance)
 
 
 def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
-    """True if two objects have a like member. A rank counts the ids before it, so ties of others
-    change it.
+    """True if two objects have an equal member. Ranks are not compared exactly, because ties of other ids
+    shift them.
     """
     if key == _RANK and _LOGPROB in first and type(first[key]) is type(other[key]) is int:
         return True
@@ -64,12 +63,12 @@ def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object
 
 
 Candidates = Sequence[tuple[object, float]]
-"""What names a candidate, and its logprob."""
+"""Candidates of a position: each the key that identifies it, and its logprob."""
 
 
 def _candidate(entry: object) -> tuple[object, float] | None:
-    """Return a candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None
-    for all else.
+    """Return the candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None for any
+    other value.
     """
     if isinstance(entry, Mapping):
         name = entry.get("token_id", entry.get("id"))
@@ -83,25 +82,27 @@ def _candidate(entry: object) -> tuple[object, float] | None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """True if a value is a JSON number; a logprob of 0 may be written without a fraction, as Go does."""
+    """True if a value is a JSON number. A logprob of 0 may lack a fraction, as Go writes it."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _if_logprobs(candidates: Sequence[tuple[object, float]]) -> Candidates:
-    """Candidates, where any number has a fraction: rows of integers, such as ids of experts, are none."""
+    """Return the candidates if any number has a fraction. Rows of integers, such as expert ids, are not
+    candidates.
+    """
     return candidates if any(isinstance(logprob, float) for _, logprob in candidates) else ()
 
 
 def _listed(entries: Sequence[object]) -> Candidates:
-    """Return the candidates in an array of entries; none where it is not one."""
+    """Return the candidates in an array of entries; empty if it contains anything else."""
     read = [_candidate(entry) for entry in entries]
     known = [entry for entry in read if entry is not None]
     return _if_logprobs(known) if len(known) == len(read) else ()
 
 
 def _keyed(entries: Mapping[Any, object]) -> Candidates:
-    """Return the candidates in an object from texts or ids to logprobs or entries; none where it is
-    not one.
+    """Return the candidates in an object from texts or ids to logprobs or entries; empty for any other
+    object.
     """
     read: list[tuple[object, float]] = []
     for key, value in entries.items():
@@ -113,9 +114,9 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
 
 
 def apart(first: object, other: object) -> float:
-    """Return how far apart the logprobs of one id are in two entries of one position, at most.
+    """Return the greatest distance between logprobs of the same id in two entries of one position.
 
-    These are the sampled id, and candidates that both list, by their names, in any order.
+    The sampled id and the candidates in both entries are compared, in any order.
     """
     if _is_number(first) and _is_number(other):
         return abs(first - other) if first != other and float in {type(first), type(other)} else 0.0
@@ -129,7 +130,7 @@ def apart(first: object, other: object) -> float:
 
 
 def _by_name(entries: object) -> dict[object, float]:
-    """Return the logprobs of the candidates of a position, but of those that may share a name."""
+    """Return the logprobs of a position by candidate, without candidates that may share a name."""
     if isinstance(entries, Mapping):
         read = _keyed(entries)
     else:
@@ -139,12 +140,12 @@ def _by_name(entries: object) -> dict[object, float]:
 
 
 def _is_of_several(name: object) -> bool:
-    """True if several tokens may have a name: all halves of characters are written alike, or not at all."""
+    """True if several tokens may have this name, because half characters have the same text or none."""
     return isinstance(name, str) and (not name or BROKEN in name)
 
 
 def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
-    """True if two lists of candidates are the same except for the order of nearly equal ones."""
+    """True if two lists of candidates differ only in the order of nearly equal ones."""
     if not first or len(first) != len(other):
         return False
     ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (first, other)]
@@ -163,8 +164,7 @@ def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
 def _hidden(first: Candidates, other: Candidates, tolerance: float) -> bool:
     """True if objects of different length list the same candidates, except for those that share a name.
 
-    One of these represents all. A candidate that another answer lists instead of a hidden one can only be
-    among its last.
+    One of these represents all. A candidate that replaces a hidden one can only be among the last.
     """
     shared = {name for name, _ in (*first, *other) if _is_of_several(name)}
     if not (first and other and shared):

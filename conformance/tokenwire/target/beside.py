@@ -1,4 +1,4 @@
-"""A gateway beside its worker: which answers are whose, where both were asked the same."""
+"""A gateway and its worker: separates and pairs their answers to the same requests."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from tokenwire.record import Answer
 from tokenwire.target.determinism import AnswerPair, side_by_side
 
 GATEWAY, WORKER = "gateway", "worker"
-"""Scenarios of the exchanges with either; the name of the second one is written into captures only."""
+"""Scenarios of the exchanges with each. Only captures contain the second name."""
 
 
 def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
-    """Split the streams of a capture into single ones and the pairs of worker and gateway."""
+    """Split answers into single ones and pairs of worker and gateway."""
     found: dict[str, list[Answer]] = {GATEWAY: [], WORKER: [], "": []}
     for stream in streams:
         scenario = stream.exchange.scenario

@@ -1,9 +1,9 @@
 """Capabilities: what the target can do, as its answers show.
 
-There are three sources: the user declares it, the server advertises it, an answer shows it. It is established
-by its effect: a 200 to a request that asks for something is not support. An advertisement counts only if the
-effect cannot be distinguished from its absence. A declaration establishes nothing, but makes the absence a
-violation.
+A capability has three sources: a user's declaration, a server's advertisement, and the effect in an answer.
+Only the effect establishes it, because a 200 to a request does not show that an option was used. An
+advertisement counts only if the effect cannot be seen. A declaration establishes nothing, but makes the
+absence a violation.
 """
 
 from __future__ import annotations
@@ -38,18 +38,18 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Capability:
-    """A capability of the target, and how it is known."""
+    """A capability of the target, and the evidence for it."""
 
     name: str
     present: bool
     established: str
-    """In words, as a clause: `seen in generate/probe-1`, `no answer carries text`."""
+    """The evidence as a clause: `seen in generate/probe-1`, `no answer carries text`."""
     declared: bool = False
-    """The user says that the target has it."""
+    """True if the user declares the capability."""
     advertised: str = ""
     """The words of the server's advertisement; empty without one."""
     seen: bool = False
-    """An answer shows it."""
+    """True if an answer shows it."""
 
 
 def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
@@ -68,32 +68,32 @@ def _choice(test: Callable[[Choice], object]) -> Callable[[Stream], bool]:
 
 
 def _holds(name: str) -> Callable[[Stream], bool]:
-    """Make a test: True if a choice has a series, counter or detail that is not null."""
+    """Return a test that is true if a choice has a series, counter or detail other than null."""
     return _choice(lambda choice: name in choice.held)
 
 
 def _held(name: str, test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
-    """Make a test like `_any`, of a field that most choices lack: then emissions are not tested."""
+    """Return a test like `_any` of a field that few choices have; emissions are tested only for these."""
     return _choice(lambda choice: name in choice.held and any(map(test, choice.emissions)))
 
 
 def _filled(name: str) -> Callable[[Stream], bool]:
-    """Make a test: True if a detail of a choice is ever neither empty nor zero."""
+    """Return a test that is true if a detail of a choice is ever neither empty nor zero."""
     return _held(name, lambda emission: emission.details.get(name))
 
 
 def _above_zero(name: str) -> Callable[[Stream], bool]:
-    """Make a test: True if a counter of a choice is ever above 0."""
+    """Return a test that is true if a counter of a choice is ever above 0."""
     return _held(name, lambda emission: (emission.counter(name) or 0) > 0)
 
 
 def _server_series(emission: Emission) -> list[str]:
-    """Return the series that the server defines, not the sampler."""
+    """Return the series that the server itself defines, not a custom sampler."""
     return [name for name, value in emission.series.items() if value and name not in emission.customized]
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
-    """True if a stop string may have ended a choice; not every server reports it."""
+    """True if a stop string may have ended a choice. Not every server reports the stop."""
     finishes = (choice.finish for choice in stream.choices if stream.asked.stop)
     return any(
         f is not None and f.type == "stop" and f.matched in (None, *stream.asked.stop) for f in finishes
@@ -101,7 +101,7 @@ def _ended_by_stop_string(stream: Stream) -> bool:
 
 
 def _says_what_is_forced(stream: Stream) -> bool:
-    """True if the text of a choice is the only one that its grammar admits."""
+    """True if the text of a choice is the only one that its grammar permits."""
     dialect = dialect_of(stream)
     forced = (
         dialect.request.says.text(stream.exchange.request.body)
@@ -112,7 +112,7 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 
 def _keeps_its_constraint(stream: Stream) -> bool | None:
-    """True if a choice is a word of the one constraint of its request; None if that is not decidable."""
+    """True if a choice satisfies the one constraint of its request; None if that is not decidable."""
     asked, finished = stream.asked, (choice for choice in stream.choices if choice.finish is not None)
     texts = [choice.text for choice in finished if choice.text is not None]
     try:
@@ -124,26 +124,26 @@ def _keeps_its_constraint(stream: Stream) -> bool | None:
 
 @fact(Stream)
 def drops_its_constraint(stream: Stream) -> bool:
-    """True if no choice is a word of the one constraint of its request."""
+    """True if no choice satisfies the one constraint of its request."""
     return _keeps_its_constraint(stream) is False
 
 
 def _counts_tokens(stream: Stream) -> bool:
-    """True if the answer has its number of tokens: in ids, a counter of the choice, or its usage."""
+    """True if the answer reports its number of tokens in ids, a counter or the usage."""
     counted = _has_ids(stream) or _holds("completion_tokens")(stream)
     return counted or "completion_tokens" in (stream.usage or {})
 
 
 def _counts_cached_tokens(stream: Stream) -> bool:
-    """True if a choice counts cached tokens, or the usage, as that of Responses does."""
+    """True if a choice or the usage counts cached tokens."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     in_usage = isinstance(details, Mapping) and details.get("cached_tokens") is not None
     return in_usage or _holds("cached_tokens")(stream)
 
 
 def _is_stream(stream: Stream) -> bool:
-    """True if a request for a stream was answered by one, whatever its events contain, or by the start of one
-    that the server cut.
+    """True if a request for a stream was answered by one, complete or cut by the server, whatever its events
+    contain.
     """
     exchange = stream.exchange
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
@@ -155,10 +155,10 @@ def _is_stream(stream: Stream) -> bool:
 
 @fact(Stream)
 def least_inner_step(stream: Stream) -> int:
-    """Return the fewest ids that any event between a choice's first and last one brings; 0 where too few are
-    there.
+    """Return the fewest ids of any event between the first and the last of a choice; 0 if there are too few
+    events.
 
-    One event alone may hold as many ids by chance.
+    A single event may contain that many ids by chance.
     """
     inner: list[int] = []
     for choice in stream.choices:
@@ -176,7 +176,7 @@ def _has_top_logprobs(emission: Emission) -> bool:
 
 
 def _listed(emission: Emission, series: str) -> list[Any]:
-    """Return all entries of a series."""
+    """Return all entries of a series; empty if it is not a list."""
     entries = emission.series.get(series)
     return entries if isinstance(entries, list) else []
 
@@ -192,7 +192,7 @@ def _has_text_offsets(emission: Emission) -> bool:
 
 
 def _items_of(stream: Stream) -> str:
-    """Return the grammar of the endpoint of an answer, by its name; empty for an endpoint without items."""
+    """Return the name of the endpoint's grammar of items; empty for an endpoint without items."""
     dialect = dialect_of(stream)
     return dialect.grammar_name if dialect is not None else ""
 
@@ -321,28 +321,28 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
 
 @fact(Stream)
 def _shown(stream: Stream) -> frozenset[str]:
-    """Return the names of all that an answer shows."""
+    """Return the capabilities that an answer shows."""
     return frozenset(name for name, (shows, _) in _SHOWN.items() if shows(stream))
 
 
 def shows(name: str) -> Callable[[Answer], bool]:
-    """Make a test: True if an answer shows something, by its emissions, or by its facts if these are not in
-    memory.
+    """Return a test that is true if an answer shows a capability. It uses the emissions, or the facts of an
+    evicted answer.
     """
     shown, _ = _SHOWN[name]
     return lambda answer: shown(answer) if isinstance(answer, Stream) else name in _shown(answer)
 
 
 class _Effects:
-    """Effects that several answers together show of a target; each answer is tested once."""
+    """Effects that only several answers together show. Each answer is tested once."""
 
     def __init__(self) -> None:
         self.shown: dict[str, Answer] = {}
-        """The first answer that shows something."""
+        """The first answer that shows each capability."""
         self.names: set[str] = set()
-        """The ids by which an abort may mean a request."""
+        """The request ids that an abort may refer to."""
         self.promised: dict[str, str] = {}
-        """What servers of a family promise, and an answer did not keep, each with who says so in words."""
+        """Promises of a server family that an answer broke, each with its source in words."""
         self._modes: dict[tuple[Delivery, bool], Answer] = {}
         self._spaced: dict[tuple[int, int], Answer] = {}
         self._unseen = {name: shows(name) for name in _SHOWN}
@@ -369,17 +369,19 @@ class _Effects:
             self.promised.setdefault("constraints", words)
 
     def modes(self) -> Iterable[Capability]:
-        """Cumulative and incremental, by the streams that carry ids where any do: chat streams carry text."""
+        """Yield the cumulative and incremental modes, shown by streams with ids, or by text if there are
+        none.
+        """
         with_ids = {mode: stream for (mode, ids), stream in self._modes.items() if ids}
         seen = with_ids or {mode: stream for (mode, _), stream in self._modes.items()}
         for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL):
             yield _seen(str(mode), seen.get(mode), f"no stream is {mode}")
 
     def interval(self, advertised: Advertised) -> Capability:
-        """`stream_interval` is shown by two streams of different intervals, each of which kept its own.
+        """Return the capability `stream_interval`, shown by two streams that kept different intervals.
 
-        The one with the smaller interval has to fall short of the larger one: where the field never reaches
-        the engine, all streams are spaced alike, be it by chance or by the server's own interval.
+        The stream with the smaller interval must be spaced closer than the larger one allows. If the field
+        never reached the engine, all streams are spaced alike.
         """
         kept = self._spaced.items()
         pairs = (
@@ -405,7 +407,7 @@ WEIGHT_UPDATES = "weight-updates"
 
 
 def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capability]:
-    """Yield the capabilities that control endpoints show by their effect: an abort of an existing request, a
+    """Yield the capabilities that control endpoints show by their effect: an abort of a running request, a
     load that counted one.
     """
     aborts = (call for call in calls if call.action is Action.ABORT and call.done and call.ids & ids)
@@ -424,7 +426,7 @@ def _controlled(ids: Set[str], calls: tuple[ControlCall, ...]) -> Iterable[Capab
 
 
 def _known_answers(model: KnownModel | None) -> Iterable[Capability]:
-    """Yield the capabilities that the right answers are known, and their logprobs."""
+    """Yield the capabilities of known answers and known logprobs."""
     absent = (
         "no answer repeats its prompt as the model of `tokenwire parrot` does, in a vocabulary that is known"
     )
@@ -441,9 +443,7 @@ BATCH_INVARIANCE = "batch-invariance"
 
 
 def _batch_invariance(advertised: Advertised, declared: Collection[str]) -> Capability:
-    """Return the capability that results depend on nothing but the request, as it is declared;
-    checks verify it.
-    """
+    """Return the capability of results that depend only on the request, as declared. Checks verify it."""
     says = "the server says that it is deterministic" if advertised.deterministic else ""
     words = (
         "declared" if BATCH_INVARIANCE in declared else "no declaration or document of the server tells it"
@@ -458,7 +458,7 @@ DECLARED_RULE = "declared-logprob-rule"
 def _logprob_rules(
     shown: Answer | None, advertised: Advertised, declared: Collection[str]
 ) -> Iterable[Capability]:
-    """Yield the declared distributions of the output logprobs; checks verify them."""
+    """Yield the declared rules of output logprobs. Checks verify them."""
     claims = {advertised.logprob_rule: "the server tells it"} | dict.fromkeys(declared, "declared")
     named = [name for name in LOGPROB_RULES if name in claims]
     for name in LOGPROB_RULES:
@@ -473,7 +473,7 @@ _NO_RULE = (
     f"the rule of the logprobs is not reported; if you know it, declare one of {', '.join(LOGPROB_RULES)}"
 )
 _WITHOUT_A_RECORD = frozenset({"stream", "stream-errors", "item-streams"})
-"""What a stream shows that delivers nothing, too."""
+"""Capabilities that a stream shows even without a record."""
 
 
 def _seen(name: str, shown: Answer | ControlCall | None, absent: str) -> Capability:
@@ -482,7 +482,7 @@ def _seen(name: str, shown: Answer | ControlCall | None, absent: str) -> Capabil
 
 
 def _advertised_words(advertised: Advertised) -> dict[str, str]:
-    """Return the capabilities that a server reports, each with the place in words."""
+    """Return the capabilities that a server advertises, each with the source in words."""
     stated: dict[str, str] = {}
     if advertised.mirrors:
         words = f"advertised by sampling_backend {advertised.sampling_backend!r}"
@@ -493,7 +493,7 @@ def _advertised_words(advertised: Advertised) -> dict[str, str]:
 
 
 _TRUSTED = ("mirror-sampler", "customized-info", "constraints")
-"""Taken as advertised: what does not come might be the fault that is looked for."""
+"""Capabilities taken as advertised, because their absence from an answer may be the fault to find."""
 
 
 def capabilities(
@@ -503,10 +503,10 @@ def capabilities(
     calls: Iterable[ControlCall] = (),
     model: KnownModel | None = None,
 ) -> dict[str, Capability]:
-    """Return all capabilities that requirements speak of, by name.
+    """Return all capabilities of the specification by name.
 
-    `declared` names those that the user says the target has. A name that is none is left out. `model` is the
-    one behind the answers, where it is known.
+    `declared` holds the names that the user declares; unknown ones are ignored. `model` is the model behind
+    the answers, if it is known.
     """
     seen = _Effects()
     for stream in streams:
@@ -546,7 +546,5 @@ def _with_sources(known: Capability, stated: str, declared: bool) -> Capability:
 
 
 def known_capabilities() -> dict[str, str]:
-    """Return all capabilities, that is, what a user can declare; each with what a target without it
-    looks like.
-    """
+    """Return all capabilities that a user can declare, each with a description of its absence."""
     return {name: absent.established for name, absent in capabilities((), Advertised()).items()}

@@ -1,7 +1,7 @@
-"""Death: a server that stopped answering, and the request that it most likely died of.
+"""Death: a server stopped answering, and the request that most likely caused it.
 
-It is inferred from the exchanges alone, so a replay sees what the live run saw. Exchanges that the death cut
-off only show that the server died: they are neither witnesses nor violations of anything else.
+It is inferred from the exchanges alone, so a replay finds the same deaths as the live run. Exchanges that a
+death cut off show only that the server died; they are neither witnesses nor violations of anything else.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from tokenwire.record import Answer, integer
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 VITALS = "vitals"
-"""The scenario of a small good request that tells whether the server still answers."""
+"""The scenario of a small valid request that tests if the server still answers."""
 RESTARTED = "restarted"
-"""The scenario of the first request that a server answers after it was started again."""
+"""The scenario of the first answered request after a restart."""
 
 DIED = "the server died"
-"""What is found where an answer should have been."""
+"""The description of an exchange that a death cut off."""
 
 _NO_ROOM_NOW = 503
 NO_ROOM = frozenset({501, _NO_ROOM_NOW})
-"""Statuses of a server that is well: it does not offer this, or has no room now."""
+"""Statuses of a healthy server that does not offer the feature, or has no capacity now."""
 IN_A_ROW = 8
-"""The requests in a row without an answer, and without answered ones after them, that are not an accident."""
+"""The number of consecutive unanswered requests, with no later answer, that cannot be an accident."""
 UNSATISFIABLE = 2
-"""The suspicion of a request whose fields are legal one by one and cannot be kept together."""
+"""The suspicion of a request with legal fields that cannot be satisfied together."""
 ORDINARY = 9
-"""The suspicion of a request that holds nothing bad; less means more."""
+"""The suspicion of a valid request. A smaller number means more suspicion."""
 
 _BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
 _NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
 _MOST_NAMED = 3
-"""Requests that a sentence names where one of many was the cause."""
+"""The most requests that a message names if any of them may be the cause."""
 _CLOCK_S = 0.001
-"""The unit to which an exchange's start is rounded."""
+"""The precision in seconds of an exchange's start."""
 
 Suspicion = Callable[[Answer], int]
 
 
 @dataclass(frozen=True)
 class Death:
-    """One end of the server."""
+    """One death of the server."""
 
     of: Answer
-    """The request that it most likely died of."""
+    """The request that most likely caused it."""
     suspects: int
-    """The number of requests under way; with one, nothing else can have been the cause."""
+    """The number of running requests. If it is 1, that request is the cause."""
     cut: frozenset[str]
-    """The exchanges that got no answer for it, by name; the likeliest cause is among them."""
+    """Names of the exchanges that the death cut off, the likeliest cause included."""
     early: bool
-    """It cut requests that have nothing to do with its cause: the asking was far from its end."""
+    """True if it cut off requests unrelated to the cause, so that the run was far from its end."""
     final: bool
-    """The server was not started again."""
+    """True if the server was not restarted."""
     began: float | None = None
-    """When the last sign of life came, in seconds of the Unix epoch."""
+    """The last sign of life, in seconds of the Unix epoch."""
     ended: float | None = None
-    """When the first request failed for it."""
+    """The first failed request, in seconds of the Unix epoch."""
     call: ExchangeHead | None = None
-    """The control call that it most likely died of, rather than of a request."""
+    """The control call that most likely caused the death, if it was not a request."""
     equals: tuple[str, ...] = ()
-    """Other requests that are as likely to be the cause, by name."""
+    """Names of other requests that are equally likely to be the cause."""
 
     @property
     def name(self) -> str:
@@ -74,19 +74,19 @@ class Death:
 
     @property
     def blamed(self) -> str:
-        """The request that it died of, in words."""
+        """The likeliest cause, in words."""
         return f"{self.name} or a request beside it" if self.equals else self.name
 
     @property
     def _candidates(self) -> str:
-        """The requests that are as likely as each other, in words."""
+        """The equally likely causes, in words."""
         named = ", ".join((self.name, *self.equals[: _MOST_NAMED - 1]))
         more = f" and {len(self.equals) - _MOST_NAMED + 1} more" if len(self.equals) >= _MOST_NAMED else ""
         return f"one of {len(self.equals) + 1} requests ({named}{more})"
 
     @property
     def words(self) -> str:
-        """A description of what happened, as a clause."""
+        """A description of the death, as a clause."""
         silent = "it answered, and then answered nothing else"
         how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
         probes = (VITALS, RESTARTED)  # the suite's own, sent when the server was dead
@@ -101,12 +101,12 @@ class Death:
 
 
 def nobody_listened(exchange: ExchangeHead) -> bool:
-    """True if no server took the connection, so that the request reached nobody."""
+    """True if no server accepted the connection, so that the request was not received."""
     return exchange.ending is Ending.UNREACHABLE and exchange.detail.startswith(_NOT_LISTENING)
 
 
 def failure(stream: Answer) -> str:
-    """Describe how the server itself failed at a request; empty if it did not."""
+    """Describe the server's own failure at a request; empty if it did not fail."""
     exchange = stream.exchange
     # A stream that breaks off is judged by stream-ends-cleanly.
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
@@ -122,7 +122,7 @@ def _no_answer(exchange: ExchangeHead) -> str:
 
 
 def codes_of(stream: Answer) -> list[int]:
-    """The statuses that an answer has: its own, that of its error, those of choices that failed."""
+    """Return the statuses of an answer: its own, that of its error, and those of failed choices."""
     codes = [stream.exchange.status, error_code(stream.error)]
     finishes = (choice.finish for choice in stream.choices)
     codes += [integer(finish.code) for finish in finishes if finish is not None and finish.failed]
@@ -130,7 +130,7 @@ def codes_of(stream: Answer) -> list[int]:
 
 
 def error_code(error: object) -> int | None:
-    """Return the numeric code of an error, wherever it is."""
+    """Return the numeric code of an error, in any of its known places."""
     if not isinstance(error, Mapping):
         return None
     nested = error.get("error")
@@ -150,7 +150,7 @@ class _Timed:
 
     @property
     def sign(self) -> float | None:
-        """The time of the last output of the model; None if there was none."""
+        """The time of the last output of the model; None without output."""
         exchange = self.stream.exchange
         reported = exchange.status == 200 and self.stream.answered
         return self.begun + exchange.last_read if reported and exchange.last_read is not None else None
@@ -161,7 +161,7 @@ class _Timed:
 
     @property
     def failed(self) -> bool:
-        """True if the server, or a proxy before it, gave no answer of its own, and was not interrupted."""
+        """True if neither the server nor a proxy answered, and the suite did not interrupt the exchange."""
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
@@ -174,13 +174,13 @@ class _Timed:
 
     @property
     def open(self) -> bool:
-        """True if its end is not known: the suite ended it, or it was closed without a finish."""
+        """True if the end is unknown: the suite ended the exchange, or it was closed without a finish."""
         finishes = [choice.finish for choice in self.stream.choices]
         return self.stream.exchange.ending is Ending.CANCELLED or None in finishes
 
 
 def _timed(streams: Iterable[Answer]) -> list[_Timed]:
-    """The streams in the order of time; none where their times are not known."""
+    """Return the streams in the order of time; empty if their times are unknown."""
     try:
         timed = [
             _Timed(stream, datetime.fromisoformat(stream.exchange.started).timestamp()) for stream in streams
@@ -191,7 +191,7 @@ def _timed(streams: Iterable[Answer]) -> list[_Timed]:
 
 
 def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
-    """Yield the requests from each start of the server to its end."""
+    """Yield the requests of each life of the server, from its start to its end."""
     life: list[_Timed] = []
     for sent in _timed(streams):
         if sent.stream.exchange.scenario == RESTARTED and sent.stream.answered:
@@ -202,22 +202,22 @@ def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
 
 
 def closed_silently(exchange: ExchangeHead) -> bool:
-    """True if a server took a connection and closed it before it sent a byte."""
+    """True if a server accepted a connection and closed it without sending a byte."""
     unanswered = exchange.status is None and exchange.ending is Ending.UNREACHABLE
     return unanswered and not exchange.detail.startswith(_NOT_LISTENING)
 
 
 def question_of(stream: Answer) -> tuple[str, str]:
-    """Return what a request asks, and of which endpoint."""
+    """Return the question of a request and its endpoint, which identify equal questions."""
     request = stream.exchange.load().request
     body: Any = request.body if request.raw_body is None else repr(request.raw_body)
     return request.path, json.dumps(body, sort_keys=True)
 
 
 def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
-    """The bad requests that failed as the good one behind them did, by name.
+    """Return the names of the bad requests that failed in the same way as the valid request that followed.
 
-    Whether the server would have refused them is not known.
+    These do not show if the server would have refused them.
     """
     found: set[str] = set()
     bad: dict[tuple[str, str], Answer] = {}
@@ -233,7 +233,7 @@ def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
 def deaths(
     streams: Iterable[Answer], suspicion: Suspicion, calls: Iterable[ControlCall] = ()
 ) -> tuple[Death, ...]:
-    """Find the ends of the server in a run, in order. `suspicion` ranks how bad a request is."""
+    """Find the deaths of the server in a run, in order. `suspicion` ranks how suspicious a request is."""
     unanswered = [
         call.exchange
         for call in calls
@@ -259,9 +259,9 @@ def _end(
     *,
     final: bool,
 ) -> Death | None:
-    """Return the death that a life ended in; None if it did not, or if that is not decidable.
+    """Return the death that ended a life; None without one, or if that is not decidable.
 
-    `killers`: requests that a later life ended in; `unanswered`: control calls that were cut.
+    `killers`: requests that ended a later life; `unanswered`: control calls that were cut.
     """
     signs = [sent for sent in life if sent.sign is not None]
     if not signs:
@@ -294,7 +294,7 @@ def _end(
 
 
 def _met(call: ExchangeHead, since: float, until: float) -> bool:
-    """True if a call was under way between the last sign of life and the first failure."""
+    """True if a call was running between the last sign of life and the first failure."""
     try:
         begun = datetime.fromisoformat(call.started).timestamp()
     except ValueError:
@@ -305,9 +305,8 @@ def _met(call: ExchangeHead, since: float, until: float) -> bool:
 def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
     """True if the failures at the end of a life show that the server could not answer any more.
 
-    One failure may be the request's own fault. A second one is needed: of a connection, of a request that had
-    been answered before, or many more. A server that answers 503 has no room, but lives, so that proves
-    nothing.
+    One failure may be the request's own fault. Proof needs a second one: a failed connection, a request that
+    was answered before, or many failures. A server that answers 503 is alive, so that proves nothing.
     """
     failed = [sent for sent in failed if not _has_no_room(sent)]
     if len(failed) < 2:
@@ -334,12 +333,12 @@ def _suspects(
     suspicion: Suspicion,
     killers: Sequence[tuple[str, str]],
 ) -> list[_Timed]:
-    """Return the likeliest causes, all of one rank, the first to name first.
+    """Return the likeliest causes, all equally likely, the one to name first at the head.
 
-    What killed the server again is the cause. Otherwise what is bad is likelier than what is not. Of
-    ordinary requests none is likelier than another; the one that came last before the end is named first.
+    A request that killed the server again is the cause. Otherwise bad requests are likelier than valid ones.
+    Valid requests are equally likely; the last one before the end is named first.
 
-    `reported`: requests that were answered so shortly before the end that they may have been the cause too.
+    `reported`: requests answered so shortly before the end that they may be the cause, too.
     """
     # What met nobody who listened came too late to be the cause.
     met = [sent for sent in under_way if not sent.stream.exchange.detail.startswith(_NOT_LISTENING)]

@@ -1,13 +1,13 @@
-"""Determinism: where the target was seen to repeat itself, so that answers may be held against each other.
+"""Determinism: the requests for which the target repeats its answers, so that answers may be compared.
 
-A server whose arithmetic depends on the batch, the cache or the chunking of the prefill may answer a greedy
-request in two ways: where two ids are as good as equally likely, either may win. So what two answers differ
-in by chance is a violation where each of the two requests was asked again, and was answered as before.
+If a server's arithmetic depends on the batch, the cache or the chunks of the prefill, a greedy request may
+have two answers: of two nearly equal ids, either may win. So a chance difference between two answers is a
+violation only if both requests were repeated with the same result.
 
-Whether a target repeats itself is learnt from whole answers to one request under one condition alone. A
-stream that differs from the whole answer, an answer beside a pause or from the cache: these are what is
-tested, and would excuse themselves. Where only such an answer differs, and the whole one was repeated, the
-differences are counted beside those of whole answers (`rarer_than`).
+Only whole answers to one request under one condition show if a target repeats itself. Streams, answers beside
+a pause and answers from the cache are under test, and must not excuse themselves. If only these differ, while
+the whole answer was repeated, the differences are counted and compared with those of whole answers
+(`rarer_than`).
 """
 
 from __future__ import annotations
@@ -29,11 +29,13 @@ from tokenwire.wire.exchange import Ending
 PROBE = "probe"
 """The scenario whose repetition represents the whole run."""
 AGAIN = 2
-"""So often an answer is asked for again that differs from another by chance, before the target is blamed."""
+"""The repetitions of an answer with a chance difference before the target is blamed."""
 OFTEN = 6
-"""And so often where the target was seen not to repeat itself: few alike answers prove little there."""
+"""The repetitions for a target that was seen not to repeat itself, because few equal answers prove little
+there.
+"""
 _MANY = 8
-"""The repetitions that show if a target answers as at random."""
+"""The number of repetitions that can show random answers."""
 _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
     "or ask it alone, with --max-concurrency 1"
@@ -42,50 +44,52 @@ _MEND = (
 
 Thing = TypeVar("Thing")
 Weights = Callable[[Answer], int | None]
-"""Which weights made an answer, by number; None where that is not known."""
+"""Returns the number of the weights that made an answer; None if unknown."""
 
 
 @dataclass(frozen=True)
 class Determinism:
-    """Requests that the target answered alike when asked again."""
+    """The requests for which the target repeated its answer."""
 
     repeated: frozenset[str] = frozenset()
-    """Keys of which two answers were alike, and no whole answers differed."""
+    """Keys with two equal answers and no whole answers that differ."""
     contradicted: frozenset[str] = frozenset()
-    """Keys whose whole answers differed from each other."""
+    """Keys whose whole answers differ from each other."""
     probed: bool = False
-    """The probe was answered twice alike, and nothing in the run contradicts it."""
+    """True if the probe was answered twice alike and nothing in the run contradicts it."""
     steady: Mapping[str, int] = field(default_factory=dict)
-    """How often the request of an exchange was answered alike beside it, where its very request never was
-    otherwise.
+    """By exchange, the number of other equal answers to its request; only requests that never had another
+    answer.
     """
     unsteady: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """Exchanges whose request was answered whole in two ways under one condition, each with two such."""
+    """By exchange, two differing whole answers to its request under one condition."""
     varied: frozenset[str] = frozenset()
-    """Exchanges whose very request was answered otherwise too under their condition, streams among them."""
+    """Exchanges whose identical request, streamed or whole, had another answer under the same condition."""
     whole: frozenset[str] = frozenset()
-    """The exchanges that were answered whole, and undisturbed."""
+    """Exchanges with a complete answer that was not disturbed."""
     shown: Mapping[str, int] = field(default_factory=dict)
-    """What the answers of exchanges show, equal where it is equal: their text, or their ids without one."""
+    """A number by exchange that is equal for equal results: the text, or the ids without a text."""
     ids: Mapping[str, int] = field(default_factory=dict)
-    """The same of ids alone, of the answers that tell them: other ids may make the same text."""
+    """A number by exchange that is equal for equal ids. Different ids may make the same text."""
     repetitions: int = 0
-    """Of whole answers to one request under one condition, how many came behind a first."""
+    """The number of whole answers that repeat an earlier request under the same condition."""
     contradictions: int = 0
-    """How many of these were not the most frequent of their answers."""
+    """The number of these that differ from the most frequent answer."""
     noise: Noise = field(default_factory=Noise)
 
     @property
     def random(self) -> bool:
-        """True if the target answers as at random: every third whole answer to a request that was asked again
-        was another one. Near ties make far fewer.
+        """True if the target seems to answer at random: at least every third repetition of a whole answer
+        differs.
+
+        Near ties cause far fewer.
         """
         return self.repetitions >= _MANY and 3 * self.contradictions >= self.repetitions
 
     def trusts(self, stream: Answer) -> bool:
         """True if an answer may be compared with others to the same request.
 
-        A request with a seed is not assumed to repeat its answer until the target was seen to do so.
+        A request with a seed is trusted only after the target repeated an answer.
         """
         key = stream.asked.key
         return bool(key) and (stream.asked.greedy or key in self.repeated)
@@ -99,30 +103,30 @@ class Determinism:
 class AnswerPair:
     """Two answers whose requests must yield the same record.
 
-    `baseline` is the whole answer where there is one. What they differ in by chance is a violation only where
-    the target was seen to repeat both (`spec/delivery.md`, determinism). Across targets, `baseline` is the
-    worker's answer and `other` the gateway's, and requests are compared that refuse, fail or may differ too.
+    `baseline` is the whole answer if there is one. A chance difference is a violation only if the target
+    repeated both (`spec/delivery.md`, determinism). Across targets, `baseline` is the worker's answer and
+    `other` the gateway's; requests that refuse, fail or may differ are compared, too.
     """
 
     baseline: Answer
     other: Answer
     repeats: bool = True
-    """Both sides were seen to repeat themselves, so that ids, text and numbers may be compared."""
+    """True if both sides repeated themselves, so that ids, text and numbers may be compared."""
     steady: bool = False
-    """Both answers were given again, or nothing was seen to be answered in two ways: what the two differ in
-    by chance is a difference.
+    """True if a chance difference counts, because both answers were repeated or no request ever had two
+    answers.
     """
     noise: Noise = field(default_factory=Noise)
-    """That of both sides."""
+    """The noise of both sides."""
 
     def load(self) -> Comparison:
-        """The same with the content of both."""
+        """Return the pair with the content of both answers."""
         return Comparison(self.baseline.load(), self.other.load(), self.repeats, self.steady, self.noise)
 
 
 @dataclass(frozen=True)
 class Comparison(AnswerPair):
-    """A pair that checks compare, with its content."""
+    """A pair with its content, for checks to compare."""
 
     baseline: Stream
     other: Stream
@@ -135,18 +139,22 @@ def times_to_repeat(seen: Iterable[Determinism]) -> int:
 
 @dataclass(frozen=True)
 class Doubt:
-    """The reason why a difference by chance is not a violation in itself."""
+    """The reason why a chance difference alone is not a violation."""
 
     reason: str
     counted: bool = False
-    """The whole answer was repeated, and only the other differs: how many do so decides."""
+    """True if only answers other than the repeated whole one differ, so that the number of differences
+    decides.
+    """
     seldom: str = ""
-    """The exchange whose answer was given too seldom to be no matter of chance."""
+    """The exchange whose answer was not repeated often enough."""
 
 
 def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False) -> Doubt | None:
-    """Explain why a difference by chance between these exchanges is not a violation; None if it is one.
-    `token`: they differ in an id or in text.
+    """Return the reason why a chance difference between these exchanges is not a violation; None if it is
+    one.
+
+    `token`: the difference is in an id or in text.
     """
     few, repeated = "", False
     known, names = list(seen), list(exchanges)
@@ -180,8 +188,10 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
 
 
 def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Determinism]) -> bool:
-    """True if `differing` of `compared` answers would differ with less than this probability if whole answers
-    to one request differed as often: Fisher's exact test, one-sided.
+    """True if this number of differences would be improbable at the rate of whole answers: Fisher's exact test,
+    one-sided.
+
+    `differing` of `compared` answers differ, and the probability must be less than `limit`.
     """
     known = list(seen)
     repetitions = sum(side.repetitions for side in known)
@@ -194,7 +204,7 @@ def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Deter
 
 
 def completed(stream: Answer) -> bool:
-    """True if the stream delivered a record to its end: all of it, without an error or an abort."""
+    """True if the stream delivered its complete record, without an error or an abort."""
     return (
         stream.answered
         and stream.error is None
@@ -204,7 +214,9 @@ def completed(stream: Answer) -> bool:
 
 
 def request_of(stream: Answer) -> Hashable:
-    """Equal for requests that ask for the same answer in the same form; None for one that need not repeat."""
+    """Return a key of requests for the same answer in the same form; None for a request that need not
+    repeat.
+    """
     asked = stream.asked
     if not asked.key:
         return None
@@ -224,40 +236,46 @@ def _result(stream: Answer) -> tuple[Any, ...]:
 
 
 def known_by(value: Any) -> int:
-    """Equal for equal JSON values, and for no others: many cannot be hashed, and -1 and -2 have one hash."""
+    """Return a key that is equal exactly for equal JSON values. Many cannot be hashed, and -1 and -2 have one
+    hash.
+    """
     # Version 2 of the format has no references, by which equal values would have other bytes.
     return hash(dumps(value, 2))
 
 
 @fact(Stream)
 def _known_result(stream: Stream) -> int:
-    """Equal for answers of one result."""
+    """Return a key of answers with the same result."""
     return known_by(_result(stream))
 
 
 @fact(Stream)
 def _known_ids(stream: Stream) -> int | None:
-    """Return what is equal for answers of the same ids; None for an answer without ids."""
+    """Return a key of answers with the same ids; None for an answer without ids."""
     ids = [(choice.index, choice.output_ids) for choice in stream.choices]
     return None if any(told is None for _, told in ids) else known_by(ids)
 
 
 class _Answer(NamedTuple):
-    """The compared parts of a complete answer to a request that must be repeatable: a run may have many."""
+    """The compared parts of a complete answer to a repeatable request, small because a run may have many."""
 
     stream: Answer
     key: str
     form: int
-    """Equal for requests for one result in one form, whatever else they ask to get."""
+    """A key of requests for one result in one form, whatever other outputs they enable."""
     request: int
-    """Equal for requests that ask the same weights for the same answer in the same form."""
+    """A key of requests to the same weights for the same answer in the same form."""
     delivery: Hashable
-    """How it travelled, and which of ids and text it carries: results are compared where that is the same."""
+    """The form of delivery, and the presence of ids and text. Results are compared only within one form."""
     result: int
     shown: int
-    """What answers show that tell more or less of one result: the text, or the ids where there is none."""
+    """A key of the result that does not depend on the amount of output: the text, or the ids without a
+    text.
+    """
     condition: Hashable
-    """Under which answers contradict each other: whole or streamed, disturbed, behind a refusal, cached, …"""
+    """The condition of the answer (streamed, disturbed, after a refusal, cached, …). Only answers under one
+    condition contradict each other.
+    """
 
     @classmethod
     def of(cls, stream: Answer, weights: int | None, *, disturbed: bool, beside: str) -> _Answer:
@@ -283,7 +301,7 @@ class _Answer(NamedTuple):
 
 
 def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> Iterable[list[Thing]]:
-    """Group things by what they are known by, in their order."""
+    """Group things by a key, in their order."""
     groups: dict[Hashable, list[Thing]] = defaultdict(list)
     for thing in things:
         groups[known_by(thing)].append(thing)
@@ -296,13 +314,12 @@ def determinism(
     weights: Weights = lambda _: 0,
     conditions: Mapping[str, str] = MappingProxyType({}),
 ) -> Determinism:
-    """Look for requests that were answered more than once, by the same `weights`.
+    """Find requests that were answered more than once by the same `weights`.
 
-    disturbed: exchanges that a control call overlapped. conditions: what else was so of an exchange that may
-    change no answer, such as a refusal before it. Only whole answers under one condition contradict each
-    other: streams of one request may differ through a fault of delivery, an answer from the cache through a
-    fault of the cache, and one behind a refusal by what that left behind. Such a fault must not switch off
-    the comparison that finds it.
+    disturbed: exchanges that a control call overlapped. conditions: other circumstances of an exchange that
+    must not change the answer, such as an earlier refusal. Only whole answers under one condition contradict
+    each other. Otherwise a fault of delivery, of the cache, or after a refusal would switch off the
+    comparison that finds it.
     """
     answers = [
         _Answer.of(
@@ -368,8 +385,11 @@ def determinism(
 def _contradicting(
     whole: Iterable[_Answer],
 ) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int]:
-    """Two answers to one request under one condition that differ, by dialect and key; how many answers came
-    behind the first to their request, and how many of these were not the most frequent.
+    """Return two contradicting answers for each dialect and key, the number of repetitions, and the number of
+    unusual ones.
+
+    A repetition is any answer after the first to one request under one condition. It is unusual if it is not
+    the most frequent answer.
     """
     contradicting: dict[tuple[str, str], tuple[str, str]] = {}
     repetitions = contradictions = 0
@@ -385,13 +405,13 @@ def _contradicting(
 
 
 def _was_cached(stream: Answer) -> bool:
-    """True if any of the prompt came from the cache, as far as the answer reports it."""
+    """True if part of the prompt came from the cache, as far as the answer reports it."""
     return any(choice.counter("cached_tokens") for choice in stream.choices)
 
 
 def _numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
-    """Return how far apart numbers at one place of answers to one request are at most, for each series, as
-    far as their results are the same.
+    """Return the greatest distance of numbers at one place for each series, among answers to one request with
+    the same result.
     """
     furthest: dict[str, float] = {}
     for other in others:
@@ -418,7 +438,7 @@ def _series_apart(first: Choice, other: Choice) -> dict[str, float]:
 
 @fact(Choice)
 def _series_of_numbers(choice: Choice) -> frozenset[str]:
-    """The series whose numbers are compared, of output and prompt."""
+    """Return the series whose numbers are compared, of output and prompt."""
     return choice.server_series | _of_prompt(choice).keys()
 
 
@@ -431,7 +451,7 @@ def _numbers(choice: Choice) -> int:
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
-    """Return the prompt-side series of a choice, each as it is where it comes first."""
+    """Return the prompt-side series of a choice, each from the emission that carries it first."""
     series: dict[str, Any] = {}
     for emission in reversed(choice.emissions):
         series |= emission.prompt_series
@@ -439,9 +459,7 @@ def _of_prompt(choice: Choice) -> dict[str, Any]:
 
 
 def _entries_apart(ours: Any, theirs: Any) -> float:
-    """Return how far apart the logprobs of two series are at most; 0 if they are not of the same
-    positions.
-    """
+    """Return the greatest distance of logprobs in two series; 0 if they cover different positions."""
     both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
     return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0
 
@@ -455,7 +473,9 @@ def details_named(stream: Stream) -> frozenset[str]:
 
 
 def question(stream: Answer) -> tuple[str, str]:
-    """Dialect and label: a gateway and its worker are asked the same in two scenarios."""
+    """Return the dialect and the label, because the same question has a different scenario for a gateway and
+    its worker.
+    """
     return stream.dialect, stream.exchange.label
 
 
@@ -466,7 +486,7 @@ def side_by_side(
 ) -> list[AnswerPair]:
     """Pair a worker's answers with its gateway's answers to the same requests.
 
-    `asked` returns what identifies a request.
+    `asked` returns the key of a request.
     """
     seen = (determinism(worker), determinism(gateway))
     noise, enough = seen[0].noise | seen[1].noise, times_to_repeat(seen)
@@ -488,7 +508,7 @@ def side_by_side(
 
 
 class _Held(NamedTuple):
-    """Parts of an answer that decide if another one is compared with it."""
+    """The parts of an answer that decide which other answers it is compared with."""
 
     position: int
     stream: Answer
@@ -514,9 +534,8 @@ def comparisons(
 ) -> list[AnswerPair]:
     """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
-    The baseline is the answer that has the most per-token series in common with the other, and of several
-    one with the same result, and then one with the most details in common. Of those that are alike in all
-    this it is the first, and no other is looked at.
+    The baseline is chosen by the most per-token series in common, then an equal result, then the most details
+    in common. Among equals, the first is taken.
     """
     pairs: list[AnswerPair] = []
     known = (
@@ -543,7 +562,7 @@ def comparisons(
 
 
 class _Firsts:
-    """The first of the answers to one request with the same parts."""
+    """The first answer of each combination of parts, for one request."""
 
     def __init__(self) -> None:
         self._alike: dict[Hashable, dict[int | None, _Held]] = {}
@@ -555,7 +574,9 @@ class _Firsts:
         first.setdefault(answer.result, answer)
 
     def nearest(self, other: _Held) -> _Held | None:
-        """The one that has the most in common with another, of another interval where it is a stream."""
+        """Return the answer with the most in common with another; if that is a stream, one of another
+        interval.
+        """
         known = (first.get(other.result, first[None]) for first in self._alike.values())
         apart = (answer for answer in known if answer.whole or answer.interval != other.interval)
         return max(apart, key=other.nearness, default=None)

@@ -1,7 +1,7 @@
-"""Honesty: what the target does with a field that it cannot know.
+"""Honesty: the target's treatment of unknown fields.
 
-A server that ignores unknown fields answers every request with 200, and what its answers lack shows nothing:
-it may have ignored the question. One that refuses them can be believed.
+If a server ignores unknown fields, the absence of an output shows nothing, because it may have ignored the
+request for it. If it refuses them, its absences can be trusted.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokenwire.dialects.recognition import ASKS_FOR_THE_UNKNOWN
 from tokenwire.record import Answer
 
 SCENARIO = ASKS_FOR_THE_UNKNOWN
-"""The scenario that asks; the label of an exchange says what for."""
+"""The scenario with unknown fields. The label of an exchange names the field."""
 
 UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
 UNKNOWN_PATH = "unknown-path"
@@ -27,26 +27,26 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Honesty:
-    """The results of requests with something unknown, by the unknown thing: the dialects that were asked."""
+    """The dialects that were tested with each unknown thing, by result."""
 
     ignored: dict[str, tuple[str, ...]]
-    """Answered as if it were not there."""
+    """Dialects that answered as if the unknown thing were not there."""
     refused: dict[str, tuple[str, ...]]
 
     @property
     def asked(self) -> bool:
-        """True if any dialect was asked, and answered."""
+        """True if any dialect was tested and answered."""
         return bool(self.ignored or self.refused)
 
     @property
     def trusted(self) -> bool:
-        """True if the absence of what was asked for shows that the target does not have it."""
+        """True if the absence of a requested output shows that the target does not have it."""
         fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)
         return not any(self.ignored.get(field) for field in fields) and any(map(self.refused.get, fields))
 
     @property
     def caveat(self) -> str:
-        """A clause about how far the absence of something can be trusted; empty if it can."""
+        """A clause about doubtful absences; empty if they can be trusted."""
         if self.trusted:
             return ""
         if not self.ignored.get(UNKNOWN_FIELD) and not self.ignored.get(UNKNOWN_PARAMETER):
@@ -54,7 +54,7 @@ class Honesty:
         return "weak: this server ignores unknown fields, so absence proves little"
 
     def remarks(self) -> list[str]:
-        """Return remarks that a reader of the verdicts needs, one line for each thing that is ignored."""
+        """Return remarks for the reader of the verdicts, one line for each thing that is ignored."""
         return [
             f"{words} are ignored, not refused ({', '.join(self.ignored[unknown])})"
             for unknown, words in _WORDS.items()
@@ -63,7 +63,7 @@ class Honesty:
 
 
 def honesty(streams: Iterable[Answer]) -> Honesty:
-    """Look what became of the requests of the scenario that asks for the unknown."""
+    """Collect the results of the scenario with unknown fields."""
     ignored: dict[str, list[str]] = defaultdict(list)
     refused: dict[str, list[str]] = defaultdict(list)
     for stream in streams:

@@ -1,4 +1,4 @@
-"""Noise: how far numbers of repeated answers lie apart, for each endpoint and kind of number."""
+"""Noise: the distance between numbers of repeated answers, for each endpoint and kind of number."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenwire.target.alike import ROUNDING
 Key = TypeVar("Key")
 
 _OF_NOISE = 4
-"""The factor by which a difference may exceed that of the target's own repetitions."""
+"""The factor by which a difference may exceed those of the target's own repetitions."""
 _DRIFT = tolerance("drift")
 
 Kind = tuple[str, str]
@@ -25,21 +25,21 @@ class Difference(NamedTuple):
     """The greatest distance of numbers of one kind in answers to one request."""
 
     request: str
-    """The key of what was asked (`Asked.key`)."""
+    """The key of the request (`Asked.key`)."""
     kind: Kind
     most: float
 
 
 @dataclass(frozen=True)
 class Noise:
-    """Distances of numbers that are the same except for the order of computing."""
+    """Distances of numbers that differ only by the order of computation."""
 
     furthest: Mapping[Kind, float] = field(default_factory=dict)
     unsteady: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """The same for requests of which numbers lay further apart than drift, by key and name of the series."""
+    """Distances greater than drift, by request key and series name."""
 
     def rounding(self, answer: Answer, name: str) -> float:
-        """Return how far apart two numbers of a series of an answer may be.
+        """Return the allowed distance between two numbers of a series.
 
         A kind that was never repeated falls back to the same series at other endpoints, then to all repeated
         series, because one server computes them all.
@@ -52,7 +52,7 @@ class Noise:
         return max(ROUNDING, _OF_NOISE * max(of_request, max(known or self.furthest.values(), default=0.0)))
 
     def __or__(self, other: Noise) -> Noise:
-        """Return the greater of two, for each kind."""
+        """Return the greater noise of two, for each kind."""
         return Noise(_greater(self.furthest, other.furthest), _greater(self.unsteady, other.unsteady))
 
 
@@ -63,7 +63,7 @@ def _greater(first: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key
 def noise_of(differences: Iterable[Difference]) -> Noise:
     """Return the noise of a target, from all requests that it answered more than once.
 
-    If numbers of one request alone are further apart than drift, that is not noise of its endpoint.
+    If the numbers of a single request are further apart than drift, that is not noise of its endpoint.
     """
     found: defaultdict[Kind, list[float]] = defaultdict(list)
     unsteady = {}

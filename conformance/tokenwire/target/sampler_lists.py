@@ -1,7 +1,7 @@
-"""Lists of a sampler beside the known ones, and other lists that no dialect knows.
+"""Recognizes the lists of custom samplers among lists in `meta_info` that no dialect knows.
 
-A list in `meta_info` is customized_info only if it mostly has an entry for each output id, or if it is
-declared, because the next release of a server may add a histogram, or a trace whose length varies.
+A list is customized_info only if it mostly has an entry for each output id, or if it is declared. The next
+release of a server may add a histogram, or a trace whose length varies.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from tokenwire.record import Answer, Choice, Emission, Stream, as_list, fact
 
 _OF_THE_MIRROR = frozenset({"mirror_token_id", "mirror_position"})
 _TWO_LENGTHS = 2
-"""A list of one length has that of the ids by chance, once."""
+"""The number of different lengths that a list must match; a single length may match by chance."""
 
 
 class _Steps(NamedTuple):
-    """Counts of how often a list had an entry for each output id."""
+    """Counts of emissions in which a list did or did not have an entry for each output id."""
 
     counts: frozenset[int] = frozenset()
-    """The numbers of ids for which it had."""
+    """The numbers of ids at which the list had an entry for each."""
     in_step: int = 0
-    """Emissions in which it had."""
+    """Emissions in which the list had an entry for each id."""
     out_of_step: int = 0
     """Emissions in which it had not."""
 
@@ -35,7 +35,7 @@ class _Steps(NamedTuple):
 
     @property
     def unknown(self) -> bool:
-        """True if it was out of step, and in step by chance at most, as a list of any length is."""
+        """True if the list matched the ids by chance at most, as a list of any length does."""
         often = self.in_step > self.out_of_step and len(self.counts) >= _TWO_LENGTHS
         return self.out_of_step > 0 and not often
 
@@ -47,7 +47,7 @@ def _has_lists(stream: Stream) -> bool:
 
 @fact(Stream)
 def _in_lockstep(stream: Stream) -> dict[str, _Steps]:
-    """Count, for each list that a sampler may have brought, how often it had an entry for each id."""
+    """Count, for each list that may come from a sampler, how often it had an entry for each id."""
     found: dict[str, _Steps] = defaultdict(_Steps)
     for choice in stream.choices:
         for name in choice.customized:
@@ -71,7 +71,7 @@ def _steps(choice: Choice, name: str) -> _Steps:
 
 
 def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the lists of a run that are not a sampler's, by how often they were in step with the ids."""
+    """Return the lists of a run that do not come from a sampler, because they seldom match the ids."""
     found: dict[str, _Steps] = defaultdict(_Steps)
     for stream in streams:
         if _has_lists(stream):
@@ -81,7 +81,7 @@ def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
 
 
 def without_lists(stream: Stream, names: frozenset[str]) -> Stream:
-    """Return an answer without some of the lists that a sampler may have brought."""
+    """Return an answer without the named lists."""
     if all(names.isdisjoint(choice.customized) for choice in stream.choices):
         return stream
 

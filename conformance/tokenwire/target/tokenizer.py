@@ -1,7 +1,7 @@
-"""The oracle of text: the meaning of token ids, by a local tokenizer or by the server's own.
+"""The text of token ids, from a local tokenizer or from the server's own.
 
-A local tokenizer is read from the model's `tokenizer.json` through the light `tokenizers` package. The
-server's own are the answers of its `/detokenize` in the same run, so that a replay knows it as well.
+A local tokenizer is read from the model's `tokenizer.json` with the light package `tokenizers`. The server's
+tokenizer is its `/detokenize` answers of the same run, so that a replay knows it as well.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import ExchangeHead, RequestHead
 
 Question = tuple[Ids, bool]
-"""Ids, and whether special tokens are to be skipped."""
+"""Ids, and the flag to skip special tokens."""
 
 _MAY_BE_SPECIAL = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|>>[^<>]*<<")
-"""How special tokens are spelled in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
+"""Matches the spellings of special tokens in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
-"""A single id that is spelled like this is a special token."""
+"""Matches the text of a single id that is certainly a special token."""
 
 WAY_OUT = "give --tokenizer DIR, where DIR holds the model's tokenizer.json"
 HOW_TO_ENABLE = (
@@ -39,7 +39,7 @@ class Tokenizer(Protocol):
 
     @property
     def cleans_up(self) -> bool:
-        """True if text may have lost spaces before punctuation on its way from the ids."""
+        """True if detokenizing may have removed spaces before punctuation."""
 
     def decode(
         self,
@@ -48,11 +48,11 @@ class Tokenizer(Protocol):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str | None:
-        """Return the text of ids; None where this tokenizer cannot say, as for ids beyond its vocabulary."""
+        """Return the text of ids; None if it is unknown, as for ids beyond the vocabulary."""
 
 
 class LocalTokenizer:
-    """A tokenizer of ours."""
+    """A tokenizer in this process."""
 
     def __init__(self, folder: Path) -> None:
         """Read `folder/tokenizer.json`. Raises UsageError."""
@@ -83,7 +83,9 @@ class LocalTokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str | None:
-        """`spaces_between_special_tokens` has no effect: fast tokenizers put none there either way."""
+        """Return the text of ids. `spaces_between_special_tokens` has no effect, because fast tokenizers
+        never add such spaces.
+        """
         del spaces_between_special_tokens
         if ids and (min(ids) < 0 or max(ids) >= self.size):
             return None
@@ -131,13 +133,13 @@ class KnownVocabulary:
 
 
 class RemoteTokenizer:
-    """The server's own tokenizer, as far as it was asked."""
+    """The server's own tokenizer, limited to the texts that were requested."""
 
     cleans_up = True
-    """Not known; so spaces before punctuation are given the benefit of the doubt."""
+    """Unknown for a server, so missing spaces before punctuation are accepted."""
 
     def __init__(self, texts: Mapping[tuple[Ids, bool], str]) -> None:
-        """Take texts by ids and `skip_special_tokens`."""
+        """Initialize with texts by ids and `skip_special_tokens`."""
         self._texts = texts
 
     def decode(
@@ -155,7 +157,7 @@ class RemoteTokenizer:
         return self._skipping(tuple(ids)) if known is None and skip_special_tokens else known
 
     def _skipping(self, ids: Ids) -> str | None:
-        """Return the text without special tokens, for a server that always spells them out."""
+        """Return the text without special tokens, for a server that always includes them."""
         spelled_out = self._texts.get((ids, False))
         if spelled_out is None or not _MAY_BE_SPECIAL.search(spelled_out):
             return spelled_out
@@ -168,8 +170,9 @@ class RemoteTokenizer:
         return is_spelled_out(self._texts.get(((token,), False), ""))
 
     def doubtful(self) -> list[Ids]:
-        """Single ids to ask for, to know whether they are special tokens of a text that spells some out;
-        those of the shortest texts first, of which few make one known.
+        """Return single ids to request, because they may be special tokens that a text includes.
+
+        Ids of the shortest texts come first: few of them complete a text.
         """
         spelled = (
             ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
@@ -178,7 +181,7 @@ class RemoteTokenizer:
         return [ids for ids in singles if (ids, False) not in self._texts]
 
     def without_special(self) -> list[Ids]:
-        """Lists to ask for, to know texts without the special tokens that they spell out."""
+        """Return lists to request, for texts that include special tokens."""
         spelled = (
             ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
         )
@@ -194,27 +197,27 @@ def is_spelled_out(text: str) -> bool:
 
 
 def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
-    """Return the tokenizer for the text of ids with its markers, because servers are asked for final texts,
-    which have none.
+    """Return the tokenizer for ids with their markers. Servers are asked only for final text, without
+    markers.
     """
     return KnownVocabulary(model.words) if model is not None else tokenizer
 
 
 def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
-    """Return the ways in which a server that speaks these dialects may be asked for texts, each once."""
+    """Return the distinct detokenize endpoints of these dialects."""
     return list(dict.fromkeys(way for dialect in dialects if (way := dialect.detokenize) is not None))
 
 
 def way_of(request: RequestHead) -> Detokenize | None:
-    """Return the way in which a request asks for the text of ids; None for any other request."""
+    """Return the detokenize endpoint that a request uses; None for any other request."""
     return next((way for way in ways_of(load_dialects().values()) if way.is_asked_by(request)), None)
 
 
 def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
-    """Make the server's own tokenizer from its answers; None if it returned no text at all.
+    """Build the server's tokenizer from its answers; None if it returned no text.
 
-    Texts of joined lists count only if those that were asked alone, too, are the same there: a tokenizer may
-    read the first id of a text differently.
+    The text of a joined list counts only if its parts have the same text alone, because a tokenizer may treat
+    the first id differently.
     """
     texts: dict[Question, str] = {}
     joined: dict[Question, str] = {}

@@ -1,12 +1,11 @@
-"""Captures: exchanges on disk, written as they arrive and readable wherever they were cut off.
+"""Captures: exchanges on disk, written as they arrive and readable even if cut off.
 
-A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each is a `request` line, a
-`response` line once the head of the answer came, one `read` line for each read, and an `end` line
+A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each has a `request` line, a
+`response` line once the response head arrived, one `read` line for each read, and an `end` line
 (`spec/schemas/exchange.json`).
 
-Credentials in headers and URLs are written without their values. Values that were sent as credentials are
-replaced where they come back, before an exchange is given to anybody (see `redaction`). Prompts and
-everything else that a server returns are written as they are.
+Credentials in headers and URLs are written without their values. If a credential's value comes back in a
+response, it is replaced at once (see `redaction`). Prompts and other content are written unchanged.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ def _bytes_from_json(line: JsonLine) -> bytes:
 
 
 def _text_of(line: JsonLine, member: str) -> str:
-    """Return a member that is a string. Raises TypeError if it is not."""
+    """Return a string member. Raises TypeError for another type."""
     value = line[member]
     if not isinstance(value, str):
         raise TypeError(f"{member} is {value!r}, not a text")
@@ -57,26 +56,26 @@ def _text_of(line: JsonLine, member: str) -> str:
 
 
 def _name_of(line: JsonLine, member: str) -> str:
-    """Return a name that a capture gives, inert. Raises TypeError if it is not a string."""
+    """Return a name from a capture, made inert. Raises TypeError if it is not a string."""
     return inert(_text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
-    """Return a time. Raises TypeError if the value is not a number from 0 on."""
+    """Return a time. Raises TypeError if the value is not a number of at least 0."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:
         raise TypeError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def status_of(value: Any) -> int:
-    """Raises TypeError if the value is not a status of HTTP."""
+    """Return an HTTP status. Raises TypeError for any other value."""
     if type(value) is not int or not 100 <= value <= 999:
         raise TypeError(f"{value!r} is not a status")
     return value
 
 
 def _header_of(name: Any, value: Any) -> tuple[str, str]:
-    """Raises TypeError if a value is not a string."""
+    """Return a header. Raises TypeError if a value is not a string."""
     if not (isinstance(name, str) and isinstance(value, str)):
         raise TypeError(f"{name!r}: {value!r} is not a header")
     return name, value
@@ -117,7 +116,7 @@ def _end_line(ending: Ending, detail: str, duration: float) -> dict[str, Any]:
 
 
 def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a whole exchange, as JSON values, credentials taken out."""
+    """Yield the lines of a whole exchange, as JSON values without credentials."""
     yield _request_line(exchange.name, exchange.scenario, exchange.request, exchange.started, exchange.server)
     if exchange.status is not None:
         yield _response_line(exchange.status, exchange.headers)
@@ -126,14 +125,15 @@ def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 class ExchangeWriter:
-    """Writes one exchange to an open file, line by line, each line safe on disk before the next."""
+    """Writes one exchange to an open file, line by line. Each line is on disk before the next."""
 
     def __init__(
         self, file: BinaryIO, *beneath: BinaryIO, on_loss: Callable[[OSError], object] | None = None
     ) -> None:
-        """Close `beneath` after the file: what it writes to, if it does not close that itself.
+        """Write to a file.
 
-        on_loss: called if a write fails; nothing is written after that. Without it, OSError is raised.
+        Close `beneath` after the file: the underlying file, if closing the file leaves it open. on_loss:
+        called if a write fails; nothing is written after that. Without it, OSError is raised.
         """
         self._file = file
         self._beneath = beneath
@@ -157,15 +157,15 @@ class ExchangeWriter:
         started: str = "",
         server: Server | None = None,
     ) -> None:
-        """Write the request; the first line of every exchange."""
+        """Write the request, which is the first line of every exchange."""
         self._write(_request_line(name, scenario, request, started, server or Server()))
 
     def response(self, status: int, headers: Headers) -> None:
-        """The head of the answer."""
+        """Write the response head."""
         self._write(_response_line(status, headers))
 
     def read(self, read: Read) -> None:
-        """Some bytes of the body."""
+        """Write some bytes of the body."""
         self._write(_read_line(read))
 
     def end(self, ending: Ending, *, detail: str = "", duration: float = 0.0) -> None:
@@ -173,7 +173,7 @@ class ExchangeWriter:
         self._write(_end_line(ending, detail, duration))
 
     def exchange(self, exchange: Exchange) -> None:
-        """A whole exchange at once."""
+        """Write a whole exchange at once."""
         for line in exchange_lines(exchange):
             self._write(line)
 
@@ -211,20 +211,19 @@ class CaptureWriter:
     def __init__(
         self, directory: Path, *, compress: bool = False, on_loss: Callable[[str], object] | None = None
     ) -> None:
-        """on_loss: called with a sentence if a write fails; nothing is written after that. Without
-        it, OSError is raised.
+        """Initialize for a folder. on_loss: called with a sentence if a write fails; nothing is written after
+        that. Without it, OSError is raised.
         """
         self._directory = directory
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
         self._on_loss = on_loss
         self.lost = ""
-        """Why nothing is written any more, as a sentence; empty while all is."""
+        """The reason why writing has stopped, as a sentence; empty while it works."""
 
     def open(self, name: str) -> ExchangeWriter:
-        """Return a new file for the exchange of this name.
+        """Open a new file for the exchange of this name.
 
-        Raises ValueError for a name that leads out of the folder, FileExistsError for one that was written
-        before.
+        Raises ValueError for a name that leads out of the folder, FileExistsError for one that exists.
         """
         if any(part in {"", ".", ".."} for part in name.split("/")):
             raise ValueError(f"the exchange name {name!r} does not name a file; use words parted by '/'")
@@ -259,20 +258,20 @@ class CaptureWriter:
 
 
 class Span(NamedTuple):
-    """Some lines of a capture: whole exchanges, which can be read without those before and behind them."""
+    """Lines of a capture with whole exchanges, readable without the lines around them."""
 
     path: Path
     number: int
     """The number of the first line, from 1."""
     offset: int
-    """Bytes before it; of a gzipped file those that are unzipped."""
+    """Bytes before the first line; in a gzipped file, unzipped bytes."""
     size: int
     read: Callable[[CaptureChunk], Iterator[Located]]
     """The reader of the exchanges."""
 
 
 class Located(NamedTuple):
-    """An exchange of a capture, and the lines that hold it."""
+    """An exchange of a capture with its lines."""
 
     exchange: Exchange
     span: Span
@@ -283,7 +282,7 @@ class _Line(NamedTuple):
 
     number: int
     start: int
-    """Its first byte within the span that was read."""
+    """Offset of the first byte in the span."""
     data: bytes
 
     @property
@@ -292,7 +291,7 @@ class _Line(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True if it ends in a line end; the last one of a file may not."""
+        """True if the line has its line end; the last one of a file may lack it."""
         return self.data.endswith(b"\n")
 
 
@@ -304,9 +303,7 @@ class CaptureChunk:
     data: bytes
 
     def located(self) -> Iterator[Located]:
-        """Return the exchanges in it. Raises CaptureError for a complete line that is not a line of
-        a capture.
-        """
+        """Return the exchanges in the chunk. Raises CaptureError for a complete but invalid line."""
         return self.span.read(self)
 
     def lines(self) -> Iterator[_Line]:
@@ -316,19 +313,19 @@ class CaptureChunk:
             start += len(data)
 
     def part(self, number: int, start: int, stop: int) -> Span:
-        """Some of its lines: the number of the first one, and the range of their bytes."""
+        """Return a span of some lines: the number of the first line, and the byte range."""
         return self.span._replace(number=number, offset=self.span.offset + start, size=stop - start)
 
 
 Cut = Callable[[bytearray, int, int], int]
-"""Tells where a chunk may end and the next begin, between two ends of lines; 0 if it may not."""
+"""Returns where a chunk may end between two line ends; 0 if it may not."""
 
 
 def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
-    """Yield the lines of a plain or gzipped file, in order; at least one chunk, though of no line.
+    """Yield a plain or gzipped file in chunks of whole lines, in order; an empty file yields one chunk.
 
-    A gzipped file that was cut off gives the lines that can still be read. Raises CaptureError for a file
-    that ends in `.gz` and is not gzipped, OSError for one that cannot be read.
+    A truncated gzipped file yields its readable lines. Raises CaptureError if a `.gz` file is not gzipped,
+    OSError if it cannot be read.
     """
     number, offset, begun, looked = 1, 0, bytearray(), 0
     for piece in pieces(path):
@@ -350,11 +347,13 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
 _AS_LONG = 16
-"""The bytes before its value that are searched for the key; one that is further away makes a chunk larger."""
+"""The bytes before its value in which the key is searched. A key further away makes the chunk larger."""
 
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
-    """Before the last line that begins an exchange; in a text, the quotes of such words are escaped."""
+    """Return where the last line that begins an exchange starts. In a JSON text, quotes of such words are
+    escaped, so they do not match.
+    """
     position = end
     while (position := lines.rfind(b'"request"', start, position)) >= 0:
         if _KIND.search(lines, max(position - _AS_LONG, 0), position):
@@ -363,7 +362,7 @@ def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
 
 
 class _Unfinished:
-    """An exchange whose lines are still coming."""
+    """An exchange whose lines are not complete yet."""
 
     def __init__(self, line: JsonLine) -> None:
         self._name = _name_of(line, "name")
@@ -382,7 +381,7 @@ class _Unfinished:
         self._reads: list[Read] = []
 
     def take(self, line: JsonLine) -> Exchange | None:
-        """Return the exchange, once its end line came."""
+        """Add a line. Return the exchange once its end line came."""
         match line["kind"]:
             case "response":
                 self._status, self._headers = status_of(line["status"]), _headers(line)
@@ -418,7 +417,7 @@ def _headers(line: JsonLine) -> Headers:
 
 
 def _server_of(reported: JsonLine) -> Server:
-    """Raises TypeError if a value is not a string."""
+    """Return the server of a request line. Raises TypeError if a value is not a string."""
     name, version = (_name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
@@ -427,9 +426,9 @@ def _server_of(reported: JsonLine) -> Server:
 
 
 def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
-    """Read the exchange that `exchange_lines` wrote.
+    """Build an exchange from the lines of `exchange_lines`.
 
-    Raises ValueError, KeyError, TypeError or AttributeError for lines that are not those of one exchange.
+    Raises ValueError, KeyError, TypeError or AttributeError if the lines do not form one exchange.
     """
     first, *others = lines
     unfinished = _Unfinished(first)
@@ -446,22 +445,22 @@ def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
 
 
 def read_capture(path: Path) -> Iterator[Exchange]:
-    """Return the exchanges of a capture file, in its order.
+    """Yield the exchanges of a capture file in order.
 
-    An exchange without its end is given with the ending CANCELLED: the recorder stopped, whatever the server
-    did. A last line that was cut off is left out. Raises CaptureError for a complete line that is not a line
-    of a capture, OSError for a file that cannot be read.
+    An exchange without its end line has the ending CANCELLED, because the recorder stopped. An incomplete
+    last line is skipped. Raises CaptureError for a complete but invalid line, OSError if the file cannot be
+    read.
     """
     return exchanges_of(capture_chunks(path))
 
 
 def exchanges_of(chunks: Iterable[CaptureChunk]) -> Iterator[Exchange]:
-    """Raises CaptureError and OSError, as the chunks do."""
+    """Yield the exchanges of chunks. Raises CaptureError and OSError as the chunks do."""
     return (located.exchange for chunk in chunks for located in chunk.located())
 
 
 def capture_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """Return the exchanges of a capture file as they are there."""
+    """Yield a capture file in chunks of whole exchanges."""
     return chunks(path, _before_the_last_request, _exchanges)
 
 

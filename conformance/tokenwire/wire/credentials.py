@@ -1,4 +1,4 @@
-"""Headers whose values come from environment variables, so that no file and no command line has a key."""
+"""Header values from environment variables, so that files and command lines do not contain keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def from_environment(value: str) -> bool:
 
 
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value to send: every `env:NAME` in it is the value of that variable.
+    """Return the value to send, with each `env:NAME` replaced by that variable.
 
-    Raises UsageError if a variable is not set, or holds what no header can carry.
+    Raises UsageError if a variable is not set, or is not legal in a header.
     """
 
     def look_up(found: re.Match[str]) -> str:
@@ -47,5 +47,5 @@ def header_value(name: str, value: str, environment: Mapping[str, str] = os.envi
 
 
 def named_by_environment(headers: Headers) -> frozenset[str]:
-    """Return the names, in lower case, of those headers whose values are made from the environment."""
+    """Return the lower-case names of headers whose values use environment variables."""
     return frozenset(name.lower() for name, value in headers if from_environment(value))

@@ -1,7 +1,7 @@
-"""Event streams (WHATWG HTML, "Server-sent events"): bytes in, events out.
+"""Parses event streams (WHATWG HTML, "Server-sent events") from bytes into events.
 
-Nothing is forgiven and nothing lost. The parser works on bytes and decodes whole lines, so the events do not
-depend on how the network cut the stream.
+Every error is reported and every byte kept. The parser works on bytes and decodes whole lines, so the events
+do not depend on how the network cut the stream.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _BOM = b"\xef\xbb\xbf"
 _MAX_RETRY_DIGITS = 18
 DATA = b"data: "
 BLANK_LINE = b"\n\n"
-"""The line that servers write before the data of an event, and after it."""
+"""The blank line that ends an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +26,13 @@ class ServerSentEvent:
     name: str
     """The event field; empty if there is none."""
     id: str
-    """The last event id, which lives on from event to event."""
+    """The last event id, which applies until another is given."""
     retry: int | None
-    """The last reconnection time that was given, in milliseconds."""
+    """The last reconnection time, in milliseconds."""
     start: int
-    """Offset of the first byte of the event's first line, comments before it included."""
+    """Offset of the event's first line, including comments before it."""
     end: int
-    """Offset behind the blank line; the LF of a CRLF there is not counted, as it may never come."""
+    """Offset after the blank line. The LF of a final CRLF is not counted, because it may never arrive."""
 
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)(?::|$)|:")
@@ -40,9 +40,9 @@ _LONGEST_QUOTED = 40
 
 
 def stray_line(event: bytes) -> str:
-    """Return the beginning of the first line behind the data of an event that is not a field; empty for none.
+    """Return the beginning of the first line after the event's data that is not a field; empty without one.
 
-    A server that writes a text with line breaks as one `data` field leaves such lines behind: readers ignore
+    Such lines are left by servers that write a text with line breaks as one `data` field. Readers ignore
     them.
     """
     lines = _LINE_END.split(event)
@@ -52,16 +52,16 @@ def stray_line(event: bytes) -> str:
 
 
 class EventStreamParser:
-    """Incremental parser. Feed it bytes as they come, then close it.
+    """An incremental parser. Feed it bytes as they arrive, then close it.
 
-    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. Undecodable bytes are read
-    as U+FFFD, as the standard has it.
+    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. Undecodable bytes become
+    U+FFFD, as in the standard.
     """
 
     def __init__(self) -> None:
         self.undecodable_at: int | None = None
         self._partial = bytearray()
-        """The line that has not ended yet."""
+        """The line that is not complete yet."""
         self._line_start = 0
         self._after_cr = False
         self._at_beginning = True
@@ -75,7 +75,7 @@ class EventStreamParser:
         self._retry: int | None = None
 
     def feed(self, data: bytes) -> list[ServerSentEvent]:
-        """Take the next bytes; give the events that they complete."""
+        """Add the next bytes and return the events that they complete."""
         events: list[ServerSentEvent] = []
         position = 0
         if self._after_cr and data:
@@ -95,10 +95,10 @@ class EventStreamParser:
         return events
 
     def close(self, *, cut_off: bool = False) -> bytes:
-        """End the stream; give the bytes of an event that was begun and not ended by a blank line.
+        """End the stream and return the bytes of an incomplete event.
 
-        Such an event is not dispatched: it may be half of one. `cut_off`: the connection broke, so a
-        character that misses its last bytes is not a fault of its own.
+        Such an event is not dispatched, because it may be cut. `cut_off`: the connection broke, so an
+        incomplete last character is not a separate fault.
         """
         partial = bytes(self._partial)
         if self._at_beginning and partial.startswith(_BOM):
@@ -115,7 +115,7 @@ class EventStreamParser:
         return bytes(self._block) + bytes(self._partial)
 
     def _skip_line_feed(self) -> None:
-        """The LF of a CRLF whose CR came in the bytes before."""
+        """Skip the LF of a CRLF whose CR was in the bytes before."""
         self._line_start += 1
         if self._block:
             self._block += b"\n"
@@ -177,7 +177,7 @@ class EventStreamParser:
 def parse_event_stream(
     body: bytes, *, cut_off: bool = False
 ) -> tuple[list[ServerSentEvent], bytes, int | None]:
-    """Return a whole body at once: its events, the unterminated rest, the offset of the first byte
+    """Parse a whole body: return its events, the unterminated rest, and the offset of the first byte that is
     not UTF-8.
     """
     events = _plain_events(body)
@@ -190,8 +190,10 @@ def parse_event_stream(
 
 
 def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
-    """Return the events of a body in which each is one line `data: …` and a blank one, as servers write them,
-    in UTF-8; None for every other body. A hundred times as fast as parsing each line.
+    """Return the events of a body in UTF-8 with one `data: …` line and one blank line for each event; None
+    for any other body.
+
+    This is the form that servers write, and a hundred times as fast as parsing each line.
     """
     # Comments, other fields and other line ends need the parser.
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:

@@ -1,4 +1,4 @@
-"""An exchange: one request and everything that came back for it, byte for byte."""
+"""An exchange: one request and its response, byte for byte."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from enum import StrEnum
 from typing import Any
 
 BUSY = (429, 503)
-"""Statuses of a server that has no room for a request now."""
+"""Statuses of a server that lacks capacity for a request now."""
 
 
 class Ending(StrEnum):
     """Endings of an exchange, as seen on the connection."""
 
     COMPLETE = "complete"
-    """The body ended as HTTP says that it ends."""
+    """The body ended as HTTP defines."""
     TRUNCATED = "truncated"
     """The connection ended in the middle of the body."""
     TIMEOUT = "timeout"
-    """The time that the run allows for one exchange was over."""
+    """The time limit for one exchange was reached."""
     UNREACHABLE = "unreachable"
-    """No connection, or no HTTP answer on it."""
+    """The connection failed, or delivered no HTTP response."""
     CANCELLED = "cancelled"
-    """The suite gave the exchange up: the run was ended."""
+    """The run ended, so the suite closed the exchange."""
     OUTGROWN = "outgrown"
-    """The body outgrew the size that the run allows, and the suite hung up: it is not read as an answer."""
+    """The body exceeded the size limit, so the suite closed the connection; the body is not parsed."""
     HUNG_UP = "hung-up"
-    """The suite left on purpose, as a client does that has lost interest."""
+    """The suite closed the connection on purpose, as a client does that lost interest."""
 
     @property
     def ours(self) -> bool:
-        """True if the suite ended the exchange, so that the target owes nothing more."""
+        """True if the suite ended the exchange, so that the target is not to blame."""
         return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT}
 
 
@@ -48,13 +48,13 @@ class Read:
 
 
 _WORTH_PACKING = 16 << 10
-"""Nearly all bytes of a run are in answers that are larger: their events repeat each other, and shrink to a
-twelfth.
+"""Bytes from which a body is compressed. Most bytes of a run are in larger bodies, whose repetitive events
+shrink to a twelfth.
 """
 
 
 class PackedReads(Sequence[Read]):
-    """Reads whose bytes are compressed: hardly anything asks for them once an answer was read."""
+    """Reads with compressed bytes, because they are seldom needed after an answer was parsed."""
 
     __slots__ = ("_packed", "_sizes", "times")
 
@@ -100,9 +100,9 @@ class HttpRequest(RequestHead):
     """A request as it was sent."""
 
     body: Any = None
-    """The JSON value of the body; None for no body."""
+    """The JSON value of the body; None without a body."""
     raw_body: bytes | None = None
-    """The body as it was, where it is not JSON that this suite would write."""
+    """The body as sent, if it is not JSON as this suite writes it."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
@@ -116,24 +116,21 @@ class Server:
 
 
 def as_started(seconds: float) -> str:
-    """Format a time, in seconds since the epoch, for `started`.
+    """Format a time in seconds since the epoch for `started`.
 
-    It has the precision of durations. With milliseconds, two requests in turn would sometimes overlap.
+    It has the precision of durations. With milliseconds, consecutive requests would sometimes seem to
+    overlap.
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
-    """Return the name of an exchange of the suite; without a dialect for a request that is in the
-    words of none.
-    """
+    """Return the name of an exchange of the suite, without a dialect if the request uses none."""
     return f"{dialect}/{scenario}/{label}" if dialect else f"{scenario}/{label}"
 
 
 def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
-    """Split a name that `exchange_name` made. A name of another form, as other recorders use, is
-    all label.
-    """
+    """Split a name of `exchange_name` into dialect and label. A name of another recorder is all label."""
     dialect, between, label = name.partition(f"/{scenario}/")
     return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
 
@@ -142,28 +139,28 @@ class ExchangeHead:
     """An exchange without its headers and bodies."""
 
     name: str
-    """Unique within a capture; of the suite's own exchanges as `exchange_name` makes it."""
+    """A name that is unique in a capture; the suite's own exchanges use `exchange_name`."""
     request: RequestHead
     scenario: str
-    """The scenario that asked; for a capture of unknown origin its file's name."""
+    """The scenario of the request; for a capture of unknown origin, the file's name."""
     status: int | None
     ending: Ending
     detail: str
-    """Why the exchange did not complete, in words."""
+    """The reason why the exchange did not complete, in words."""
     duration: float
     """Seconds from sending the request to the ending."""
     started: str
-    """UTC time of the request, ISO 8601."""
+    """The UTC time of the request, ISO 8601."""
     server: Server
 
     @property
     def size(self) -> int:
-        """Bytes of the body of the answer."""
+        """Bytes of the response body."""
         raise NotImplementedError
 
     @property
     def last_read(self) -> float | None:
-        """The time of the last bytes; None if there were none."""
+        """The time of the last bytes; None without any."""
         raise NotImplementedError
 
     def load(self) -> Exchange:
@@ -172,7 +169,7 @@ class ExchangeHead:
 
     @property
     def named_dialect(self) -> str:
-        """The dialect that the request was written in, if the name has it; else empty."""
+        """The dialect of the request, if the name contains it; else empty."""
         return dialect_and_label(self.name, self.scenario)[0]
 
     @property
@@ -182,15 +179,15 @@ class ExchangeHead:
 
     @property
     def busy(self) -> bool:
-        """True if the server had no room for the request, which does not make the request wrong."""
+        """True if the server lacked capacity for the request, which does not make the request wrong."""
         return self.status in BUSY
 
 
 @dataclass(frozen=True)
 class Exchange(ExchangeHead):
-    """One request and everything that came back.
+    """One request and its response.
 
-    Its repr names it and spells nothing out: asyncio writes the repr of the result of every `asyncio.run`.
+    The repr shows only the name, because asyncio writes the repr of the result of every `asyncio.run`.
     """
 
     name: str
@@ -214,7 +211,7 @@ class Exchange(ExchangeHead):
         return reads.body if isinstance(reads, PackedReads) else b"".join(read.data for read in reads)
 
     def packed(self) -> Exchange:
-        """Return the same in less memory, where that is worth it."""
+        """Return the exchange with compressed reads, if that saves memory."""
         return self if self.size < _WORTH_PACKING else replace(self, reads=PackedReads(self.reads))
 
     @property
@@ -224,7 +221,7 @@ class Exchange(ExchangeHead):
         return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
-        """Return the first bytes of the body, or all of it where it has fewer."""
+        """Return the first bytes of the body, or all of a shorter one."""
         begin = b""
         for read in self.reads:
             if len(begin) >= size:
@@ -239,5 +236,5 @@ class Exchange(ExchangeHead):
         return self.reads[-1].time if self.reads else None
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a response header, by any spelling of its name."""
+        """Return the first value of a response header; the case of its name does not matter."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)

@@ -29,7 +29,7 @@ from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
 def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
-    """Headers as a mapping, as pairs, or as whole header lines."""
+    """Return headers from a mapping, from pairs, or from header lines."""
     pairs: list[tuple[str, str]] = []
     for entry in headers.items() if isinstance(headers, Mapping) else headers:
         if isinstance(entry, str):
@@ -42,7 +42,9 @@ def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
 
 
 def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]:
-    """Return time in seconds and length of each piece of the body; one piece if the lengths do not fit."""
+    """Return the time in seconds and the length of each piece of the body; one piece if the lengths do not
+    add up.
+    """
     if "http_chunks_ms_len" in response:
         arrivals = [(ms / 1000, length) for ms, length in response["http_chunks_ms_len"]]
     else:
@@ -54,7 +56,7 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
 
 
 def _reads(response: Mapping[str, Any]) -> Iterator[Read]:
-    """Yield the body, in pieces as they arrived."""
+    """Yield the body in pieces as they arrived."""
     body = response["body"]
     data = base64.b64decode(body["base64"]) if "base64" in body else str.encode(body["text"])
     position = 0
@@ -109,8 +111,8 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
 
 
 def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
-    """Yield the exchanges of a foreign capture. Its file's name is their scenario. A last line that was cut
-    off is left out.
+    """Yield the exchanges of a foreign capture. Their scenario is the file's name. An incomplete last line is
+    skipped.
     """
     for line in chunk.lines():
         try:
@@ -130,12 +132,12 @@ def _after_every_line(_lines: bytearray, _start: int, end: int) -> int:
 
 
 def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """Return the exchanges of a foreign capture, plain or gzipped, as they are in its file."""
+    """Yield a foreign capture, plain or gzipped, in chunks of whole lines."""
     return chunks(path, _after_every_line, _exchanges)
 
 
 def any_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """Read the exchanges of a capture of either form. The first line decides which one it is."""
+    """Yield the chunks of a capture of either form, recognized by its first line."""
     first = next(next(foreign_chunks(path)).lines(), None)
     is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_chunks(path) if is_ours else foreign_chunks(path)

@@ -1,7 +1,7 @@
-"""An answer, read out of the bytes of its connection: its head, the pieces of its body, and its end.
+"""Parses a response from the bytes of its connection: its head, the pieces of its body, and its end.
 
-h11 reads it, which forgives nothing. Plain chunks, which are most of a stream, are read here in a fraction of
-the time; anything but plain chunks is given to h11 from there on, so that h11 alone reports errors.
+h11 parses it strictly. Plain chunks, which are most of a stream, are parsed here in a fraction of the time.
+From anything else on, h11 takes over, so that h11 alone reports errors.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import overload
 import h11
 
 LARGEST_HEAD = 100 << 10
-"""Bytes of a head, or of a line between chunks, beyond which nothing is read any more."""
+"""The most bytes of a head, or of a line between chunks."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,20})\r\n")
 _LONGEST_SIZE = 22
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -23,32 +23,32 @@ Piece = bytes | memoryview
 
 
 def _is_begun(data: bytes) -> bool:
-    """True if a read may end in these bytes of a chunk's size, or of the last chunk."""
+    """True if the bytes may be an incomplete chunk size, or the incomplete last chunk."""
     return _LAST_CHUNK.startswith(data) or (len(data) < _LONGEST_SIZE and b"\n" not in data)
 
 
 class AnswerReader:
-    """Reads the answer to one request. Whatever h11 takes for an answer is one, and nothing else."""
+    """Parses the response to one request. It accepts exactly what h11 accepts."""
 
     def __init__(self, request: h11.Request, *, largest_head: int = LARGEST_HEAD) -> None:
-        """Raises h11.LocalProtocolError for a request that HTTP cannot carry."""
+        """Prepare the request. Raises h11.LocalProtocolError if HTTP cannot express it."""
         self._largest_head = largest_head
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
         self.request_head = self._http.send(request)
-        """The bytes that ask for it, up to the body."""
+        """The bytes of the request up to its body."""
         self._is_head = request.method == b"HEAD"
         self.head: h11.Response | None = None
         self.switched = False
-        """True if the server speaks something else from here on."""
+        """True if the server switched to another protocol."""
         self.over = False
         self.rest = b""
-        """The bytes after the end."""
+        """The bytes after the end of the response."""
         self._plain = False
-        """True if its body comes in chunks, and all so far were plain."""
+        """True if the body is chunked and all chunks so far were plain."""
         self._left = 0
-        """Bytes of a chunk that are still to come, its line end included."""
+        """Bytes left of a chunk, including its line end."""
         self._begun = b""
-        """The beginning of a chunk's size, or of the last chunk."""
+        """The incomplete chunk size, or the incomplete last chunk."""
 
     @overload
     def feed(self, data: bytes) -> Iterable[bytes]: ...
@@ -57,11 +57,11 @@ class AnswerReader:
     def feed(self, data: Piece) -> Iterable[Piece]: ...
 
     def feed(self, data: Piece) -> Iterable[Piece]:
-        """Return the pieces of the body in the next bytes of the connection; take all of them. Those of a
-        view are bytes, or views of it.
+        """Parse the next bytes of the connection and return the pieces of the body in them.
 
-        No bytes: the server has closed it. Raises h11.RemoteProtocolError for what is not an answer, or not a
-        complete one, behind the pieces that came before.
+        Read all pieces. They are bytes or, for a view, views of it. Empty data means that the server closed
+        the connection. Raises h11.RemoteProtocolError, after the pieces before it, for an invalid or
+        incomplete response.
         """
         if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
             start, end = found.end(), len(data) - 2  # most reads hold one whole chunk
@@ -143,7 +143,7 @@ class AnswerReader:
         self._left = left
 
     def _odd_chunks(self, data: Piece) -> Iterator[Piece]:
-        """Leave the rest of the body, from the beginning of a chunk on, to a new h11 connection."""
+        """Leave the rest of the body, from the start of a chunk on, to a new h11 connection."""
         self._plain = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))

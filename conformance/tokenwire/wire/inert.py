@@ -1,15 +1,14 @@
-"""Escapes for text of strangers: characters that act, or cannot be written."""
+"""Escapes untrusted text: characters with an effect, and characters that cannot be written."""
 
 from __future__ import annotations
 
 
 def inert(text: str) -> str:
-    """Return the text with everything escaped that a terminal, a log or a page would act on instead of
-    showing it.
+    """Return the text with escapes for everything that a terminal, a log or a page would interpret.
 
-    Control characters, DEL, bidirectional controls, line separators and lone surrogates become what Python
-    writes for them; line breaks and tabs stay. Every report says what a server wrote through this, and every
-    name that a capture or an answer chose.
+    Control characters, DEL, bidirectional controls, line separators and lone surrogates become Python
+    escapes; line breaks and tabs stay. Reports pass all text from servers through it, and all names from
+    captures or answers.
     """
     if text.isprintable():
         return text

@@ -1,7 +1,7 @@
-"""Lines of JSON that a stranger may have written: captures and tallies, plain or gzipped.
+"""Reads untrusted JSON Lines: captures and tallies, plain or gzipped.
 
-Memory is bounded before anything is parsed: by the length of a line, by how much a gzipped file unpacks to,
-and by how deep and how many the values of a line are.
+Memory is bounded before parsing: by the length of a line, the unpacked size of a gzipped file, and the depth
+and number of a line's values.
 """
 
 from __future__ import annotations
@@ -19,21 +19,23 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.strict_json import refuse_deep_nesting
 
 LONGEST = 64 << 20
-"""Bytes of a line, and of an exchange: the largest that `tokenwire watch` keeps."""
+"""The most bytes of a line and of an exchange, equal to the limit of `tokenwire watch`."""
 _MOST_UNPACKED = 200
-"""Times its size that a gzipped file may unpack to, beyond `LONGEST`; recordings reach 40."""
+"""The greatest ratio of unpacked to gzipped size, beyond `LONGEST`; recordings reach 40."""
 _MOST_VALUES = 2 << 20
-"""Numbers in a line, or a memory's worth of them."""
+"""The most numbers in a line, or other values of the same memory."""
 _ROOM_OF_BRACKETS = 8
-"""The memory of an object or array, in numbers."""
+"""The memory of an object or array, counted in numbers."""
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""A string without an end goes up to the end of the line: else each quote in it would be tried again."""
+"""Matches a string. An unclosed one extends to the end of the line, or each quote in it would be tried
+again.
+"""
 
 
 class CaptureError(UsageError):
-    """A file of lines is not what it should be; the message names the file and the line."""
+    """A file of lines is invalid; the message names the file and the line."""
 
 
 def is_zipped(path: Path) -> bool:
@@ -41,7 +43,7 @@ def is_zipped(path: Path) -> bool:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a plain or gzipped file, piece by piece; a gzipped file may be cut off.
+    """Yield the content of a plain or gzipped file, piece by piece; a gzipped file may be truncated.
 
     Raises CaptureError, OSError.
     """
@@ -54,8 +56,7 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
-    """Yield the content of a gzipped file, piece by piece, and the rest of one that was cut off, if that is
-    allowed.
+    """Yield the content of a gzipped file, piece by piece; with `cut_off`, it may be truncated.
 
     Raises CaptureError, OSError.
     """
@@ -80,7 +81,7 @@ def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
 
 
 def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines of a file's pieces, without their ends. Raises CaptureError, OSError."""
+    """Yield the lines in a file's pieces, without line ends. Raises CaptureError, OSError."""
     number, begun = 1, b""
     for piece in pieces:
         *complete, begun = (begun + piece).split(b"\n")
@@ -92,15 +93,15 @@ def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def demand_short(path: Path, number: int, size: int) -> None:
-    """Raises CaptureError if what begins in a line of a file is longer than `LONGEST`."""
+    """Check the length of a line, complete or not. Raises CaptureError if it exceeds `LONGEST`."""
     if size > LONGEST:
         raise CaptureError(f"{path}, line {number}: more than {LONGEST >> 20} MiB in one piece")
 
 
 def value_of(line: bytes) -> Any:
-    """Return the value of a line; NaN and repeated keys are taken.
+    """Return the value of a line. NaN and duplicate keys are accepted.
 
-    Raises ValueError for text that is not JSON, is too deep, or would take too much memory.
+    Raises ValueError for text that is not JSON, too deep, or too large for memory.
     """
     if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
         raise ValueError("it holds too many values")
@@ -114,7 +115,7 @@ def value_of(line: bytes) -> Any:
 
 
 def values_in(line: bytes, enough: int = 0) -> int:
-    """Count the values of a line, weighed by the memory that they take; up to `enough`, an upper bound."""
+    """Return an upper bound of the values of a line, weighed by their memory. Counting stops at `enough`."""
     count = _brackets_and_commas(line, 0, len(line))
     if count <= enough:
         return count

@@ -1,4 +1,4 @@
-"""JSON pointers (RFC 6901): the place of a value in a document, as text and as a tuple of keys."""
+"""JSON pointers (RFC 6901): places of values in a document, as text and as tuples of keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Keys = tuple[str, ...]
 
 
 class _Absent:
-    """The type of `ABSENT`; false, so that `value or default` reads well."""
+    """The type of `ABSENT`; it is false, so that `value or default` works."""
 
     def __bool__(self) -> bool:
         return False
@@ -18,11 +18,11 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""The result of `find` if the document has nothing there; null is a value and not absent."""
+"""The result of `find` for a missing value. A null is present."""
 
 
 def parse(pointer: str) -> Keys:
-    """Return the keys of a pointer. Raises ValueError for what is not a pointer."""
+    """Return the keys of a pointer. Raises ValueError if it is not a pointer."""
     if pointer != "" and not str(pointer).startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON pointer; a pointer is empty or begins with '/'")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
@@ -33,12 +33,12 @@ Pointer = Annotated[Keys, parse]
 
 
 def join(*keys: object) -> str:
-    """Return the pointer that goes through some keys or positions, one after the other."""
+    """Return the pointer with these keys or indexes."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
 def find(document: Any, keys: Keys) -> Any:
-    """Return the value that the keys lead to, or `ABSENT`."""
+    """Return the value at the keys, or `ABSENT`."""
     for key in keys:
         if isinstance(document, dict):
             if key not in document:
@@ -52,7 +52,7 @@ def find(document: Any, keys: Keys) -> Any:
 
 
 def gather(document: Any, keys: Keys) -> list[Any]:
-    """Return the values that the keys lead to; the key `*` means each entry of a list."""
+    """Return the values at the keys; the key `*` means each entry of a list."""
     found = [document]
     for key in keys:
         if key == "*":
@@ -63,7 +63,7 @@ def gather(document: Any, keys: Keys) -> list[Any]:
 
 
 def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
-    """Set a value, making the objects on the way to it. Raises ValueError for the empty pointer."""
+    """Set a value and create the objects on the way. Raises ValueError for the empty pointer."""
     if not keys:
         raise ValueError("the empty pointer names the whole document, which cannot be put into itself")
     for key in keys[:-1]:
@@ -72,7 +72,7 @@ def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
 
 
 def remove(document: dict[str, Any], keys: Keys) -> None:
-    """Take a member away, and the objects that are left empty by it; no matter if it is absent."""
+    """Remove a member if it exists, and objects that become empty."""
     parent = find(document, keys[:-1])
     if not isinstance(parent, dict) or keys[-1] not in parent:
         return

@@ -1,18 +1,18 @@
-"""Redaction: the names of credentials, and what replaces their values.
+"""Redaction: recognizes credentials by name and replaces their values.
 
-- The value of a header or of a URL's parameter that names a credential becomes `[redacted]`. So does the
-  user in a URL of a header.
-- A value that was sent as a credential becomes as many asterisks wherever it comes back: in headers, in
-  bodies, in details of a connection. Offsets, lengths and the cuts between reads stay as they were.
-- So does a string member that names a credential, in the settings that a server returns, and in the bodies
-  that `tokenwire watch` sees.
+- The value of a header or URL parameter that names a credential becomes `[redacted]`, and so does the user
+  in a URL of a header.
+- A value sent as a credential becomes as many asterisks wherever it comes back: in headers, in bodies, in
+  details of a connection. Offsets, lengths and the cuts between reads do not change.
+- The same holds for string members with the name of a credential, in a server's settings and in bodies that
+  `tokenwire watch` sees.
 
 Names contain `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`, `signature`, `token` or the
-like. Harmless are counts (`x-tokens-used`, `x-key-count`), words that only begin so (`tokenizer`, `author`,
-`keyword`), what a server asks for (`www-authenticate`), and `access-control-*`.
+like. Counts (`x-tokens-used`, `x-key-count`), longer words (`tokenizer`, `author`, `keyword`), a server's
+challenge (`www-authenticate`), and `access-control-*` are harmless.
 
 A value of fewer than LEAST_VALUE characters is not searched for, because words such as `EMPTY` or `none` are
-sent instead of keys, and occur in answers. A value is also not found if a server encodes it, shortens it, or
+sent in place of keys, and occur in answers. A value is also not found if a server encodes it, shortens it, or
 spreads it over events.
 """
 
@@ -49,25 +49,27 @@ _CREDENTIALS_OF_A_BODY = (
     *(b"passw", b"secret", b"access_token", b"auth_token", b"bearer_token", b"refresh_token"),
     b"session_token",
 )
-"""Parts of names, in lower case. Answers have members named `token` and `key` whose values are their very
-contents.
+"""Parts of names, in lower case. `token` and `key` are missing, because they are also names of content in
+answers.
 """
 
 _USERINFO = re.compile(r"(?<=//)[^\s/?#]*@")
 _PARAMETER = re.compile(r"(?<=[?&#])([^\s=?&#]+)=([^\s&#<>\"]+)")
 _MEMBER = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+){0,32}+)"(\s*+:\s*+")([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
-"""A name has 32 escapes at most. Without a limit, a string that never ends takes quadratic time."""
+"""Matches a member. A name has at most 32 escapes; without a limit, an unclosed string takes quadratic
+time.
+"""
 
 _REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
 
 
 def names_credential(name: str) -> bool:
-    """True if a header, a parameter or a setting of this name has a credential."""
+    """True if a header, parameter or setting of this name is a credential."""
     return _CREDENTIAL.search(name) is not None and _HARMLESS.search(name) is None
 
 
 def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
-    """Return the headers without the values of all that name a credential, and of those in `secrets`."""
+    """Return the headers without the values of credentials, by their names or by `secrets`."""
     return tuple(
         (name, REDACTED if names_credential(name) or name.lower() in secrets else redact_url(value))
         for name, value in headers
@@ -75,7 +77,7 @@ def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
 
 
 def redact_url(text: str) -> str:
-    """Return a text with URLs, or a path, without users and without the values of credentials."""
+    """Return a text with the users and credentials of its URLs or path removed."""
     return _PARAMETER.sub(_redacted_parameter, _USERINFO.sub(f"{REDACTED}@", text))
 
 
@@ -84,17 +86,18 @@ def _redacted_parameter(found: re.Match[str]) -> str:
 
 
 def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-    """Return the request without the credentials in its headers and its path. The body stays as it is.
+    """Return the request without credentials in its headers and path. The body is unchanged.
 
-    `secrets` are names of more headers, in lower case, whose values are credentials.
+    `secrets` are lower-case names of further headers with credentials.
     """
     return replace(request, path=redact_url(request.path), headers=redact_headers(request.headers, secrets))
 
 
 def redact_settings(body: bytes) -> bytes:
-    """Remove the strings whose names name a credential from a server's settings, which may have its keys
-    (SGLang's `/server_info` does). A body that is not JSON, or is cut off, is redacted as far as it looks
-    like JSON.
+    """Mask the strings of credentials in a server's settings, which may include its keys (SGLang's
+    `/server_info` does).
+
+    In a body that is not JSON or is truncated, it masks as far as it can.
     """
 
     def redacted(found: re.Match[bytes]) -> bytes:
@@ -105,9 +108,7 @@ def redact_settings(body: bytes) -> bytes:
 
 
 def redact_body(body: bytes) -> bytes:
-    """Return a request or an answer without the strings whose names can be nothing but those of
-    credentials.
-    """
+    """Mask the strings in a request or response body whose names can only be those of credentials."""
     spans = _credentials(body)
     if not spans:
         return body
@@ -118,7 +119,9 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _credentials(body: bytes) -> list[tuple[int, int]]:
-    """Find these strings. It searches for words, not for members, because traffic waits for it."""
+    """Find the byte ranges of credentials in a body. It searches for words and does not parse, because
+    traffic waits for it.
+    """
     lower, spans = body.lower(), []
     for word in _CREDENTIALS_OF_A_BODY:
         position = lower.find(word)
@@ -131,7 +134,7 @@ def _credentials(body: bytes) -> list[tuple[int, int]]:
 
 
 def _spelled(string: bytes) -> str:
-    """Parse a JSON string; its bytes if it is not one."""
+    """Parse a JSON string; return its bytes if it is invalid."""
     text = string.decode("utf-8", "replace")
     try:
         return str(json.loads(f'"{text}"', strict=False))
@@ -144,8 +147,8 @@ def _mask(value: bytes) -> bytes:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield the parts of a header's value that may come back: all of it, without its scheme, and each of its
-    words.
+    """Yield the parts of a header's value that may come back: the whole, the value without its scheme, and
+    each word.
     """
     scheme, _, rest = value.strip().partition(" ")
     rest = rest.strip() or scheme
@@ -161,7 +164,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the spellings of a value that may come back."""
+    """Return the spellings in which a value may come back."""
     return {
         value,
         value.encode().decode("latin-1"),
@@ -184,15 +187,15 @@ def _encoded(form: str) -> Iterator[bytes]:
 
 @dataclass(frozen=True)
 class Mask:
-    """The values that were sent as credentials with one request; puts asterisks in their place."""
+    """Masks the values that one request sent as credentials."""
 
     texts: tuple[str, ...] = ()
-    """Each in every form, the longest first."""
+    """Each value in every form, the longest first."""
     bytes_: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, request: HttpRequest, secrets: Collection[str] = ()) -> Self:
-        """Make the mask of a request. `secrets` are names of more headers, in lower case."""
+        """Return the mask of a request. `secrets` are lower-case names of further headers."""
         values = [
             part
             for name, value in request.headers
@@ -217,23 +220,23 @@ class Mask:
         return data
 
     def headers(self, headers: Headers, secrets: Collection[str] = ()) -> Headers:
-        """Without all credentials: those that are named, and those that came back."""
+        """Return the headers without named credentials, and with returned values masked."""
         return tuple((self.text(name), self.text(value)) for name, value in redact_headers(headers, secrets))
 
     def request(self, request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-        """Return the request itself, whose body is left as it is."""
+        """Return the request without credentials. Its body is unchanged."""
         shown = redact(request, secrets)
         return replace(shown, headers=self.headers(shown.headers, secrets))
 
     def whole_request(self, request: HttpRequest) -> HttpRequest:
-        """Return the request, and its raw body too."""
+        """Return the request with its raw body masked as well."""
         shown = self.request(request)
         body = request.raw_body
         path = self.text(shown.path)
         return replace(shown, path=path, raw_body=None if body is None else self.body(redact_body(body)))
 
     def open_end(self, data: bytes) -> int:
-        """Return where a value begins that may go on behind the data; the data's length if none does."""
+        """Return where an incomplete value at the end of the data begins; the data's length without one."""
         longest = len(self.bytes_[0]) if self.bytes_ else 1
         first = {value[0] for value in self.bytes_}
         for start in range(max(0, len(data) - longest + 1), len(data)):
@@ -243,7 +246,7 @@ class Mask:
 
 
 def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
-    """Yield a body of the same length as these reads, cut and timed as they are."""
+    """Yield a body of the same length, cut and timed as these reads."""
     start = 0
     for read in reads:
         end = start + len(read.data)
@@ -252,9 +255,7 @@ def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
 
 
 def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> tuple[Read, ...]:
-    """Return the reads of a whole body, once these changes were made to it, none of which changes
-    its length.
-    """
+    """Return the reads of a whole body with all values masked, which does not change its length."""
     whole = body = b"".join(read.data for read in reads)
     for change in changes:
         body = change(body)
@@ -262,9 +263,9 @@ def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> t
 
 
 class MaskedReads:
-    """The reads of a body as they come, with asterisks for values that may be cut over several of them.
+    """Masks values in the reads of a body as they arrive, even if a value is cut over several reads.
 
-    What ends in the beginning of a value waits for what comes next.
+    A read that ends in the beginning of a value waits for the next one.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -272,7 +273,7 @@ class MaskedReads:
         self._waiting: list[Read] = []
 
     def feed(self, read: Read) -> list[Read]:
-        """Return the next read; those that nothing behind them can change any more."""
+        """Add the next read and return the reads that are final."""
         if not self._mask.bytes_:
             return [read]
         reads = [*self._waiting, read]
@@ -286,6 +287,6 @@ class MaskedReads:
         return settled
 
     def rest(self) -> list[Read]:
-        """Return the reads that still wait, at the end."""
+        """Return the waiting reads, at the end."""
         waiting, self._waiting = self._waiting, []
         return waiting

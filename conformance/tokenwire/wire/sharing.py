@@ -1,7 +1,7 @@
-"""Sharing: an event that repeats values of the event before it holds the same objects, not copies.
+"""Sharing: an event that repeats values of the previous event refers to the same objects.
 
-Each event of a cumulative stream repeats all lists of the one before and adds to them. Read one by one, they
-would make n²/2 values out of n.
+Each event of a cumulative stream repeats all earlier list entries and adds to them. Without sharing, n
+entries would become n²/2 values.
 """
 
 from __future__ import annotations
@@ -13,14 +13,13 @@ from sys import intern
 from typing import Any
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal's format in which equal values have equal bytes, and others have not."""
+"""The version of marshal's format in which values have equal bytes exactly if they are equal."""
 
 
 def sharing(value: Any, before: Any) -> Any:
-    """Return the same JSON value; where a list in it goes on from the one before, with the entries of that
-    one.
+    """Return the same JSON value, in which lists that continue those of `before` share their entries.
 
-    Objects are changed in place: give only what was just read.
+    Objects are changed in place, so pass only a value that was just parsed.
     """
     if isinstance(value, dict) and isinstance(before, dict):
         for name, entry in before.items():
@@ -35,10 +34,10 @@ def sharing(value: Any, before: Any) -> Any:
 
 
 def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
-    """True if two JSON arrays have the same values, type for type: 1 is neither 1.0 nor true.
+    """True if two JSON arrays have equal values of equal types: 1 differs from 1.0 and from true.
 
-    False also for 0.0 and -0.0, and for values other than JSON. Ten times as fast as comparing value by
-    value.
+    It is False for 0.0 and -0.0, and for values outside JSON. It is ten times as fast as comparing one by
+    one.
     """
     if len(values) != len(other):
         return False

@@ -26,7 +26,7 @@ class Offset(NamedTuple):
 
 
 class SpillFile:
-    """A temporary file of pickles; processes that are forked off read it too."""
+    """A temporary file of pickles, which forked processes can read."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the next line
@@ -43,7 +43,7 @@ class SpillFile:
         return offset
 
     def read(self, offset: Offset) -> Any:
-        """Unpickle a value; each call makes a new one."""
+        """Unpickle a value. Each call returns a new object."""
         return pickle.loads(os.pread(self._file.fileno(), offset.size, offset.start))
 
 
@@ -54,10 +54,10 @@ class CaptureReader:
         self._unzipped = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the next line
         finalize(self, self._unzipped.close)
         self._starts: dict[Path, int] = {}
-        """Where each gzipped capture begins in the temporary file."""
+        """The offset of each unzipped capture in the temporary file."""
 
     def add(self, path: Path) -> None:
-        """Unzip a gzipped capture. Processes that read it must be forked afterwards.
+        """Unzip a gzipped capture. Fork reading processes only afterwards.
 
         Raises CaptureError and OSError.
         """
@@ -67,7 +67,7 @@ class CaptureReader:
             self._unzipped.flush()
 
     def exchange(self, name: str, span: Span) -> Exchange:
-        """Return the exchange of this name at this place. Raises CaptureError if the capture has changed."""
+        """Return the exchange with this name and span. Raises CaptureError if the capture has changed."""
         try:
             located = next(CaptureChunk(span, self._bytes(span)).located(), None)
         except OSError as error:
@@ -87,7 +87,8 @@ class CaptureReader:
 class RandomCache(Generic[Value]):
     """A cache bounded in bytes; a value that exceeds the bound is cached alone.
 
-    It evicts at random: most passes read all values in order, and LRU never hits if these exceed the bound.
+    It evicts at random, because most passes read all values in order, and LRU never hits if these exceed the
+    bound.
     """
 
     def __init__(self, bound: int, on_evict: Callable[[Value], object] = lambda _: None) -> None:
@@ -101,7 +102,7 @@ class RandomCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, size: int, fetch: Callable[[], Value]) -> Value:
-        """Return the value of a key, fetched if it is not cached; `size`: its bytes."""
+        """Return the value of a key and fetch it if it is not cached. `size` is its bytes."""
         cached = self._values.get(key)
         if cached is not None:
             return cached[0]

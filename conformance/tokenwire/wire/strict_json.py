@@ -1,4 +1,4 @@
-"""Strict JSON (RFC 8259): what every reader on the other side will understand, and nothing else."""
+"""Strict JSON (RFC 8259), limited to documents that every reader understands."""
 
 from __future__ import annotations
 
@@ -11,25 +11,27 @@ from typing import Any, Final, NoReturn
 import jiter
 
 MAX_DEPTH = 200
-"""Arrays and objects inside each other; more than any answer needs, far less than any stack holds."""
+"""The greatest nesting of arrays and objects: more than any response needs, far less than a stack allows."""
 
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
-"""The range of 64 bits, signed or not."""
+"""The range of 64-bit integers, signed or unsigned."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)
-"""Maps all digits to zero, and what may come before those of a number to a comma."""
+"""Maps all digits to zero, and characters that may precede a number to a comma."""
 _LONG_INTEGER, _LARGE_EXPONENT = _AHEAD + b"0" * 19, b"0e000"
 _LONGEST_NUMBER = 64
-"""The bytes before an exponent that are examined; a longer number may be too large."""
+"""The most bytes searched before an exponent. A longer number may be too large."""
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""A string without an end goes up to the end of the text: else each quote in it would be tried again."""
+"""Matches a string or bracket. An unclosed string extends to the end of the text, or each quote in it would
+be tried again.
+"""
 
 
 class StrictJsonError(ValueError):
-    """A text is not strict JSON; the message says why, as one clause."""
+    """A text is not strict JSON; the message gives the reason as a clause."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -45,7 +47,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_deep_nesting(text: str) -> None:
-    """Raises StrictJsonError for a text that is nested beyond `MAX_DEPTH`."""
+    """Check the nesting of a text. Raises StrictJsonError beyond `MAX_DEPTH`."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -67,9 +69,7 @@ def _finite(text: str) -> float:
 
 
 def _integer(text: str) -> int:
-    """Return an integer that readers in other languages can hold, too. Raises StrictJsonError for a
-    longer one.
-    """
+    """Parse an integer that fits into 64 bits. Raises StrictJsonError for a longer one."""
     # By its length first: Python refuses to read thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
@@ -88,17 +88,17 @@ _decoder = json.JSONDecoder(
 def loads(text: str) -> Any:
     """Return the value of a strict JSON text.
 
-    Integers become int and everything written with a fraction or an exponent becomes float, so that 1.0
-    cannot pass for a token id. Escaped lone surrogates are taken as they are: JSON allows them. Raises
-    StrictJsonError for NaN, infinities and numbers that are read as such, integers beyond 64 bits, repeated
-    keys, nesting beyond `MAX_DEPTH`, a BOM, and all that is not JSON.
+    Integers become int, and numbers with a fraction or an exponent become float, so that 1.0 cannot pass for
+    a token id. Escaped lone surrogates are accepted, because JSON allows them. Raises StrictJsonError for
+    NaN, infinities and numbers that overflow to them, integers beyond 64 bits, duplicate keys, nesting beyond
+    `MAX_DEPTH`, a BOM, and invalid JSON.
     """
     value = _read_fast(text)
     return _read_carefully(text) if value is _UNSURE else value
 
 
 def _read_fast(text: str) -> Any:
-    """Return the value of a text that is strict JSON beyond doubt, or `_UNSURE`: three times as fast."""
+    """Return the value of a text that is certainly strict JSON, or `_UNSURE`. It is three times as fast."""
     try:
         written = text.encode()
         if _holds_large_number(written):
@@ -112,10 +112,10 @@ def _read_fast(text: str) -> Any:
 
 
 def _holds_large_number(written: bytes) -> bool:
-    """True if a text may have a number beyond 64 bits or beyond the range of a float.
+    """True if a text may contain a number beyond 64 bits or beyond the range of a float.
 
-    A search for two short strings is cheap. Hexadecimal ids contain the second, too: then it matters if it
-    follows a number.
+    Searching for two short strings is cheap. Hexadecimal ids contain the second one, too, so it counts only
+    after a number.
     """
     digits = written.translate(_ALIKE, b"+")
     # From behind: what searches from ahead is made for needles that are less like the hay.
