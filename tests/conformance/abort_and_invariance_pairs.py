@@ -60,7 +60,8 @@ LASTING = sent_at(incremental(request_id="r-1"), 0.0, 3.5)
 SECOND = sent_at(_twin(incremental(request_id="r-1")), 0.2)
 
 
-AGAIN = sent_at(_twin(FIRST), 1.5)
+AGAIN = sent_at(_twin(FIRST), 1.5, 3.0)
+"""Under way two seconds after the first has ended, when the server clears that one away."""
 CUT_AGAIN = _twin(incremental(CUT, request_id="r-1"))
 """Aborted after another had ended under its id, and before any abort was sent."""
 

@@ -48,17 +48,19 @@ def _two(second: dict[str, object]) -> Stream:
 
 
 def _created(*times: int) -> Stream:
-    """A stream whose chunks were created at these times."""
+    """A stream whose chunks were created at these times, and came each 0.1 s behind the one before it."""
+    head = {"id": "c", "object": "chat.completion.chunk", "model": "m"}
+    choices = [{"index": 0, "delta": text("Hi")}] * (len(times) - 1) + [ENDED]
     chunks = [
-        {"id": "c", "object": "chat.completion.chunk", "created": created, "model": "m", "choices": [choice]}
-        for created, choice in zip(times, ({"index": 0, "delta": text("Hi")}, ENDED), strict=True)
+        {**head, "created": created, "choices": [choice]}
+        for created, choice in zip(times, choices, strict=True)
     ]
     return answered("openai-chat", {**BODY, "stream": True}, *chunks, DONE)
 
 
 ENDED = {"index": 0, "delta": {}, "finish_reason": "stop"}
 CHANNEL_PAIRS = [
-    Pair("created-is-constant", _created(1, 1), _created(1, 2), 1),
+    Pair("created-is-constant", (_created(*[1] * 60),), (_created(1, 2),), 1),
     Pair(
         "stream-channels-equal-whole",
         against(WHOLE, GOOD),

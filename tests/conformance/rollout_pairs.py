@@ -130,8 +130,8 @@ ROLLOUT_PAIRS = [
     ),
     Pair(
         "retracted-cache-can-be-flushed",
-        (UNDISTURBED,),
-        (UNDISTURBED,),
+        (UNDISTURBED, paused()),
+        (UNDISTURBED, paused()),
         target=flushed_in_pause(),
         bad_target=flushed_in_pause(400),
     ),

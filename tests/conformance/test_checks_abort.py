@@ -39,7 +39,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
-from test_checks_pairs import observe
+from test_checks_pairs import observe, why_left_out
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action, ControlCall
@@ -168,6 +168,28 @@ def test_an_abort_is_too_late_for_an_id_that_was_used_again_while_it_is_too_late
 ):
     late = Target(calls=(abort(5.5, "r-10", status=500),))
     assert faults("abort-of-nobody-is-no-failure", (NEIGHBOUR, sent_at(NEIGHBOUR, 5.0)), late)
+
+
+def test_a_request_that_no_abort_met_in_full_shows_no_care() -> None:
+    """It ended while the abort of another was on its way, or was sent behind it."""
+    row = "abort-spares-others"
+    assert observe(row, (NEIGHBOUR,), ABORTED)[0].holds
+    for stream in (sent_at(NEIGHBOUR, 0.0, 0.055), sent_at(NEIGHBOUR, 0.055)):
+        assert observe(row, (stream,), ABORTED) == []
+        assert why_left_out(row, (stream,), ABORTED) == [
+            "no abort of another was sent and answered while it was under way"
+        ]
+
+
+def test_an_abort_of_somebody_is_no_witness_for_one_of_nobody() -> None:
+    row, timeless = "abort-of-nobody-is-no-failure", with_exchange(NEIGHBOUR, started="")
+    target = Target(calls=(abort(5.5, "r-10"),))
+    for streams in ((NEIGHBOUR, sent_at(NEIGHBOUR, 5.0)), (timeless,)):
+        assert observe(row, streams, target) == []
+        assert why_left_out(row, streams, target) == [
+            "a request with the id of the abort may have been under way"
+        ]
+    assert observe(row, (NEIGHBOUR,), target)[0].holds
 
 
 def test_an_abort_of_nobody_that_got_no_answer_says_nothing() -> None:

@@ -6,6 +6,8 @@ from typing import Any
 
 import pytest
 from stream_builder import GONE, IDS, Reply, change, cumulative, incremental, logprobs, whole
+from test_checks_pairs import observe, why_left_out
+from wire_answers import DONE, answered
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -120,3 +122,29 @@ def test_top_logprobs_of_chat_are_owed_as_well() -> None:
     assert asked(incremental(full, **wanted)) == [True, True]
     assert asked(incremental(bare, **wanted)) == [True, False]
     assert asked(incremental(bare, **{**wanted, "top_logprobs": 0})) == [True]
+
+
+def created(*times: int, seconds: float = 0.0) -> Stream:
+    """A stream of events that were created at these times, 0.1 s apart."""
+    head = {"id": "c", "object": "text_completion", "model": "m"}
+    choices = [{"index": 0, "text": "a", "finish_reason": None}] * (len(times) - 1)
+    choices.append({"index": 0, "text": "a", "finish_reason": "length"})
+    chunks = [{**head, "created": at, "choices": [one]} for at, one in zip(times, choices, strict=True)]
+    body = {"prompt": "a", "max_tokens": len(times), "stream": True}
+    return answered("openai-completions", body, *chunks, DONE, label=f"at-{seconds}", seconds=seconds)
+
+
+def test_a_time_of_creation_is_constant_only_if_the_clock_moved_on() -> None:
+    """Two releases of one server had PASS and WARN: a second began within a stream of the one only."""
+    row, short = "created-is-constant", [created(*[1] * 21, seconds=2.1 * n) for n in range(3)]
+    assert len(observe(row, tuple(short))) == 3
+    assert all(seen.holds for seen in observe(row, tuple(short)))
+    assert observe(row, tuple(short[:2])) == []
+    beside = tuple(created(*[1] * 21, seconds=0.1 * n) for n in range(3))
+    assert observe(row, beside) == [], "streams beside each other meet the same seconds"
+    assert why_left_out(row, beside)[0] == (
+        "streams with `created` cover 2.2 s, within which a clock need not move on"
+    )
+    (wrong,) = [seen for seen in observe(row, (*short, created(1, 1, 2))) if not seen.holds]
+    assert (wrong.place.event, wrong.message) == (2, "created changed from 1 to 2")
+    assert not observe(row, (created(1, 2),))[0].holds, "one answer shows it"

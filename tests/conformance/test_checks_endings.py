@@ -125,13 +125,40 @@ def test_an_answer_without_ids_counts_none() -> None:
         ] == [held]
 
 
-def test_an_id_that_comes_back_after_all_timers_is_no_witness_that_it_is_free() -> None:
-    """Among all other requests, the second came 53 to 114 s later."""
-    assert [observation.holds for observation in observe("ended-id-is-free-again", (FIRST, AGAIN))] == [True]
-    late = (FIRST, sent_at(AGAIN, 77.0))
-    assert observe("ended-id-is-free-again", late) == []
-    (why,) = why_left_out("ended-id-is-free-again", late)
-    assert why == "its id came back later than 2 s after its first request had ended"
+@pytest.mark.parametrize(
+    ("starts", "duration"),
+    [(77.0, 3.0), (1.5, 1.4), (3.1, 3.0)],
+    ids=["much later", "too short", "behind it"],
+)
+def test_only_a_request_that_was_under_way_at_the_timer_shows_that_an_id_is_free(
+    starts: float, duration: float
+) -> None:
+    """The first ended after 1 s, and SGLang clears it away 2 s after that."""
+    row, other = "ended-id-is-free-again", sent_at(AGAIN, starts, duration)
+    assert [observation.holds for observation in observe(row, (FIRST, AGAIN))] == [True]
+    assert observe(row, (FIRST, other)) == []
+    (why,) = why_left_out(row, (FIRST, other))
+    assert why == "it was not under way 2 s after an earlier request of its id had ended"
+    cut = sent_at(CUT_AGAIN, starts, duration)
+    assert [observation.holds for observation in observe(row, (FIRST, cut))] == [False]
+
+
+def test_a_later_request_may_be_the_one_that_the_timer_of_the_first_meets() -> None:
+    row, short = "ended-id-is-free-again", sent_at(AGAIN, 1.5, 0.5)
+    third = sent_at(named(AGAIN, "generate/third"), 2.5, 1.0)
+    assert [seen.place.exchange for seen in observe(row, (FIRST, short, third))] == ["generate/third"]
+
+
+def test_where_no_timer_is_known_an_id_that_comes_back_at_once_is_free() -> None:
+    row = "ended-id-is-free-again"
+    first, again = (
+        replace(stream, dialect="vllm-completions") for stream in (FIRST, sent_at(AGAIN, 1.5, 0.1))
+    )
+    assert [observation.holds for observation in observe(row, (first, again))] == [True]
+    late = sent_at(again, 77.0)
+    assert observe(row, (first, late)) == []
+    (why,) = why_left_out(row, (first, late))
+    assert why == "its id came back later than 2 s after its last request had ended"
 
 
 def test_the_end_of_a_word_ends_an_answer_that_ignores_ends() -> None:

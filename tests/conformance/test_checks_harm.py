@@ -120,6 +120,14 @@ def test_a_stream_is_held_against_a_stream() -> None:
     assert [observation.place.exchange for observation in found] == ["generate/bad-control"]
 
 
+def test_a_request_that_was_sent_before_a_refusal_came_is_not_behind_it() -> None:
+    """Nothing that the refusal left behind could have changed it."""
+    before = [sent_at(stream, 3.0 * n) for n, stream in enumerate((*OTHER_KEY, BEFORE, AGAIN))]
+    refused = sent_at(refusal(), 20.0)
+    for seconds, count in ((20.5, 0), (21.0, 1)):
+        assert len(harmed(*before, refused, sent_at(CHANGED, seconds))) == count
+
+
 def test_the_refusal_of_another_endpoint_is_another_talk() -> None:
     elsewhere = refusal(dialect="sglang-chat")
     assert harmed(*OTHER_KEY, BEFORE, AGAIN, elsewhere, CHANGED) == []

@@ -6,6 +6,7 @@ import pytest
 from control_calls import called, sent_at
 from rollout_pairs import CONTINUED, PAUSED, UNDISTURBED, flushed_in_pause, paused
 from stream_builder import ABORT, IDS, named, whole
+from test_checks_pairs import observe, why_left_out
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action, ControlCall
@@ -39,6 +40,34 @@ def test_the_answer_under_the_same_weights_is_the_one_that_counts() -> None:
     target = Target(calls=(*PAUSED.calls, called(Action.UPDATE, 5)))
     later = sent_at(named(whole(prompt_key="p"), "generate/later"), 20)
     assert observed("pause-changes-nothing", target, UNDISTURBED, CUT, later) == [False]
+
+
+@pytest.mark.parametrize(
+    ("starts", "duration"), [(10.0, 0.305), (10.0, 0.35), (10.2, 0.15)], ids=["before", "within", "too short"]
+)
+def test_an_answer_that_ends_before_it_is_continued_was_not_changed_by_a_pause(
+    starts: float, duration: float
+) -> None:
+    """The pause is answered after 10.31 s, and over after 10.4 s."""
+    row = "pause-changes-nothing"
+    assert observed(row, PAUSED, UNDISTURBED, paused()) == [True]
+    short = sent_at(paused(), starts, duration)
+    assert observe(row, (UNDISTURBED, short), PAUSED) == []
+    assert why_left_out(row, (UNDISTURBED, short), PAUSED) == [
+        "it was not under way from the pause to its end"
+    ]
+    assert observed(row, PAUSED, UNDISTURBED, sent_at(CUT, starts, duration)) == [False]
+
+
+def test_a_cache_is_flushed_below_what_was_taken_back_only_if_something_was() -> None:
+    row, target = "retracted-cache-can-be-flushed", flushed_in_pause()
+    assert observed(row, target, paused()) == [True]
+    for stream in (UNDISTURBED, sent_at(paused(), 10.0, 0.32), sent_at(paused(), 10.32)):
+        assert observe(row, (stream,), target) == []
+        assert why_left_out(row, (stream,), target) == [
+            "the pause took back no request that was under way at the flush"
+        ]
+        assert observed(row, flushed_in_pause(400), stream) == [False]
 
 
 @pytest.mark.parametrize("effect", ["keeps", "ends", ""])

@@ -303,7 +303,8 @@ def test_what_an_abort_ended_is_neither_a_refusal_nor_the_good_request_after_one
     aborts = Target(calls=(abort(0.1, "t-whole"), abort(0.1, "t-beside")))
     assert violated("refused-request-harms-nobody", (before, whole, beside_stream), aborts) == []
     refused = answered("sglang-generate", LONG, {"error": GONE | {"code": 400}}, status=400, label="bad")
-    assert len(violated("refused-request-harms-nobody", (before, refused, beside_stream))) == 1
+    after = answered("sglang-generate", beside, event, {"error": GONE}, DONE, label="beside", seconds=1.0)
+    assert len(violated("refused-request-harms-nobody", (before, refused, after))) == 1
 
 
 # vLLM 0.32.0.

@@ -20,7 +20,7 @@ from tokenwire.checks.check import (
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import count_of, end_place
 from tokenwire.checks.reading.refusals import put_off
-from tokenwire.checks.reading.times import began, delivered_at, over, overlap, timeline
+from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over, overlap, timeline
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import family_of, known_as, names_of
 from tokenwire.record import Answer, Choice, Delivery, Stream, integer
@@ -30,8 +30,6 @@ from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
 """The tokens that a neighbour may get before a request whose client has left must be gone."""
-_INSTANT_S = 0.001
-"""The unit to which the times of an exchange are rounded."""
 
 
 def _single(stream: Answer) -> bool:
@@ -76,8 +74,8 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
     later = times[len(before) :]
     if start is None or not before or len(later) < 2 or times[-1] - times[0] < times[0]:
         return False
-    pace = len(before) / max(moment - start - times[0], _INSTANT_S)
-    return len(later) - 1 <= _FASTER * pace * max(later[-1] - later[0], _INSTANT_S)
+    pace = len(before) / max(moment - start - times[0], INSTANT_S)
+    return len(later) - 1 <= _FASTER * pace * max(later[-1] - later[0], INSTANT_S)
 
 
 @dataclass(frozen=True)
@@ -210,6 +208,15 @@ def named_by_clients(stream: Stream) -> bool:
     return stream.asked.request_id is not None
 
 
+def _met(stream: Answer, call: ControlCall) -> bool:
+    """True if a call was sent and answered while a request was under way."""
+    start, sent = began(stream.exchange), began(call.exchange)
+    answered, end = over(call.exchange), over(stream.exchange)
+    if start is None or sent is None or answered is None or end is None:
+        return False
+    return start <= sent and answered <= end
+
+
 @check_run("abort-spares-others")
 def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Requests beside an aborted one, that no abort names, are not ended by it."""
@@ -233,8 +240,20 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
             others = [request_id for request_id in aborted if name.startswith(request_id)] or aborted
             message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
             place = choice.last_at("finish")
+            if not was_aborted(choice) and not any(_met(stream, call) for call in beside):
+                yield left_out(place, "no abort of another was sent and answered while it was under way")
+                continue
             actual = choice.finish.type if choice.finish else None
             yield expect(place, "an end of its own", actual, message, holds=not was_aborted(choice))
+
+
+def _ended_before(stream: Answer, call: ControlCall) -> bool:
+    """True if a request is known to have been over when a call was sent, or sent behind its answer."""
+    start, end = began(stream.exchange), over(stream.exchange)
+    sent, answered = began(call.exchange), over(call.exchange)
+    if start is None or end is None or sent is None or answered is None:
+        return False
+    return end <= sent + INSTANT_S or answered <= start + INSTANT_S
 
 
 @check_run("abort-of-nobody-is-no-failure")
@@ -257,6 +276,9 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
         if beside is None or call.exchange.ending is not Ending.COMPLETE:
             continue
         status = call.exchange.status or 0
+        if status < 500 and not all(_ended_before(stream, call) for stream in named):
+            yield left_out(end_place(beside), "a request with the id of the abort may have been under way")
+            continue
         message = f"{call.exchange.name}: the abort of an id that no request has gave status {status}"
         yield expect(end_place(beside), "a status below 500", status, message, holds=status < 500)
 

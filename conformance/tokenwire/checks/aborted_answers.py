@@ -13,8 +13,9 @@ from tokenwire.checks.reading.fields import EXTRAS, asked_alike, count_of, end_p
 from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, put_off
 from tokenwire.checks.reading.times import began, delivered_at, over, overlap
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.dialects.dialect import known_as, names_of
+from tokenwire.dialects.dialect import family_of, known_as, names_of
 from tokenwire.record import Answer, ChoiceFacts, Stream
+from tokenwire.target.advertised import clears_refused_after_s
 from tokenwire.target.death import codes_of
 
 _CLIENT_CLOSED = 499
@@ -177,23 +178,38 @@ def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Itera
         yield expect(choice.last_at("finish"), expected, choice.finish.type, message, holds=holds)
 
 
-_STILL_BUSY_S = 2.0
-"""So long after its end a server may still do something about a request: SGLang's timer."""
+_AT_ONCE_S = 2.0
+"""An id that comes back later than this says nothing of a server of which no timer is known."""
+
+
+def _met_no_timer(stream: Answer, earlier: Sequence[Answer]) -> str:
+    """Return why a request under an id met no late action on earlier ones; empty if it may have met one."""
+    start, end = began(stream.exchange) or 0.0, over(stream.exchange) or 0.0
+    ends = [over(answer.exchange) or 0.0 for answer in earlier]
+    if timer := clears_refused_after_s(family_of(stream.dialect)):
+        met = any(start <= ended + timer < end for ended in ends)
+        return "" if met else f"it was not under way {timer:g} s after an earlier request of its id had ended"
+    late = start - max(ends) > _AT_ONCE_S
+    return f"its id came back later than {_AT_ONCE_S:g} s after its last request had ended" if late else ""
 
 
 @check_run("ended-id-is-free-again")
 def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the server's late actions on an ended request do not hit the next one with its id."""
+    """Check that the server's late actions on an ended request do not hit the next ones with its id.
+
+    That one was spared shows only if it was under way when the server cleared an earlier one away.
+    """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
         if (request_id := known_as(stream)) and began(stream.exchange) is not None:
             named.setdefault(request_id, []).append(stream)
     for name, group in named.items():
-        pairs = list(pairwise(sorted(group, key=lambda earlier: began(earlier.exchange) or 0.0)))
+        in_order = sorted(group, key=lambda earlier: began(earlier.exchange) or 0.0)
+        pairs = list(pairwise(in_order))
         if any(overlap(earlier.exchange, later.exchange) for earlier, later in pairs):
             yield from (left_out(end_place(earlier), "requests with one id overlap") for earlier, _ in pairs)
             continue
-        for before, stream in pairs:
+        for position, (before, stream) in enumerate(pairs, 1):
             # An abort that comes between the two may still find the second.
             span = began(before.exchange), over(stream.exchange)
             aborted = any(deed.names((name,)) for deed in target.deeds.during(*span, Action.ABORT))
@@ -202,9 +218,8 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
                 yield left_out(end_place(stream), why)
                 continue
             for choice in finished_choices(stream):
-                late = (began(stream.exchange) or 0.0) - (over(before.exchange) or 0.0) > _STILL_BUSY_S
-                if late and not was_aborted(choice):
-                    why = f"its id came back later than {_STILL_BUSY_S:g} s after its first request had ended"
+                why = _met_no_timer(stream, in_order[:position])
+                if why and not was_aborted(choice):
                     yield left_out(choice.last_at("finish"), why)
                     continue
                 count = count_of(stream, choice)

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from itertools import dropwhile
+from itertools import dropwhile, pairwise
 from typing import Any
 
-from tokenwire.checks.about import ANY, CUMULATIVE, STREAMED, about
-from tokenwire.checks.check import Relation, check_choice_rows
+from tokenwire.checks.about import ANY, CUMULATIVE, STREAMED, about, streamed
+from tokenwire.checks.check import Relation, Target, check_choice_rows, check_run
 from tokenwire.checks.difference import observe_sequences, observe_text
-from tokenwire.checks.evidence import Observation, expect, expect_equal
+from tokenwire.checks.evidence import Observation, equal, expect, expect_equal, in_wire_order, left_out
 from tokenwire.checks.reading.fields import counters
-from tokenwire.record import Choice, Emission, Stream, as_list
+from tokenwire.checks.reading.times import began, covered_s
+from tokenwire.record import Answer, Choice, Emission, Stream, as_list, fact
 
 Value = tuple[Emission, str, Any]
 """The value of a field of an emission."""
@@ -42,6 +43,51 @@ def _created(choice: Choice) -> Iterator[Value]:
         for emission, data in documents
         if isinstance(data, Mapping) and "created" in data
     )
+
+
+@fact(Stream)
+def _span_of_created(stream: Stream) -> tuple[bool, float, float]:
+    """Return if all values of `created` are equal, and the times of the first and the last event that has
+    one, counted from the request; equal times if none has.
+    """
+    values = [value for choice in stream.choices for value in _created(choice)]
+    times = [emission.event.place.time for emission, _, _ in values]
+    alike = all(equal(first[2], value[2]) for first, value in pairwise(values))
+    return alike, min(times, default=0.0), max(times, default=0.0)
+
+
+_SECONDS_MET = 5.0
+"""A clock that tells whole seconds moves on within streams that cover so much time: by chance, not even one
+of a hundred such runs sees no second begin.
+"""
+
+
+@check_run("created-is-constant", alone=True)
+def _created_is_constant(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check that no stream changes its `created`. That none does shows something once streams lasted so long
+    that a clock which each event reads would have moved on.
+    """
+    asked = [stream for stream in streams if streamed(stream)]
+    spans = [(stream, *_span_of_created(stream)) for stream in asked]
+    for stream, alike, _, _ in spans:
+        if not alike:
+            values = [value for choice in stream.load().choices for value in _created(choice)]
+            pairs = ((emission, name, values[0][2], value) for emission, name, value in values[1:])
+            seen = expect_equal(pairs, "{field} changed from {expected!r} to {actual!r}")
+            yield from in_wire_order(found for found in seen if not found.holds)
+    constant = [(stream, first, last) for stream, alike, first, last in spans if alike and first < last]
+    covered = covered_s(
+        (start + first, start + last)
+        for stream, first, last in constant
+        if (start := began(stream.exchange)) is not None
+    )
+    for stream, _, _ in constant:
+        place = stream.choices[0].last_at()
+        if covered < _SECONDS_MET:
+            why = f"streams with `created` cover {covered:.1f} s, within which a clock need not move on"
+            yield left_out(place, why)
+        else:
+            yield expect(place, "one time of creation", "one time of creation")
 
 
 def _prompt_ids(choice: Choice) -> Iterator[Value]:
@@ -135,7 +181,6 @@ check_choice_rows(
         _prompt_tokens,
         "{field} changed from {expected!r} to {actual!r}",
     ),
-    Constant("created-is-constant", STREAMED, _created, "{field} changed from {expected!r} to {actual!r}"),
     Constant(
         "request-id-constant",
         ANY,

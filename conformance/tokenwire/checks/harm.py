@@ -13,6 +13,7 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.checks.reading.fields import end_place, start_place
 from tokenwire.checks.reading.refusals import is_bad, put_off, was_refused
+from tokenwire.checks.reading.times import INSTANT_S, began, over
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import names_of
 from tokenwire.record import Answer, Place
@@ -44,11 +45,17 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
         if is_bad(stream, target):
             bad[talk] = stream
         elif not _failed(stream):
-            if talk in bad:
+            if talk in bad and _sent_behind(bad[talk], stream):
                 behind.append((bad.pop(talk), stream))
             if stream.asked.key and stream.answered and ended(stream):
                 good.append((stream.asked.key, _delivered(stream), stream))
     return behind, good
+
+
+def _sent_behind(bad: Answer, stream: Answer) -> bool:
+    """True if a request was sent once another had been answered, or if that is not known."""
+    answered, sent = over(bad.exchange), began(stream.exchange)
+    return answered is None or sent is None or answered <= sent + INSTANT_S
 
 
 def controls(streams: tuple[Answer, ...], target: Target) -> list[tuple[Answer, Answer]]:

@@ -10,10 +10,10 @@ from typing import Any
 from tokenwire.checks.about import ended, finished_choices, is_error
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Target, check_run
-from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import refused_as_bad
-from tokenwire.checks.reading.times import began, delivered_at, over
+from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 
@@ -97,6 +97,15 @@ def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
+def _went_on(stream: Answer, pause: ControlCall, ends: Sequence[ControlCall]) -> bool:
+    """True if a request was still under way when what a pause had stopped was continued."""
+    end, paused = over(stream.exchange), over(pause.exchange)
+    if end is None or paused is None:
+        return False
+    continued = (began(call.exchange) for call in ends)
+    return any(paused - INSTANT_S <= sent < end for sent in continued if sent is not None)
+
+
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a greedy choice that was under way in a pause which keeps it has the ids that it
@@ -127,21 +136,28 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
                 continue
             theirs, ends_as = choice.output_ids or (), choice.finish.type if choice.finish else None
             due = other.finish.type if other.finish else None
+            holds = (theirs, ends_as) == (ours, due)
+            if holds and not _went_on(stream, call, ends):
+                why = "it was not under way from the pause to its end"
+                yield left_out(choice.last_at(), why)
+                continue
             yield expect(
                 choice.last_at(),
                 f"{len(ours)} ids and the finish {due}, as without a pause",
                 f"{len(theirs)} ids and the finish {ends_as}",
                 "the choice was paused and continued, and is not what it is undisturbed",
-                holds=(theirs, ends_as) == (ours, due),
+                holds=holds,
                 related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
             )
 
 
 @check_run("retracted-cache-can-be-flushed")
-def _retracted_cache_can_be_flushed(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+def _retracted_cache_can_be_flushed(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a flush that was sent and answered while everything had been taken back by a pause
     was done.
+
+    That it was done shows something only if the pause met a request, which was still under way.
     """
     turns = (Action.PAUSE, Action.CONTINUE)
     paused: ControlCall | None = None
@@ -151,6 +167,10 @@ def _retracted_cache_can_be_flushed(_: tuple[Answer, ...], target: Target) -> It
         elif call.action is not Action.FLUSH or paused is None or call.exchange.status is None:
             continue
         elif not any(target.deeds.beside(call.exchange, turn) for turn in turns):
+            waiting = (s for s in streams if _under_way(s, paused) and _under_way(s, call))
+            if call.done and not any(waiting):
+                yield left_out(_place(call), "the pause took back no request that was under way at the flush")
+                continue
             yield expect(
                 _place(call),
                 "a cache that is flushed",

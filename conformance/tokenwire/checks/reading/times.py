@@ -6,6 +6,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from datetime import datetime
 from functools import lru_cache
+from math import inf
 from operator import itemgetter
 from typing import Generic, TypeVar
 
@@ -13,6 +14,8 @@ from tokenwire.record import Stream
 from tokenwire.wire.exchange import ExchangeHead
 
 Thing = TypeVar("Thing")
+INSTANT_S = 0.001
+"""The unit to which the times of an exchange are rounded."""
 
 
 def began(exchange: ExchangeHead) -> float | None:
@@ -64,6 +67,15 @@ class Spans(Generic[Thing]):
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
         return [thing for _, ended, thing in self._spans[first:last] if start < ended]
+
+
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Return how many seconds spans of time cover together."""
+    covered, reached = 0.0, -inf
+    for start, end in sorted(spans):
+        covered += max(end - max(start, reached), 0.0)
+        reached = max(reached, end)
+    return covered
 
 
 def timeline(under_way: Iterable[tuple[ExchangeHead, Thing]]) -> Spans[Thing]:
