@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 
-from docs_build.page import Page, in_cell
-from docs_build.threads import linked
+from docs_build.page import Page, page_of
 from tokenwire.spec_files import read_yaml, spec_root
 
 PAGE = "bugs.md"
+_FAULTS = Path(__file__).parents[1] / "reference" / "tokenwire_faults" / "faults.yaml"
 CLASSES: Mapping[str, str] = {
     "run": "caught by a run of the suite",
     "deployment": "caught where the deployment brings the condition",
@@ -22,27 +23,6 @@ CLASSES: Mapping[str, str] = {
 """The statements about a bug, with their words."""
 CAUGHT = frozenset({"run", "deployment"})
 """The classes of bugs that the requirements beside them catch."""
-_GROUPS: Mapping[str, str] = {
-    "A": "Delivery of streams",
-    "B": "Token ids",
-    "C": "Per-token series",
-    "D": "Text of ids",
-    "I": "Stops and budgets",
-    "Q": "Parsers of thoughts and tool calls",
-    "H": "Finish",
-    "U": "Usage",
-    "E": "Errors and ends of streams",
-    "S": "Framing",
-    "J": "Samples and batches",
-    "F": "Ids in, ids out",
-    "G": "Prompts",
-    "K": "Prompt-side series",
-    "L": "Aborts and disconnects",
-    "R": "Retraction, caches and weights",
-    "M": "Constraints and demanded calls",
-    "P": "Gateways",
-    "V": "Results of inputs",
-}
 
 
 @dataclass(frozen=True)
@@ -61,6 +41,18 @@ class Bug:
     """The condition, or why nothing catches it."""
 
 
+@dataclass(frozen=True)
+class Fault:
+    """A fault of the reference engine, read from its table: the site does not need the engine."""
+
+    does: str
+    """Its effect, in a sentence or two."""
+    upstream: tuple[str, ...]
+    """The threads that tell of the bug."""
+    room: str
+    """The part of a server where the bug lived."""
+
+
 @cache
 def bugs() -> tuple[Bug, ...]:
     """Return all bugs, in the order of the file."""
@@ -68,33 +60,17 @@ def bugs() -> tuple[Bug, ...]:
     return tuple(Bug(name, **row) for name, row in rows.items())
 
 
-def _counts() -> Iterator[str]:
-    counted = Counter(bug.caught for bug in bugs())
-    yield "| | bugs |\n|---|---|"
-    for name, words in CLASSES.items():
-        yield f"| {words} | {counted[name]} |"
-    yield f"| all | {len(bugs())} |"
-
-
-def _row(bug: Bug) -> str:
-    caught = ", ".join(f"`{row}`" for row in bug.rows)
-    words = CLASSES[bug.caught] if bug.caught in {"not-asked", "no-row", "no-bug"} else ""
-    note = "if " + bug.note if bug.note and bug.caught == "deployment" else bug.note
-    verdict = ": ".join(filter(None, (words, note))) if words else note
-    threads = linked(", ".join(bug.threads))
-    by = "; ".join(filter(None, (caught, verdict)))
-    return f"| {bug.id} | {in_cell(bug.server)} | {in_cell(bug.says)} {threads} | {in_cell(by)} |"
+@cache
+def faults() -> Mapping[str, Fault]:
+    """Return all faults by name."""
+    return {
+        name: Fault(entry["does"], tuple(entry["bug"]["upstream"]), room)
+        for room, entries in read_yaml(_FAULTS)["rooms"].items()
+        for name, entry in entries.items()
+    }
 
 
 def page() -> Page:
     """Return all bugs, by what they are about."""
-    parts = [
-        "# Real bugs",
-        "What went wrong on the wire, as public threads tell it, and what of this specification catches it. "
-        "Nothing was reproduced for this page; it says which requirement the symptom breaks.",
-        "\n".join(_counts()),
-    ]
-    for letter, title in _GROUPS.items():
-        lines = "\n".join(_row(bug) for bug in bugs() if bug.id.startswith(letter))
-        parts += [f"## {title}", f"| | server | what happens | caught by |\n|---|---|---|---|\n{lines}"]
-    return Page(PAGE, "\n\n".join(parts) + "\n")
+    counted = Counter(bug.caught for bug in bugs())
+    return page_of("bugs", PAGE, bugs=bugs(), classes=CLASSES, counted=counted, caught_by_rows=CAUGHT)

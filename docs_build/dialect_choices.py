@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import inspect
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import fields
 from functools import cache
 from itertools import pairwise
 from typing import Any, get_type_hints
 
-from docs_build.page import Page, in_cell, link
+from docs_build.page import Page, page_of
 from docs_build.published import ROOT
 from tokenwire.dialects.policy import Policy
 from tokenwire.requirement import load_requirements
@@ -50,53 +50,23 @@ def meanings() -> Mapping[str, str]:
     return meant | {_NULLS: _OF_NULLS}
 
 
-def policies() -> Iterator[str]:
-    """Yield the table of all fields under `policy`."""
-    yield "| policy | usually | may be | meaning |"
-    yield "|---|---|---|---|"
-    for name, kind in get_type_hints(Policy).items():
-        may = in_words(kind).replace("'", "`")
-        yield f"| `{name}` | {_usual(name)} | {may} | {meanings()[name]} |"
+def usual() -> Mapping[str, str]:
+    """Return the choice of a dialect that makes none, in words, by the names of all policies."""
+    return {field.name: _in_words(getattr(Policy(), field.name)) for field in fields(Policy)}
 
 
-def _usual(name: str) -> str:
-    """Return the choice of a dialect that makes none."""
-    chosen = getattr(Policy(), name)
+def _in_words(chosen: object) -> str:
     words = sorted(chosen) if isinstance(chosen, frozenset) else [str(chosen)]
     return ", ".join(f"`{word.lower()}`" for word in words) if chosen not in ("", {}) else "nothing"
 
 
-def named(policies: Iterable[str], page: str) -> str:
-    """Links to some choices, from a page."""
-    return ", ".join(link(f"`{policy}`", f"{URI}#{policy}", page) for policy in policies)
-
-
-def _choice(key: str, chosen: Mapping[str, Any]) -> Iterator[str]:
-    rows = [row for row in load_requirements().values() if key in row.policies]
-    yield f"## {key} {{ #{key} }}"
-    usually = f" Usually {_usual(key)}." if key != _NULLS else ""
-    yield f"{meanings()[key]}{usually}"
-    lines = "\n".join(
-        f"| {link(row.id, f'requirements/{row.id}.md', URI)} | {row.level} | {in_cell(row.sentence)} |"
-        for row in rows
-    )
-    yield f"| requirement | level | sentence |\n|---|---|---|\n{lines}"
-    choice = "\n".join(
-        f"| `{dialect}` | `{in_cell(json.dumps(value))}` |" for dialect, value in sorted(chosen.items())
-    )
-    yield f"| dialect | chooses |\n|---|---|\n{choice}"
+def policies() -> list[tuple[str, str, str, str]]:
+    """Return all fields under `policy`: the usual choice, the possible ones, and the meaning."""
+    kinds = get_type_hints(Policy).items()
+    return [(name, usual()[name], in_words(kind).replace("'", "`"), meanings()[name]) for name, kind in kinds]
 
 
 def page() -> Page:
     """Return all choices, in the order in which the tables name them first."""
-    parts = [
-        "# What a dialect may choose",
-        "Where server families differ and each way is right, a sentence leaves the choice to the "
-        f"{link('dialect', 'spec/dialects/index.md', URI)}. "
-        "A key of the dialect's table says what the family "
-        "chose, and the same check judges every family by its own choice. A dialect that does not name a key "
-        "chooses the usual.",
-    ]
-    for key, chosen in choices().items():
-        parts += _choice(key, chosen)
-    return Page(URI, "\n\n".join(parts) + "\n")
+    rows = load_requirements().values()
+    return page_of("choices", URI, choices=choices(), meanings=meanings(), usual=usual(), rows=rows)

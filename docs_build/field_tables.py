@@ -8,14 +8,14 @@ python -m docs_build.field_tables           writes them anew
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
 from docs_build.dialect_choices import policies
-from docs_build.page import in_cell
+from docs_build.page import template
 from docs_build.published import ROOT
-from tokenwire.dialects.event_grammar import load_grammar
+from tokenwire.dialects.event_grammar import EventGrammar, load_grammar
 from tokenwire.levels import levels
 from tokenwire.spec_files import read_yaml, spec_root
 
@@ -36,18 +36,14 @@ _FAMILIES = {
     "vLLM": ("vllm",),
     "others": ("openai", "anthropic", "llama.cpp", "lmdeploy"),
 }
-_BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty")
-_NO_FIELDS = {
-    "nulls",
-    "choices",
-    "carrier",
-    "customized_info",
-    "echoed",
-    "empty_is_absent",
-    "document",
-    "ends",
-    "ranked",
+_FACTS = {
+    "request": {"type": "type"},
+    "record": {"type": "type", "unit": "unit", "mode": "in a stream", "absent": "null or absent"},
 }
+"""The facts about each kind of fields, with their headings."""
+_BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty")
+_NO_FIELDS = {"nulls", "choices", "carrier", "customized_info", "echoed", "empty_is_absent"}
+_NO_FIELDS |= {"document", "ends", "ranked"}
 
 
 @cache
@@ -56,40 +52,43 @@ def dialects() -> list[dict[str, Any]]:
     return [read_yaml(path) for path in sorted((spec_root() / "dialects").glob("*.yaml"))]
 
 
+def _listed(places: str | list[str]) -> list[str]:
+    return [places] if isinstance(places, str) else places
+
+
 def asked(dialect: Mapping[str, Any]) -> dict[str, str]:
     """Return the places of a request's fields in a dialect, by their names."""
     request = dialect["request"]
-    fields = {**request["prompt"], **{name: request[name] for name in _BESIDE_THE_FIELDS if name in request}}
+    fields: dict[str, str] = request["prompt"] | {
+        name: request[name] for name in _BESIDE_THE_FIELDS if name in request
+    }
     for name, places in {**fields, **request["fields"]}.items():
-        fields[name] = ", ".join(f"`{place}`" for place in ([places] if isinstance(places, str) else places))
-    always = dict.fromkeys(request.get("always", ()), "always")
+        fields[name] = ", ".join(f"`{place}`" for place in _listed(places))
     counted = {"logprob_count": "logprobs", "prompt_logprob_count": "logprob_start"}
-    numbers = {field: f"`{_place(request[by])}`, a number" for by, field in counted.items() if by in request}
-    return always | numbers | fields
+    numbers = {name: request[by] for by, name in counted.items() if by in request}
+    at = {name: place if isinstance(place, str) else place["at"] for name, place in numbers.items()}
+    always = dict.fromkeys(request.get("always", ()), "always")
+    return always | {name: f"`{place}`, a number" for name, place in at.items()} | fields
 
 
-def _place(place: str | Mapping[str, Any]) -> str:
-    return place if isinstance(place, str) else place["at"]
+def _marked(places: str | list[str], mark: str) -> str:
+    return " or ".join(f"{mark}`{to}`{mark}" for to in _listed(places))
 
 
 def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
     """Return the places of the record's fields in items and events, each with the kind that has it."""
     found: dict[str, list[str]] = {}
-    kinds = {kind: (row, "") for kind, row in answer["kinds"].items()} | {
-        "": (answer.get("document", {}), "*")
-    }
-    for kind, (row, mark) in kinds.items():
+    for kind, row in {**answer["kinds"], "": answer.get("document", {})}.items():
         fields = {name: row[name] for name in ("text", "reasoning") if name in row}
         fields |= {f"tool_calls.{name}": place for name, place in row.get("call", {}).items()}
         fields |= {f"details.{name}": place for name, place in row.get("details", {}).items()}
         finish = row.get("finish", {})
         fields |= {f"finish.{name}": finish[name] for name in ("reason", "matched") if name in finish}
         for name, place in fields.items():
-            places = " or ".join(
-                f"{mark}`{to}`{mark}" for to in ([place] if isinstance(place, str) else place)
+            found.setdefault(name, []).append(
+                f"{_marked(place, '')} of `{kind}`" if kind else _marked(place, "*")
             )
-            found.setdefault(name, []).append(f"{places} of `{kind}`" if kind else places)
-    usage = {"usage": f"*`{answer['usage']['at']}`*"}
+    usage = {"usage": _marked(answer["usage"]["at"], "*")}
     return {name: "; ".join(places) for name, places in found.items()} | usage
 
 
@@ -103,17 +102,9 @@ def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
     for holder, mark in ((answer, ""), (answer.get("document", {}), "*")):
         for name, place in holder.items():
             if name not in _NO_FIELDS:
-                named = (
-                    {f"{name}.{key}": to for key, to in place.items()}
-                    if isinstance(place, dict)
-                    else {name: place}
-                )
-                places = {key: [to] if isinstance(to, str) else to for key, to in named.items()}
-                found |= {
-                    key: " or ".join(f"{mark}`{to}`{mark}" for to in several)
-                    for key, several in places.items()
-                    if isinstance(several, list)
-                }
+                parts = isinstance(place, dict)
+                fields = {f"{name}.{key}": to for key, to in place.items()} if parts else {name: place}
+                found |= {key: _marked(to, mark) for key, to in fields.items() if isinstance(to, str | list)}
     return {key: to.replace("`/usage`", "*`/usage`*") if key == "usage" else to for key, to in found.items()}
 
 
@@ -126,111 +117,55 @@ def _in_both(whole: str | None, stream: str | None) -> str:
     return f"{whole}; in streams {stream}" if whole else f"in streams {stream}"
 
 
-def _names(rows: Iterable[str], columns: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    yield f"| field | {' | '.join(f'`{name}`' for name in columns)} |"
-    yield "|---|" + "---|" * len(columns)
-    for row in rows:
-        if any(row in column for column in columns.values()):
-            yield f"| {row} | {' | '.join(column.get(row, '') for column in columns.values())} |"
-
-
-def _members(families: Iterable[str]) -> list[dict[str, Any]]:
-    """Return the dialects of some families, except those that sample nothing: chapter 21 is about them."""
-    members = (dialect for dialect in dialects() if dialect["family"] in families)
+def _members(family: str) -> list[dict[str, Any]]:
+    """Return the dialects of a family, except those that sample nothing: chapter 21 is about them."""
+    members = (dialect for dialect in dialects() if dialect["family"] in _FAMILIES[family])
     return [dialect for dialect in members if "result" not in dialect["answer"]["whole"].get("details", {})]
 
 
-def _described(kind: str) -> Iterator[str]:
-    rows = read_yaml(spec_root() / "fields.yaml")[kind]
-    facts = ("type", "unit", "mode", "absent") if kind == "record" else ("type",)
-    heads = {"mode": "in a stream", "absent": "null or absent"}
-    yield f"| field | what it says | {' | '.join(heads.get(fact, fact) for fact in facts)} |"
-    yield "|---|---|" + "---|" * len(facts)
-    for name, row in rows.items():
-        yield f"| {name} | {in_cell(row['says'])} | {' | '.join(in_cell(row.get(f, '')) for f in facts)} |"
+def _places(kind: str, family: str) -> tuple[Any, ...]:
+    """Return the described fields that a family has, and their places in each of its dialects."""
+    columns = {}
+    for dialect in _members(family):
+        answer = dialect["answer"]
+        whole, stream = (recorded(answer[mode]) for mode in ("whole", "stream"))
+        both = {name: _in_both(whole.get(name), stream.get(name)) for name in {**whole, **stream}}
+        columns[dialect["name"]] = both if kind == "record" else asked(dialect)
+    described = read_yaml(spec_root() / "fields.yaml")[kind]
+    return [name for name in described if any(name in column for column in columns.values())], columns
 
 
-def _schemas() -> Iterator[str]:
-    yield "| dialect | endpoint | request | whole answer | event | refusal |"
-    yield "|---|---|---|---|---|---|"
-    for dialect in dialects():
-        names = dialect["schemas"]
-        request = names["whole"].removesuffix("-response") + "-request"
-        exists = (spec_root() / "schemas" / f"{request}.json").exists()
-        cells = [request if exists else "", names["whole"], names["stream"], names["error"]]
-        links = (f"[{name}](schemas/{name}.json)" if name else "" for name in cells)
-        endpoint = dialect["endpoint"]
-        yield f"| `{dialect['name']}` | `{endpoint['methods'][0]} {endpoint['path']}` | {' | '.join(links)} |"
+def _kinds(grammar: EventGrammar) -> dict[str, dict[str, list[str]]]:
+    """Return the events within each frame of a grammar, by the kinds of the frame that may have them."""
+    kinds: dict[str, dict[str, list[str]]] = {frame: {} for frame in grammar.frames}
+    for event, places in grammar.inside.items():
+        for frame, of in places.items():
+            kinds[frame].setdefault(" or ".join(of), []).append(event)
+    return kinds
 
 
-def _grammar(name: str) -> Iterator[str]:
-    """Render the grammar of a stream as a tree: openings and closings, and the events within."""
-    grammar = load_grammar(name)
-    yield "```"
-    yield f"begins   {grammar.begins}"
-    for frame, rule in grammar.frames.items():
-        indent = " " * (4 if rule.within else 2)
-        overlaps = ", several at once" if rule.overlaps else ""
-        yield f"{indent}{frame:6} {rule.opens} … {rule.closes}, numbered by {rule.index}{overlaps}"
-        kinds: dict[tuple[str, ...], list[str]] = {}
-        for event, places in grammar.inside.items():
-            if frame in places:
-                kinds.setdefault(places[frame], []).append(event)
-        for kind, events in kinds.items():
-            yield f"{indent}  of kind {' or '.join(kind)}: {', '.join(events)}"
-    if grammar.once:
-        yield f"once     {grammar.once}, when all of them are closed"
-    if grammar.within:
-        yield f"anywhere {', '.join(grammar.within)}"
-    ends = [f"{event} (status {status})" if status else event for event, status in grammar.ends.items()]
-    ends += [f"{behind} behind {event}" for event, behind in grammar.behind.items()]
-    yield f"ends     {' or '.join(ends)}"
-    yield "```"
-
-
-def _promises(profile: str) -> Iterator[str]:
-    """Render the promises to a client, with the sentences that keep them."""
-    yield "| what a client relies on | sentences |"
-    yield "|---|---|"
-    for words, names in levels()[profile].promises.items():
-        yield f"| {words} | {', '.join(f'`{name}`' for name in names)} |"
-
-
-def _every_promise() -> Iterator[str]:
-    """The promises of all profiles."""
-    yield "| profile | what a client relies on | sentences |"
-    yield "|---|---|---|"
-    for profile, level in levels().items():
-        for words, names in level.promises.items():
-            yield f"| `{profile}` | {words} | {', '.join(f'`{name}`' for name in names)} |"
+_OTHERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
+    "schemas": lambda _: (dialects(), {path.stem for path in (spec_root() / "schemas").glob("*.json")}),
+    "policies": lambda _: (policies(),),
+    "promises": lambda profile: (levels(), profile),
+    "grammar": lambda name: (load_grammar(name), _kinds(load_grammar(name))),
+}
+"""What the tables show that are not about fields."""
 
 
 def table(name: str) -> str:
     """A table by its name in the chapter. Raises KeyError for a name that there is none of."""
-    fields = read_yaml(spec_root() / "fields.yaml")
-    if name == "schemas":
-        return "\n".join(_schemas())
-    if name == "promises":
-        return "\n".join(_every_promise())
-    if name == "policies":
-        return "\n".join(policies())
-    if name in fields:
-        return "\n".join(_described(name))
-    kind, _, family = name.partition(" of ")
-    if kind == "grammar":
-        return "\n".join(_grammar(family))
-    if kind == "promises":
-        return "\n".join(_promises(family))
-    columns = {}
-    for dialect in _members(_FAMILIES[family]):
-        answer = dialect["answer"]
-        if kind == "record":
-            whole, stream = recorded(answer["whole"]), recorded(answer["stream"])
-            places = {item: _in_both(whole.get(item), stream.get(item)) for item in {**whole, **stream}}
-        else:
-            places = asked(dialect)
-        columns[dialect["name"]] = places
-    return "\n".join(_names(fields[kind], columns))
+    kind, _, of = name.partition(" of ")
+    if kind not in _FACTS:
+        return _filled(kind, *_OTHERS[kind](of))
+    if of:
+        return _filled("places", *_places(kind, of))
+    return _filled("described", read_yaml(spec_root() / "fields.yaml")[kind], _FACTS[kind])
+
+
+def _filled(macro: str, *values: Any) -> str:
+    tables: Any = template("tables").module
+    return str(getattr(tables, macro)(*values)).rstrip("\n")
 
 
 def with_tables(page: str) -> str:

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from functools import cache
-from itertools import groupby
+from typing import Any
 
-from docs_build import requirement_pages
-from docs_build.page import Page, fenced, link
+from docs_build.page import Page, page_of
 from docs_build.published import ROOT
 from docs_build.results import Column
-from docs_build.threads import linked
 from tokenwire.spec_files import read_yaml
 
 PAGE = "found.md"
@@ -73,41 +71,22 @@ def _releases(columns: Sequence[Column]) -> str:
     return "; ".join(f"{server} {', '.join(dict.fromkeys(known))}" for server, known in versions.items())
 
 
-def _evidence(defect: Defect, columns: Sequence[Column]) -> Iterator[str]:
-    """Yield the bytes, from the first capture in which the first requirement was violated."""
-    cells = ((column, column.cells[name]) for name in defect.violates for column in columns)
-    red = [(column, cell) for column, cell in cells if cell.shown]
-    for column, cell in red[:1]:
-        lines = cell.shown.splitlines()
-        end = next((n for n, line in enumerate(lines) if line.startswith("  curl ")), len(lines))
-        name = lines[0].split()[1]
-        where = link(column.title, f"{column.uri}#{name}", PAGE)
-        yield f"{where} wrote:"
-        yield fenced("\n".join(lines[1:end]).rstrip(), "text")
-
-
-def _section(defect: Defect, results: Sequence[Column]) -> Iterator[str]:
-    columns = defect.columns(results)
-    yield f"### {defect.does[:1].upper()}{defect.does[1:]}"
-    breaks = ", ".join(link(f"`{name}`", requirement_pages.uri(name), PAGE) for name in defect.violates)
-    facts = [f"**Releases:** {_releases(columns)}", f"**Breaks:** {breaks}"]
-    facts += [f"**In its source:** {linked(defect.source)}"] if defect.source else []
-    facts += [f"**Threads:** {linked(', '.join(defect.threads))}"] if defect.threads else []
-    yield "  \n".join(facts)
-    yield from _evidence(defect, columns)
+def _evidence(defect: Defect, columns: Sequence[Column]) -> tuple[Column, str, str] | None:
+    """Return the bytes, from the first capture in which the first requirement was violated."""
+    cells = ((column, name, column.cells[name].shown) for name in defect.violates for column in columns)
+    for column, name, shown in cells:
+        if shown:
+            _, *lines = shown.splitlines()
+            end = next((n for n, line in enumerate(lines) if line.startswith("  curl ")), len(lines))
+            return column, name, "\n".join(lines[:end])
+    return None
 
 
 def page(results: Sequence[Column]) -> Page:
     """Return all defects, by server."""
-    every = sorted(defects(), key=lambda defect: list(_FAMILIES.values()).index(defect.family))
-    parts = [
-        "# Found in released servers",
-        f"{len(every)} defects of released servers and gateways, each proved from recorded bytes that lie in "
-        "the repository (`fixtures/`), and where it is named from the server's own source. Each capture can "
-        "be judged again by `tokenwire replay`; a test holds every violation in it to one of these entries.",
-    ]
-    for family, group in groupby(every, key=lambda defect: defect.family):
-        parts.append(f"## {family}")
-        for defect in group:
-            parts += _section(defect, results)
-    return Page(PAGE, "\n\n".join(parts) + "\n")
+    families: dict[str, list[tuple[Any, ...]]] = {family: [] for family in _FAMILIES.values()}
+    for defect in defects():
+        columns = defect.columns(results)
+        families[defect.family].append((defect, _releases(columns), _evidence(defect, columns)))
+    known = {family: rows for family, rows in families.items() if rows}
+    return page_of("found", PAGE, families=known, count=len(defects()))

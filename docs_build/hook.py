@@ -16,8 +16,7 @@ from docs_build import (
     requirement_pages,
     results_pages,
 )
-from docs_build.naming import named
-from docs_build.page import Page
+from docs_build.page import Page, named
 from docs_build.results import results
 
 

@@ -1,10 +1,28 @@
-"""A page of the site that no file of `docs/` holds."""
+"""Pages of the site that no file of `docs/` holds: their templates, and the links and blocks in them."""
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache, partial
+from html import escape
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template, pass_context
+from jinja2.runtime import Context
+
+from tokenwire.report.overview import kept, level_in_words
+from tokenwire.report.wording import cut
+from tokenwire.requirement import load_requirements
+
+_THREAD = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+) (?P<kind>PR|issue) #(?P<number>\d+)")
+_PLACES = {"PR": "pull", "issue": "issues"}
+_FENCE = re.compile(r"(```.*?```|<pre.*?</pre>|<table.*?</table>)", re.DOTALL)
+_NAMED = re.compile(r"(?<![\[`])`(?P<id>[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
 
 
 @dataclass(frozen=True)
@@ -27,9 +45,14 @@ def link(words: str, uri: str, source: str) -> str:
     return f"[{words}]({relative(path, source)}{mark}{fragment})"
 
 
-def in_cell(words: str) -> str:
+def requirement_uri(requirement: str) -> str:
+    """Return the page of a requirement."""
+    return f"requirements/{requirement}.md"
+
+
+def in_cell(words: object) -> str:
     """Markdown that does not break a table."""
-    return words.replace("|", "\\|").replace("\n", " ")
+    return str(words).replace("|", "\\|").replace("\n", " ")
 
 
 def inert(text: str) -> str:
@@ -42,3 +65,70 @@ def fenced(text: str, kind: str) -> str:
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
+
+
+def linked(text: str | Sequence[str]) -> str:
+    """Return a text, or a list, in which every named pull request and issue leads to its thread."""
+
+    def turned(match: re.Match[str]) -> str:
+        repository, kind, number = match.groups()
+        return f"[{match[0]}](https://github.com/{repository}/{_PLACES[kind]}/{number})"
+
+    return _THREAD.sub(turned, text if isinstance(text, str) else ", ".join(text))
+
+
+def named(markdown: str, uri: str) -> str:
+    """Return words in which every requirement that is named in code leads to its page."""
+
+    def turned(match: re.Match[str]) -> str:
+        to = requirement_uri(match["id"])
+        known = match["id"] in load_requirements() and to != uri
+        return f"[{match[0]}]({relative(to, uri)})" if known else match[0]
+
+    parts = _FENCE.split(markdown)
+    return "".join(part if n % 2 else _NAMED.sub(turned, part) for n, part in enumerate(parts))
+
+
+@pass_context
+def _to(context: Context, words: str, uri: str) -> str:
+    return link(words, uri, context["here"])
+
+
+@pass_context
+def _to_requirement(context: Context, name: str, words: str = "") -> str:
+    return link(words or name, requirement_uri(name), context["here"])
+
+
+@cache
+def _environment() -> Environment:
+    environment = Environment(  # Markdown: the filters escape what a server wrote
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+    environment.filters |= {
+        "cell": in_cell,
+        "cut": cut,
+        "fenced": fenced,
+        "html": escape,
+        "inert": inert,
+        "json": partial(json.dumps, ensure_ascii=False),
+        "kept": kept,
+        "level_in_words": level_in_words,
+        "linked": linked,
+        "to": _to,
+        "to_requirement": _to_requirement,
+    }
+    return environment
+
+
+def template(name: str) -> Template:
+    """Return a template of `templates/`; an undefined name in it is an error."""
+    return _environment().get_template(f"{name}.md.jinja")
+
+
+def page_of(name: str, uri: str, **values: Any) -> Page:
+    """Return the page of a template."""
+    return Page(uri, template(name).render(here=uri, **values))

@@ -12,18 +12,12 @@ from pathlib import Path
 
 from docs_build.published import ROOT
 
-_SIZE = "1000,900"
 _SHOWN = "logprobs-incremental"
 """The mistake of the demo whose events tell most."""
 _SCHEMES = {"dark": 0, "light": 1}
 """As Chromium numbers them."""
-_QUIET = (
-    "--headless",
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-background-networking",
-    "--hide-scrollbars",
-)
+_QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+_QUIET += ["--hide-scrollbars", "--window-size=1000,900"]
 
 
 def main() -> int:
@@ -36,9 +30,9 @@ def main() -> int:
         page.write_text(page.read_text("utf-8").replace("</style>", alone, 1), "utf-8")
         for scheme, number in _SCHEMES.items():
             picture = ROOT / "docs" / f"report-{scheme}.png"
-            shown = (f"--blink-settings=preferredColorScheme={number}", f"--window-size={_SIZE}")
+            chosen = f"--blink-settings=preferredColorScheme={number}"
             profile = f"--user-data-dir={Path(folder) / scheme}"
-            browser = ["chromium", *_QUIET, profile, *shown, f"--screenshot={picture}", page.as_uri()]
+            browser = ["chromium", *_QUIET, profile, chosen, f"--screenshot={picture}", page.as_uri()]
             subprocess.run(browser, check=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return 0
 

@@ -9,8 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from docs_build.page import Page, link, relative
-from docs_build.threads import linked
+from docs_build.page import Page, link, linked, page_of, relative, requirement_uri
 from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
@@ -92,7 +91,7 @@ def _sentences_linked(markdown: str, uri: str) -> str:
         name = match["id"]
         if name not in load_requirements():  # the notation, explained
             return match[0]
-        return f'> <a id="{name}"></a>**{link(name, f"requirements/{name}.md", uri)}** ('
+        return f'> <a id="{name}"></a>**{link(name, requirement_uri(name), uri)}** ('
 
     return _SENTENCE.sub(turned, markdown)
 
@@ -109,8 +108,4 @@ def pages() -> Iterator[Page]:
         )
     for folder, title in _DATA.items():
         names = sorted(p.name for p in (ROOT / "spec" / folder).iterdir() if p.suffix in {".yaml", ".json"})
-        lines = "\n".join(f"- [{name}]({name})" for name in names)
-        yield Page(
-            f"spec/{folder}/index.md",
-            f"# {title}\n\nData of the specification, as the suite reads it.\n\n{lines}\n",
-        )
+        yield page_of("data", f"spec/{folder}/index.md", title=title, names=names)

@@ -9,11 +9,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Mapping
+import pickle
+from collections.abc import Mapping
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from functools import cache
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tokenwire.disk import write_whole
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import Verdict, overall
+from tokenwire.record import Place
 from tokenwire.report.document import row
 from tokenwire.report.excerpt import written
 from tokenwire.report.failure import failure
@@ -34,6 +36,7 @@ from tokenwire.report.wording import cut
 FIXTURES = ROOT / "fixtures"
 CACHE = ROOT / ".cache" / "docs"
 _LONGEST_EXCERPT = 120
+_DECIDING = {".py", ".yaml", ".json"}
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 
 
@@ -93,46 +96,32 @@ def manifest() -> Mapping[str, Any]:
 @cache
 def _code_digest() -> str:
     """Compute a digest of all that decides a verdict beside the capture."""
-    digest = hashlib.sha256(Path(__file__).read_bytes())
-    folders = (ROOT / "conformance" / "tokenwire", ROOT / "spec")
-    for path in sorted(
-        p for folder in folders for p in folder.rglob("*") if p.suffix in {".py", ".yaml", ".json"}
-    ):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    folders = (ROOT / "conformance", ROOT / "spec")
+    read = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in _DECIDING]
+    content = (path.read_bytes() for path in [Path(__file__), *sorted(read)])
+    return hashlib.sha256(b"".join(content)).hexdigest()
 
 
 def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
-    """Return a requirement over a whole capture."""
+    """Return a requirement over a whole capture; a PASS with the witness that lies furthest into a stream."""
     verdict = overall(judgement.verdict for judgement in judgements)
     telling = next(judgement for judgement in judgements if judgement.verdict is verdict)
-    witnesses = sum(judgement.witnesses for judgement in judgements)
+    cell = Cell(verdict, sum(judgement.witnesses for judgement in judgements), telling.message)
     if verdict is Verdict.PASS:
-        return _passed(judgements, witnesses)
+        best = max(judgements, key=lambda judgement: how_far(judgement.witness))
+        if best.witness is None:
+            return cell
+        answer, place = answer_of(best.run, best.witness), best.witness.place
+        excerpt = cut(written(answer.exchange.body, place), _LONGEST_EXCERPT) if answer is not None else ""
+        return _at(place, replace(cell, excerpt=excerpt))
     if verdict not in _RED or not telling.violations:
-        return Cell(verdict, witnesses, telling.message)
+        return cell
     shown = failure(row(telling, subject), without=("sentence",)).replace(f"{ROOT}/", "")
-    place = telling.violations[0].place
-    return Cell(verdict, witnesses, telling.message, place.exchange, place.event, place.pointer, shown)
+    return _at(telling.violations[0].place, replace(cell, shown=shown))
 
 
-def _passed(judgements: list[Judgement], witnesses: int) -> Cell:
-    """Return a PASS, with the witness that lies furthest into a stream."""
-    best = max(judgements, key=lambda judgement: how_far(judgement.witness))
-    if best.witness is None:
-        return Cell(Verdict.PASS, witnesses, "")
-    place, answer = best.witness.place, answer_of(best.run, best.witness)
-    excerpt = cut(written(answer.exchange.body, place), _LONGEST_EXCERPT) if answer is not None else ""
-    return Cell(
-        Verdict.PASS,
-        witnesses,
-        "",
-        place.exchange,
-        place.event,
-        place.pointer,
-        time=place.time,
-        excerpt=excerpt,
-    )
+def _at(place: Place, cell: Cell) -> Cell:
+    return replace(cell, exchange=place.exchange, event=place.event, pointer=place.pointer, time=place.time)
 
 
 def judged(capture: str) -> Column:
@@ -144,7 +133,7 @@ def judged(capture: str) -> Column:
 def keep(capture: str, found: expected.Judged) -> None:
     """Keep what another has just judged, so that the site need not judge it again."""
     # Whole: tests and the site may judge a capture at one time.
-    write_whole(_kept(capture), json.dumps(asdict(_column(capture, found))))
+    write_whole(_kept(capture), pickle.dumps(_column(capture, found)))
 
 
 def _column(capture: str, found: expected.Judged) -> Column:
@@ -154,43 +143,33 @@ def _column(capture: str, found: expected.Judged) -> Column:
     grouped: dict[str, list[Judgement]] = {}
     for judgement in found.judgements:
         grouped.setdefault(judgement.requirement.id, []).append(judgement)
-    cells = {name: _cell(judgements, subject) for name, judgements in grouped.items()}
-    flags = tuple(known["flags"])
-    about = (known["title"], known["server"], known["version"], flags, known["exchanges"])
-    folder = os.path.relpath(found.file.parent / name, ROOT) if name else ""
-    return Column(capture, *about, cells, folder, tuple(sorted(subject.families)))
+    return Column(
+        capture,
+        **{name: known[name] for name in ("title", "server", "version", "exchanges")},
+        flags=tuple(known["flags"]),
+        cells={name: _cell(judgements, subject) for name, judgements in grouped.items()},
+        tokenizer=os.path.relpath(found.file.parent / name, ROOT) if name else "",
+        families=tuple(sorted(subject.families)),
+    )
 
 
 def _kept(capture: str) -> Path:
     known = json.dumps(manifest()[capture], sort_keys=True)
-    digest = hashlib.sha256(f"{_code_digest()} {known}".encode()).hexdigest()
-    return CACHE / f"{digest}.json"
-
-
-def _recalled(path: Path) -> Column:
-    stored = json.loads(path.read_text("utf-8"))
-    cells = {
-        name: Cell(**{**cell, "verdict": Verdict(cell["verdict"])}) for name, cell in stored["cells"].items()
-    }
-    return Column(
-        **{**stored, "flags": tuple(stored["flags"]), "families": tuple(stored["families"]), "cells": cells}
-    )
+    return CACHE / f"{hashlib.sha256(f'{_code_digest()} {known}'.encode()).hexdigest()}.pickle"
 
 
 def _judged_once(capture: str) -> Column:
     path = _kept(capture)
     if not path.exists():
-        (found,) = expected.judged(FIXTURES / capture)
-        keep(capture, found)
-    return _recalled(path)
+        keep(capture, *expected.judged(FIXTURES / capture))
+    column: Column = pickle.loads(path.read_bytes())  # written by `keep`
+    return column
 
 
-def results(captures: Iterable[str] | None = None) -> list[Column]:
-    """Return all captures, or these, in the order of the manifest; of them those whose names fit the pattern
-    in TOKENWIRE_RESULTS, where it is set.
+def results() -> list[Column]:
+    """Return all captures in the order of the manifest; of them those whose names fit the pattern in
+    TOKENWIRE_RESULTS, where it is set.
     """
-    pattern = os.environ.get("TOKENWIRE_RESULTS", "*")
-    wanted = [name for name in manifest() if captures is None or name in set(captures)]
-    wanted = [name for name in wanted if fnmatchcase(name, pattern)]
+    wanted = filter(partial(fnmatchcase, pat=os.environ.get("TOKENWIRE_RESULTS", "*")), manifest())
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("spawn")) as processes:
         return list(processes.map(_judged_once, wanted))

@@ -7,7 +7,7 @@ from collections import Counter
 import pytest
 from docs_build import requirement_pages
 from docs_build.bug_page import CAUGHT, CLASSES, bugs, page
-from docs_build.threads import linked
+from docs_build.page import linked
 
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.explanation import explain

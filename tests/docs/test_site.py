@@ -11,18 +11,17 @@ from html import unescape
 import pytest
 import typer.main
 from docs_build import bug_page, command_pages, found_page, published, requirement_pages, results_pages
-from docs_build.faults import faults
-from docs_build.naming import named
-from docs_build.page import Page, fenced, inert, link, relative
+from docs_build.bug_page import faults
+from docs_build.page import Page, fenced, inert, link, linked, named, relative
+from docs_build.requirement_pages import VIOLATIONS, violation_of
 from docs_build.results import Cell, Column, judged, manifest
-from docs_build.threads import linked
-from docs_build.violations import FOLDER, HEADER, file_of
 
 from tokenwire.baselines.expected import expected_file, read_expected
 from tokenwire.cli import app
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import Level, load_requirements
 from tokenwire_faults.catalogue import load_faults
+from tokenwire_reference.doors.fault_package import HEADER
 
 REQUIREMENTS = load_requirements()
 VERDICTS = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
@@ -139,8 +138,8 @@ def test_faults_are_read_from_the_source_as_the_engine_knows_them():
 
 @pytest.mark.parametrize("name", [name for name, row in REQUIREMENTS.items() if row.kills])
 def test_every_requirement_shows_a_violation_by_a_fault_that_it_catches(name):
-    """Where a sentence is new: python -m docs_build.violations."""
-    text = file_of(name).read_text("utf-8")
+    """Where a sentence is new: python -m proofs.violations."""
+    text = violation_of(name).read_text("utf-8")
     fault = re.search(rf"--header '{HEADER}: (.+?)'", text)
     assert fault is not None
     assert fault[1] in REQUIREMENTS[name].kills
@@ -151,7 +150,7 @@ def test_every_requirement_shows_a_violation_by_a_fault_that_it_catches(name):
     assert "http://127.0.0.1:" not in text.replace("http://127.0.0.1:30000", "")
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.iterdir()), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(VIOLATIONS.iterdir()), ids=lambda path: path.stem)
 def test_a_violation_is_kept_as_the_printer_prints_it_now(path):
     """An older printer wrote what was found behind the value, and the bytes of each event."""
     text = path.read_text("utf-8")
@@ -163,7 +162,7 @@ def test_a_violation_is_kept_as_the_printer_prints_it_now(path):
 
 
 def test_no_violation_is_kept_of_what_is_no_requirement():
-    assert {path.stem for path in FOLDER.iterdir()} <= set(REQUIREMENTS)
+    assert {path.stem for path in VIOLATIONS.iterdir()} <= set(REQUIREMENTS)
 
 
 @pytest.mark.parametrize(

@@ -1,11 +1,11 @@
 """The tutorial prints what it says: its commands are run, in their order, in one folder.
 
-Where the new output is right, `python -m docs_build.tutorial` writes it down.
+Where the new output is right, `python -m proofs.tutorial` writes it down.
 """
 
 from __future__ import annotations
 
-from docs_build.tutorial import MODEL, SERVER_FLAGS, TUTORIAL, comparable, printed, shown
+from proofs.tutorial import MODEL, SERVER_FLAGS, TUTORIAL, comparable, printed, shown
 
 TEXT = TUTORIAL.read_text("utf-8")
 
@@ -14,10 +14,8 @@ def test_the_commands_print_what_the_tutorial_shows(start_reference, tmp_path):
     url = start_reference("--model", MODEL, *SERVER_FLAGS)
     every = shown(TEXT)
     assert len(every) == 5
-    for item in every:
-        assert list(comparable(printed(item.command, url, tmp_path))) == list(comparable(item.printed)), (
-            item.command
-        )
+    for command, output in every:
+        assert list(comparable(printed(command, url, tmp_path))) == list(comparable(output)), command
     assert (tmp_path / "tokenwire.toml").exists()
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from docs_build.field_tables import CHAPTER, PAGES, asked, dialects, recorded, with_tables
-from docs_build.worked_examples import examples
+from worked_examples import examples
 
 from tokenwire.ask import RULES
 from tokenwire.dialects.recognition import DialectResolver

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from docs_build.worked_examples import WorkedExample, chapters, examples, with_recorded
+from worked_examples import WorkedExample, chapters, examples, with_recorded
 
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.judging.judge import judge
@@ -48,7 +48,7 @@ def test_every_block_with_json_is_marked(chapter: Path):
 
 
 def test_recorded_blocks_show_what_was_recorded():
-    """After a change of a marker or a fixture: python -m docs_build.worked_examples."""
+    """After a change of a marker or a fixture: python tests/spec/worked_examples.py."""
     for chapter in chapters():
         page = chapter.read_text("utf-8")
         assert with_recorded(page) == page

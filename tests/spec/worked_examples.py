@@ -13,7 +13,7 @@ it says; other lines are the document of a whole
 answer, behind its status where that is not 200. A request to `http://worker` comes with a twin to
 `http://gateway`. A block below a line `<!-- recorded: FILE NAME… -->` shows these exchanges of a fixture:
 
-    python -m docs_build.worked_examples        writes these anew
+    python tests/spec/worked_examples.py        writes these anew
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from docs_build.published import ROOT
 from tokenwire.wire.capture import exchanges_of
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire.wire.foreign_capture import any_chunks
 
+ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r'^```text title="(?P<caption>[^"\n]+)"\n(?P<text>.*?)^```$', re.MULTILINE | re.DOTALL)
 _RECORDED = re.compile(
     r"^<!-- recorded: (?P<file>\S+) (?P<names>[^\n]+?) -->\n\n"

@@ -1,11 +1,10 @@
 """The tutorial, which shows what its commands print: run them, and write down or compare what they print.
 
-python -m docs_build.tutorial        run them against the reference engine, and write docs/tutorial.md anew
+python -m proofs.tutorial        run them against the reference engine, and write docs/tutorial.md anew
 """
 
 from __future__ import annotations
 
-import argparse
 import os
 import re
 import shlex
@@ -13,12 +12,9 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from docs_build.published import ROOT
-
-TUTORIAL = ROOT / "docs" / "tutorial.md"
+TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 SHOWN_URL = "http://127.0.0.1:30000"
 MODEL = "builtin:parrot"
 SERVER_FLAGS = ("--incremental-streaming-output", "--enable-faults")
@@ -31,26 +27,16 @@ _SESSION = re.compile(
 )
 
 
-@dataclass(frozen=True)
-class Shown:
-    """A command of the tutorial, and its expected output."""
-
-    command: str
-    printed: str
-
-
-def shown(markdown: str) -> list[Shown]:
-    """Return all commands, in their order."""
-    return [Shown(match["command"], match["printed"]) for match in _SESSION.finditer(markdown)]
+def shown(markdown: str) -> list[tuple[str, str]]:
+    """Return all commands, in their order, each with its expected output."""
+    return [(match["command"], match["printed"]) for match in _SESSION.finditer(markdown)]
 
 
 def printed(command: str, url: str, folder: Path) -> str:
     """Run a command of the tutorial in a folder, against a server anywhere."""
     program, *arguments = shlex.split(command.replace("\\\n", " ").replace(SHOWN_URL, url))
     if program != "tokenwire":
-        raise ValueError(
-            f"the tutorial runs {program!r} and shows what it prints; only tokenwire is run here"
-        )
+        raise ValueError(f"the tutorial runs {program!r}; only what tokenwire prints can be shown")
     run = [sys.executable, "-m", "tokenwire", *arguments]
     # As wide as off any terminal: what runs this may say how wide its own is.
     surroundings = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
@@ -64,9 +50,7 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """Yield the lines of an output without what differs between runs: numbers, spaces, which event
-    was first.
-    """
+    """Yield the lines of an output without what differs between runs: numbers, spaces, the first event."""
     for line in text.splitlines():
         if line.strip() and not _DIFFERS.search(line):
             counted = re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
@@ -84,9 +68,6 @@ def refreshed(markdown: str, url: str, folder: Path) -> str:
 
 def main() -> None:
     """Write the tutorial anew."""
-    argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    ).parse_args()
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", MODEL, "--port", "0"]
     with (
         subprocess.Popen([*command, *SERVER_FLAGS], stdout=subprocess.PIPE, text=True) as server,

@@ -1,10 +1,10 @@
 """Examples of violations of each requirement: the reference engine runs with a fault, and is caught.
 
-    python -m docs_build.violations                                 all requirements, anew: one printer
-    python -m docs_build.violations --requirement finish-lost       these, anew; repeatable
+    python -m proofs.violations                                 all requirements, anew: one printer
+    python -m proofs.violations --requirement finish-lost       these, anew; repeatable
 
-The failures are kept in `violations/`, one small file for each requirement, so that the site is built without
-an engine. A file is a session: the two commands, and what they print.
+The failures are kept in `docs_build/violations/`, one small file for each requirement, so that the site is
+built without an engine. A file is a session: the two commands, and what they print.
 """
 
 from __future__ import annotations
@@ -14,8 +14,11 @@ import asyncio
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from pathlib import Path
 
+from docs_build.requirement_pages import violation_of
+
+from proofs.killing.asking import DECLARED, scenarios_for, settings_for
+from proofs.killing.serving import WITH_PARROT, flags_of, serve, servers_for
 from tokenwire.ask import Budget
 from tokenwire.asking.run import Plan, Progress, Unreached, interrogate
 from tokenwire.judging.judge import Judgement, judge
@@ -24,9 +27,9 @@ from tokenwire.report.document import row
 from tokenwire.report.failure import failure
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import Requirement, load_requirements
+from tokenwire_faults.catalogue import load_faults
+from tokenwire_reference.doors.fault_package import HEADER
 
-FOLDER = Path(__file__).with_name("violations")
-HEADER = "x-tokenwire-fault"
 SHOWN_URL = "http://127.0.0.1:30000"
 """The server's address in the examples; the real port differs."""
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
@@ -36,15 +39,8 @@ _TIMEOUT_S = 60
 _LONGEST_LINE = 240
 
 
-def file_of(requirement: str) -> Path:
-    """Return the file of a requirement's violation."""
-    return FOLDER / f"{requirement}.txt"
-
-
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
     """Render how the failure was made, and what it looks like, without the sentence, which the page shows."""
-    from proofs.killing.asking import DECLARED
-
     requirement, capability = judgement.requirement, DECLARED.get(judgement.scenario)
     model = "" if "--model" in flags.split() else " --model builtin:tiny"
     serve = f"$ tokenwire-reference serve{model} --port 30000"
@@ -67,8 +63,6 @@ def _cut(line: str) -> str:
 
 
 async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
-    from proofs.killing.asking import settings_for
-
     settings = settings_for(url, tuple(scenarios), _TIMEOUT_S)
     if not set(_READABLE).isdisjoint(settings.scenario):
         settings = replace(settings, budget=Budget.QUICK)  # sentences are the same at fewer intervals
@@ -91,7 +85,7 @@ def violations(
     ):
         name = judgement.requirement.id
         if judgement.verdict in _RED and judgement.violations and name not in shown:
-            file_of(name).write_text(session(judgement, subject, fault=fault, flags=flags), "utf-8")
+            violation_of(name).write_text(session(judgement, subject, fault=fault, flags=flags), "utf-8")
             shown.add(name)
     return shown
 
@@ -100,8 +94,6 @@ def _readable_first(servers: Sequence[str]) -> list[str]:
     """Return the servers that show a fault, each that needs no flags of its own with the parrot
     before itself.
     """
-    from proofs.killing.serving import WITH_PARROT
-
     parrots = [
         f"{server.removesuffix(WITH_PARROT)}{WITH_PARROT}"
         for server in servers
@@ -112,11 +104,6 @@ def _readable_first(servers: Sequence[str]) -> list[str]:
 
 def show(missing: set[str]) -> set[str]:
     """Violate requirements, fault by fault, those first that violate many; give what was not violated."""
-    from proofs.killing.asking import scenarios_for
-    from proofs.killing.serving import WITH_PARROT, flags_of, serve, servers_for
-
-    from tokenwire_faults.catalogue import load_faults
-
     rows, missing = load_requirements(), set(missing)
     lasting = [fault for fault in load_faults().values() if not fault.ends_the_server]
     faults = [fault for fault in lasting if missing & set(fault.kills)]
