@@ -149,6 +149,7 @@ _Wrong = tuple[_FaultKind, str]
 """The error of an entry, in words with the way out."""
 _Known = tuple[str, FailureKind]
 """A failure that is known: the name of its outcome, or of its requirement for any scenario, and its kind."""
+_MOVED = "which is known, and showed in few scenarios; `tokenwire baseline update` writes it down here too"
 _RARE = "which showed in few scenarios before; remove the entry where you know that it is mended"
 
 
@@ -183,9 +184,36 @@ def apply_baseline(
                 wrong[entry] = gone
         if wrong[entry] is None:
             known[entry.name, entry.kind] = entry
+    moved = _moved(run, known, baseline)
+    words += (f"at another endpoint: {name} ({kind.dialect}), {_MOVED}" for name, kind in moved)
     found = [(entry, what) for entry, what in wrong.items() if what is not None]
     faults = _faults(baseline, [*found, *_repeated(baseline)])
-    return BaselineResult(baseline, _tolerated(run, known), tuple(faults), tuple(dict.fromkeys(words)))
+    tolerated = _tolerated(run, {**moved, **known})
+    return BaselineResult(baseline, tolerated, tuple(faults), tuple(dict.fromkeys(words)))
+
+
+def _moved(run: Sequence[Outcome], known: Mapping[_Known, Entry], baseline: Baseline) -> dict[_Known, Entry]:
+    """Return the failures that are known at another endpoint, each with the entry there.
+
+    A race that showed in few scenarios may show at another endpoint the next time. What shows in many is
+    new, and so is what a recording shows.
+    """
+    live = baseline.budget is not None
+    racy = {
+        (entry.requirement, entry.kind.words): entry
+        for entry in known.values()
+        if not entry.scenario and (entry.at_most is not None or (live and _may_be_missed(entry)))
+    }
+    shown: dict[tuple[str, FailureKind], set[str]] = {}
+    for outcome in run:
+        for kind in outcome.kinds:
+            shown.setdefault((outcome.requirement, kind), set()).add(outcome.scenario)
+    return {
+        (requirement, kind): entry
+        for (requirement, kind), scenarios in shown.items()
+        if (requirement, kind) not in known and len(scenarios) < _SURELY_SEEN_IN
+        if (entry := racy.get((requirement, kind.words))) is not None and entry.dialect != kind.dialect
+    }
 
 
 def _may_be_missed(entry: Entry) -> bool:

@@ -28,6 +28,8 @@ _REPEATED = re.compile(r"#(?:, #)+")
 _SINGLE_ID = re.compile(r"(?<=# output )id\b")
 # A race loses an entry on one side or on the other: which of them lacks it is not part of the kind.
 _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
+# Of two requests that must be decided alike, either may be the one that the other is held against.
+_ONE_WAS_REFUSED = re.compile(r"were (?:refused, and answered|answered, and refused) in")
 _LETTERS_OF_A_FINGERPRINT = 12
 _DEEPEST_LIST = 50
 """Lists within each other are taken out up to this depth."""
@@ -41,6 +43,12 @@ class FailureKind:
     """Name of the dialect; `-` where the violation lies in no single answer."""
     says: str
     """The place in the event and what is wrong there, without what differs from run to run."""
+
+    @property
+    def words(self) -> str:
+        """What is wrong, without the place, which each dialect names in its own way."""
+        place, separator, words = self.says.partition(": ")
+        return words if separator and place.startswith("/") else self.says
 
     @property
     def fingerprint(self) -> str:
@@ -61,7 +69,10 @@ def lasting_words(text: str) -> str:
 
 
 def either_way(says: str) -> str:
-    """Return the words of a kind without the side that has more, as baselines of earlier versions have it."""
+    """Return the words of a kind without what tells one side of a pair from the other, as baselines of
+    earlier versions have it.
+    """
+    says = _ONE_WAS_REFUSED.sub("were refused or answered, and not so in", says)
     return _ONE_SIDE_HAS_MORE.sub("is missing or too much: # instead of the #", says)
 
 
