@@ -32,13 +32,13 @@ from recorder import Arrivals, lateness
 from rich.console import Console
 from rich.table import Table
 
-from tokenwire.watch.exchange_assembly import Budget
-from tokenwire.watch.judge_process import Follower, Reporter, follow
-from tokenwire.watch.judging import Bench
-from tokenwire.watch.proxy import Address
-from tokenwire.watch.spool import Kind, Spool, SpoolReader
-from tokenwire.watch.watcher import Watcher, WatchPlan
+from tokenwire.wire.address import Address
 from tokenwire.wire.exchange import Exchange
+from tokenwire_live.watch.exchange_assembly import Budget
+from tokenwire_live.watch.judge_process import Follower, Reporter, follow
+from tokenwire_live.watch.judging import Bench
+from tokenwire_live.watch.spool import Kind, Spool, SpoolReader
+from tokenwire_live.watch.watcher import Watcher, WatchPlan
 
 STREAMS = 64
 SIZES = {"small": (b"", 0.01, 200), "large": (b"x" * 65536, 0.05, 60)}

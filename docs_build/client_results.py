@@ -19,8 +19,8 @@ from docs_build.page import template
 from docs_build.published import ROOT
 from tokenwire.judging.verdict import Verdict
 from tokenwire.spec_files import read_yaml
-from tokenwire.torture.vectors import sentences
 from tokenwire.typed_table import typed
+from tokenwire_clients.vectors import sentences
 
 PAGE = ROOT / "docs" / "clients.md"
 REASONS = Path(__file__).with_name("client_reasons.yaml")

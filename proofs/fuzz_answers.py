@@ -39,12 +39,12 @@ from tokenwire.report.sarif import sarif
 from tokenwire.report.terminal import print_report
 from tokenwire.report.trace import trace
 from tokenwire.usage_error import UsageError
-from tokenwire.watch.exchange_assembly import Budget, ConnectionReader
-from tokenwire.watch.judging import Bench
-from tokenwire.watch.spool import Kind, Record
 from tokenwire.wire.capture import ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
 from tokenwire.wire.json_lines import CaptureError
+from tokenwire_live.watch.exchange_assembly import Budget, ConnectionReader
+from tokenwire_live.watch.judging import Bench
+from tokenwire_live.watch.spool import Kind, Record
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 _LARGEST_SEED = 6000

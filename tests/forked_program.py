@@ -24,7 +24,9 @@ import pytest
 
 _MAINS = {"tokenwire": "tokenwire.cli", "tokenwire-reference": "tokenwire_reference.cli"}
 _COMMANDS = [
-    f"tokenwire.commands.{name}" for name in ("check", "compare", "watch", "init", "again", "demo", "twin")
+    *(f"tokenwire.commands.{name}" for name in ("check", "init", "again", "demo")),
+    *(f"tokenwire_twin.commands.{name}" for name in ("compare", "twin")),
+    "tokenwire_live.commands.watch",
 ]
 _IMPORTED = [*_MAINS.values(), *_COMMANDS, "tokenwire_reference.serve"]
 _LONGEST_RUN_S = 3600

@@ -15,7 +15,6 @@ from typing import Any
 from tokenwire.asking.planning import planned, tokenizer_in
 from tokenwire.asking.run import Progress, Unreached, interrogate
 from tokenwire.commands.reporting import run_status
-from tokenwire.comparing.difference_report import as_json, compare_sides, read_side
 from tokenwire.dialects.dialect import named_dialects
 from tokenwire.judging.judge import judge
 from tokenwire.profile import selected, standing
@@ -25,6 +24,7 @@ from tokenwire.report.failure import failure
 from tokenwire.report.overview import overview
 from tokenwire.report.subject import Subject
 from tokenwire.settings import Settings
+from tokenwire.tools import command_module
 
 __all__ = ["NotReachedError", "check", "compare", "failures", "record", "replay"]
 
@@ -62,7 +62,8 @@ def replay(*captures: Path | str, **options: Any) -> Report:
 
 def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
     """Compare two recordings, or two JSON reports. Raises as `replay`."""
-    return as_json(compare_sides(*(read_side(str(Path(path))) for path in (one, other))))
+    result: Mapping[str, Any] = command_module("compare").compare_files(one, other)
+    return result
 
 
 def failures(report: Report) -> list[str]:

@@ -1,19 +1,19 @@
-"""The command line, `tokenwire`. Each command is a file in `tokenwire.commands`, imported when it is
-called.
-"""
+"""The command line: `tokenwire`. Each command is a module of the suite or of a tool, imported when called."""
 
 from __future__ import annotations
 
 import gc
 import sys
 from importlib import import_module
+from types import ModuleType
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from tokenwire import __version__
 from tokenwire.failing import tell_failure
+from tokenwire.tools import command_module, tool_commands
 
 _FAILED = 3
 """The value of `ExitStatus.HARNESS_ERROR`, whose module is not imported because it reads all requirements."""
@@ -26,32 +26,51 @@ COMMANDS = {
     "replay": "Judge recorded exchanges, without a server.",
     "merge": "Make one report of several replays.",
     "record": "Ask a running server everything, and only record.",
-    "inspect": "Ask a server by hand, and see every token.",
     "explain": "Show all of one requirement.",
     "list": "List all requirements, scenarios, dialects, …",
     "init": "Look at a server and write tokenwire.toml.",
-    "compare": "Show what differs between two servers.",
-    "twin": "Tell whether two servers have one model.",
-    "parrot": "Write a model whose answers are known.",
-    "engine": "Run a front end over an engine that is known.",
-    "watch": "Pass traffic on, and judge it.",
-    "torture": "Serve the vectors to a client, and judge it.",
     "baseline": "Show, rewrite and check known failures.",
 }
-"""The commands, each with its line of `tokenwire --help`, which imports none of them."""
-_MODULES = {"list": "tokenwire.commands.listing", "engine": "tokenwire_engine.command"}
+"""The commands of the core, each with the line that `tokenwire --help` shows without importing a command."""
+_MODULES = {"list": "tokenwire.commands.listing"}
 """Modules of commands whose file has another name. A module "list" would be confused with the builtin."""
+
+
+def all_commands() -> list[str]:
+    """Return the names of all commands, those of the core first."""
+    return [*COMMANDS, *tool_commands()]
+
+
+def module_of(name: str) -> ModuleType:
+    """Import the module of a command. Its `app` is the command."""
+    if name not in COMMANDS:
+        return command_module(name)
+    return import_module(_MODULES.get(name, f"tokenwire.commands.{name}"))
 
 
 class _ImportingGroup(TyperGroup):
     """Imports a command when it is called or completed. `--help` needs only its line."""
 
+    def list_commands(self, ctx: Any) -> list[str]:
+        for name, command in tool_commands().items():
+            self.add_command(TyperCommand(name, short_help=command.help))
+        return super().list_commands(ctx)
+
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
+        if args[0] not in COMMANDS:  # for others, no tool is looked for: that takes time
+            self.list_commands(ctx)
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            module = _MODULES.get(name, f"tokenwire.commands.{name}")
-            command = typer.main.get_command(import_module(module).app)
+            command = typer.main.get_command(module_of(name).app)
         return name, command, rest
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
+        """Write the lines of the commands, and apart from them those of the tools."""
+        tools = {name: command.help for name, command in tool_commands().items()}
+        for title, commands in (("Commands", COMMANDS), ("Tools", tools)):
+            if commands:
+                with formatter.section(title):
+                    formatter.write_dl([*commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
         """Call a command. An interrupt prints one word and has its own exit status, different from a

@@ -77,7 +77,7 @@ def _is_table_of_texts(value: Any) -> bool:
 
 
 def _is_address(value: Any) -> bool:
-    from tokenwire.watch.proxy import Address
+    from tokenwire.wire.address import Address
 
     try:
         return _is_text(value) and bool(Address.listening(value))

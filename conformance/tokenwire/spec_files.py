@@ -2,7 +2,7 @@
 
 A package extends it by an entry point of the group `tokenwire.extensions` that names a module. The folder
 `spec` beside that module has `dialects/`, `schemas/` and `requirements/`. The module itself registers the
-checks of its rows.
+checks of its rows. A file `commands.toml` beside it adds commands (`tokenwire.tools`).
 """
 
 from __future__ import annotations
@@ -35,18 +35,27 @@ def extensions() -> tuple[EntryPoint, ...]:
     return tuple(sorted(entry_points(group="tokenwire.extensions"), key=lambda point: point.name))
 
 
+def folder_of(point: EntryPoint) -> Path | None:
+    """Return the folder of an extension's module, which is not imported; None if there is no such module."""
+    module = find_spec(point.module)
+    return Path(module.origin).parent if module is not None and module.origin else None
+
+
 @cache
 def spec_folders() -> tuple[Path, ...]:
-    """Return `spec_root()`, then the folders of extensions. Raises ValueError if a folder is missing."""
+    """Return `spec_root()`, then the folders of extensions. Raises ValueError for an extension that adds
+    neither data nor commands.
+    """
     folders = [spec_root()]
     for point in extensions():
-        module = find_spec(point.module)
-        folder = Path(module.origin).parent / "spec" if module is not None and module.origin else None
-        if folder is None or not folder.is_dir():
+        folder = folder_of(point)
+        if folder is not None and (folder / "spec").is_dir():
+            folders.append(folder / "spec")
+        elif folder is None or not (folder / "commands.toml").is_file():
             raise ValueError(
-                f"the extension {point.name} ({point.value}) has no folder `spec` beside its module"
+                f"the extension {point.name} ({point.value}) has neither a folder `spec` nor a file "
+                "`commands.toml` beside its module"
             )
-        folders.append(folder)
     return tuple(folders)
 
 

@@ -21,11 +21,11 @@ from enum import StrEnum
 from pathlib import Path
 from threading import Thread
 
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
 from tokenwire_engine.schedule import Schedule
+from tokenwire_parrot.checkpoint import write_parrot
 
 _HOST = "127.0.0.1"
 _POLL_S = 0.05

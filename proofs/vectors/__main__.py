@@ -19,8 +19,8 @@ from typing import Any
 from proofs.vectors.broken import broken_cases
 from proofs.vectors.doors import DOORS, Door
 from proofs.vectors.suite import MEDIA_TYPE, Case, legal_cases, long_case, refused_cases, settled
-from tokenwire.torture.vectors import sentences
 from tokenwire.wire.exchange import Ending
+from tokenwire_clients.vectors import sentences
 
 FOLDER = Path(__file__).parents[2] / "vectors"
 DATE = "2026-11-25"

@@ -19,9 +19,9 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery, Stream
-from tokenwire.torture.vectors import reads_of
 from tokenwire.wire.event_stream import parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire_clients.vectors import reads_of
 
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
 MANY = 100_000

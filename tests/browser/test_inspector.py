@@ -18,10 +18,10 @@ from selenium.webdriver.support.ui import Select
 from selenium.webdriver.support.wait import WebDriverWait
 
 from tokenwire.demo_server import demo_server
-from tokenwire.inspecting.watched import exchange_page
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.watch.judging import Opinion
-from tokenwire.watch.violation_folder import ViolationFolder
+from tokenwire_live.inspecting.watched import exchange_page
+from tokenwire_live.watch.judging import Opinion
+from tokenwire_live.watch.violation_folder import ViolationFolder
 
 PATIENCE_S = 120
 COUNTING = """

@@ -13,10 +13,10 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.wait import WebDriverWait
 
-from tokenwire.inspecting.watched import live_page
-from tokenwire.watch.counts import Counts
-from tokenwire.watch.judging import Opinion, Violation
-from tokenwire.watch.latency import Histogram, Latencies
+from tokenwire_live.inspecting.watched import live_page
+from tokenwire_live.watch.counts import Counts
+from tokenwire_live.watch.judging import Opinion, Violation
+from tokenwire_live.watch.latency import Histogram, Latencies
 
 PATIENCE_S = 60
 RENEWED_BY_THE_TEST = "window.setInterval = (renew) => { window.renew = renew; };"

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 
 from tokenwire.demo_server import demo_server
 from tokenwire.local_server import LocalHandler, serving
-from tokenwire.torture.server import torture_server
-from tokenwire.torture.session import Session
+from tokenwire_clients.server import torture_server
+from tokenwire_clients.session import Session
 
 CANARY = "ANSWERCANARY"
 MODEL = "a-model-of-ours"

@@ -9,7 +9,6 @@ import json
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack
-from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from socket import AF_INET, SOCK_STREAM, create_connection, socket
@@ -23,9 +22,9 @@ from tokenwire.asking.connection import Connection
 from tokenwire.demo_server import demo_server
 from tokenwire.failing import TRACEBACK, failure
 from tokenwire.foreign_files import parse_foreign_toml, read_foreign_yaml
-from tokenwire.inspecting.server import JSON, PageServer
-from tokenwire.torture.server import torture_server
-from tokenwire.torture.session import Session
+from tokenwire_clients.server import torture_server
+from tokenwire_clients.session import Session
+from tokenwire_live.inspecting.server import JSON, PageServer
 
 DEEP = 100_000
 NESTED = "[" * DEEP
@@ -154,11 +153,8 @@ def _commands(app: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[st
 
 def _reading() -> Iterator[tuple[tuple[str, ...], str, str]]:
     """Each command with each of its parameters that reads a file, and each kind that this may be."""
-    for command in cli.COMMANDS:
-        module = getattr(cli, "_MODULES", {"list": "tokenwire.commands.listing"}).get(
-            command, f"tokenwire.commands.{command}"
-        )
-        for words, parameters in _commands(import_module(module).app, (command,)):
+    for command in cli.all_commands():
+        for words, parameters in _commands(cli.module_of(command).app, (command,)):
             for name, parameter in parameters.items():
                 if "Path" in str(parameter.annotation) or name in READ:
                     if name in WRITTEN or (command == "init" and name == "file"):
@@ -250,7 +246,7 @@ def test_a_hostile_file_ends_in_a_sentence(
 
 def test_every_kind_of_file_and_every_command_is_tried() -> None:
     assert {kind for _, _, kind in CASES} == KINDS.keys()
-    assert {words[0] for words, _, _ in CASES} >= set(cli.COMMANDS) - {
+    assert {words[0] for words, _, _ in CASES} >= set(cli.all_commands()) - {
         "again",
         "explain",
         "list",
@@ -478,18 +474,18 @@ def test_an_exchange_that_is_over_takes_no_second_end() -> None:
 
 
 LISTENERS = {
-    "inspecting/server.py": "the page tests above: `inspect`, and the pages of `watch`",
-    "local_server.py": "the tests of local servers above: `demo` and `torture`",
-    "watch/proxy.py": "test_watch_proxy: it parses nothing, and passes bytes on",
+    "tokenwire_live/inspecting/server.py": "the page tests above: `inspect`, and the pages of `watch`",
+    "tokenwire/local_server.py": "the tests of local servers above: `demo` and `torture`",
+    "tokenwire_live/watch/proxy.py": "test_watch_proxy: it parses nothing, and passes bytes on",
 }
 """The files in which a socket listens, and what holds their boundary."""
 
 
 def test_every_listener_is_known() -> None:
-    package = Path(cli.__file__).parent
+    folder = Path(cli.__file__).parents[1]
     found = {
-        str(file.relative_to(package))
-        for file in package.rglob("*.py")
+        str(file.relative_to(folder))
+        for file in folder.rglob("*.py")
         if any(
             words in file.read_text("utf-8") for words in ("start_server(", "create_server(", "HTTPServer)")
         )

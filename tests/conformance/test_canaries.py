@@ -16,7 +16,7 @@ from recorded import document
 from test_watch_exchange_assembly import Receiver, listen
 
 from tokenwire.judging.verdict import ExitStatus
-from tokenwire.watch.violation_folder import ViolationFolder
+from tokenwire_live.watch.violation_folder import ViolationFolder
 
 SENT = {
     "a literal header": "CANARY-bearer-1",

@@ -26,9 +26,9 @@ from tokenwire.pytest_plugin import run_items
 from tokenwire.replay import replay
 from tokenwire.report.console import make_console
 from tokenwire.report.files import Outputs
-from tokenwire.watch.violation_folder import ViolationFolder
 from tokenwire.wire import capture
 from tokenwire.wire.capture import CaptureWriter
+from tokenwire_live.watch.violation_folder import ViolationFolder
 
 FULL = "No space left on device"
 NOBODY = "http://127.0.0.1:1"

@@ -17,7 +17,6 @@ from recorded import IDS, document, request, streamed, whole
 
 from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.disk import write_whole
-from tokenwire.inspecting.server import HTML, PageServer
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.pytest_plugin import ConformanceItem
 from tokenwire.replay import replay
@@ -29,6 +28,7 @@ from tokenwire.settings import Settings
 from tokenwire.wire.capture import exchange_lines
 from tokenwire.wire.exchange import Exchange, Read, Server
 from tokenwire.wire.inert import inert
+from tokenwire_live.inspecting.server import HTML, PageServer
 
 NAMES = st.text(st.characters(exclude_categories=()), min_size=1, max_size=6)
 STRANGE = ("\ud800", "\udfff\x1b[2J", "\x00", "</script>", "%s{}", "\u202e", "\n::error::x", "'\"\\")

@@ -13,7 +13,6 @@ from stream_builder import Reply, change, whole
 
 from tokenwire.ask import Asked, SentField
 from tokenwire.judging.verdict import Verdict
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Law, Parrot, Repeater
 from tokenwire.parrot.recognition import OtherTokenizer, recognised
@@ -21,6 +20,7 @@ from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import LESSON, SIZE, Vocabulary, Words, words_of
 from tokenwire.record import Finish, Stream
 from tokenwire.target.tokenizer import LocalTokenizer
+from tokenwire_parrot.checkpoint import write_parrot
 
 KINDS = pytest.mark.parametrize("kind", list(Vocabulary))
 MESSAGES = [{"role": "user", "content": LESSON[:900]}]

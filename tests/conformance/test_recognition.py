@@ -16,8 +16,8 @@ from tokenwire.asking.preflight import Preflight, preflight
 from tokenwire.dialects.dialect import Mark, load_dialects
 from tokenwire.dialects.recognition import DialectResolver, dialects_at, recognise
 from tokenwire.replay import replay
-from tokenwire.watch.judging import Bench
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
+from tokenwire_live.watch.judging import Bench
 
 CHAT = "/v1/chat/completions"
 SGLANG, OPENAI = load_dialects()["sglang-chat"], load_dialects()["openai-chat"]

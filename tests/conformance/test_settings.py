@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import tomllib
 from dataclasses import fields
-from importlib import import_module
 from inspect import isfunction
 from pathlib import Path
-from pkgutil import iter_modules
 from typing import Annotated, get_args, get_origin, get_type_hints
 
 import typer
 from typer.testing import CliRunner
 
-from tokenwire import commands
 from tokenwire.ask import Budget
 from tokenwire.asking.planning import planned
-from tokenwire.cli import COMMANDS, app
+from tokenwire.cli import all_commands, app, module_of
 from tokenwire.config import value_of
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, OPTIONS, REMEMBERED, RESUMED, Settings, taken_by
 
 
 def test_an_option_belongs_to_commands_that_exist_and_differs_only_there() -> None:
-    assert {name for option in OPTIONS.values() for name in option.commands} <= COMMANDS.keys()
+    assert {name for option in OPTIONS.values() for name in option.commands} <= set(all_commands())
     assert [name for name, option in OPTIONS.items() if not option.but.keys() <= {*option.commands}] == []
     assert {field.name for field in fields(Settings)} == {*OPTIONS, "file_headers", "given"}
 
@@ -65,16 +62,16 @@ def test_every_number_has_two_bounds_and_its_default_lies_between_them() -> None
 
 def test_every_number_that_a_command_alone_takes_has_two_bounds() -> None:
     numbers = {}
-    for module in iter_modules(commands.__path__):
-        for name, function in vars(import_module(f"{commands.__name__}.{module.name}")).items():
-            if isfunction(function) and function.__module__ == f"{commands.__name__}.{module.name}":
+    for module in map(module_of, all_commands()):
+        for name, function in vars(module).items():
+            if isfunction(function) and function.__module__ == module.__name__:
                 for parameter, hint in get_type_hints(function, include_extras=True).items():
                     if get_origin(hint) is Annotated and {int, float} & {
                         *get_args(get_args(hint)[0]),
                         get_args(hint)[0],
                     }:
                         (declared,) = get_args(hint)[1:]
-                        numbers[f"{module.name}.{name} {parameter}"] = declared.min, declared.max
+                        numbers[f"{module.__name__}.{name} {parameter}"] = declared.min, declared.max
     assert numbers
     assert {name for name, bounds in numbers.items() if None in bounds} == set()
 

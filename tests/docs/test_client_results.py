@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 from docs_build.client_results import Reason, load_reasons, page
 
-from tokenwire.torture.session import Session
-from tokenwire.torture.vectors import sentences
+from tokenwire_clients.session import Session
+from tokenwire_clients.vectors import sentences
 
 
 def report(held):

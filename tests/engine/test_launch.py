@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
 from tokenwire_engine.schedule import parse_schedule
+from tokenwire_parrot.checkpoint import write_parrot
 
 PROMPT = [300 + place for place in range(16)]
 

@@ -11,7 +11,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire_engine.engine import EngineDiedError
 from tokenwire_engine.schedule import Schedule
 from tokenwire_engine.vllm import (
@@ -24,6 +23,7 @@ from tokenwire_engine.vllm import (
     VllmOptions,
     demand_known,
 )
+from tokenwire_parrot.checkpoint import write_parrot
 
 RECORDINGS = sorted((Path(__file__).parent / "recordings").glob("vllm-*.jsonl.gz"))
 pack, unpack = msgspec.msgpack.encode, msgspec.msgpack.decode

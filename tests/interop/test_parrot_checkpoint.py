@@ -15,11 +15,11 @@ import pytest
 from programs import answers, free_port, program
 
 from tokenwire.ask import Asked
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.encoding import chat_text, encoder
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import LESSON, Vocabulary, words_of
+from tokenwire_parrot.checkpoint import write_parrot
 
 _SMALL = ("--max-num-seqs", "4", "--dtype", "float32", "--enforce-eager")
 COMMANDS: dict[str, Callable[[Path, str], list[str]]] = {

@@ -17,8 +17,8 @@ import pytest
 from programs import MODELS, answers, free_port, program
 from suite_report import Report
 
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.requirement import load_requirements
+from tokenwire_parrot.checkpoint import write_parrot
 
 VERSION = "5.23.0"
 MODEL = str(MODELS / "tiny-llama")

@@ -47,6 +47,6 @@ def test_a_fault_of_a_check_and_of_the_observer_would_be_seen(monkeypatch: pytes
         patched.setattr("proofs.fuzz_answers.document", broken)
         with pytest.raises(ZeroDivisionError):
             examine_capture(capture)
-    monkeypatch.setattr("tokenwire.watch.exchange_assembly.as_started", None)
+    monkeypatch.setattr("tokenwire_live.watch.exchange_assembly.as_started", None)
     with pytest.raises(AssertionError):
         examine_connection(b"GET / HTTP/1.1\r\nHost: h\r\n\r\n", b"", 0.5)

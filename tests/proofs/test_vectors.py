@@ -15,8 +15,8 @@ from proofs.vectors.suite import legal_cases, long_case, settled
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Delivery
 from tokenwire.requirement import load_requirements
-from tokenwire.torture.held import differences, held_by
-from tokenwire.torture.vectors import load_doors, reads_of, sentences, whole
+from tokenwire_clients.held import differences, held_by
+from tokenwire_clients.vectors import load_doors, reads_of, sentences, whole
 
 NAMES = sorted(DOORS)
 SOME = 1000

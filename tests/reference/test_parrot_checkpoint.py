@@ -14,9 +14,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
-from tokenwire.parrot.checkpoint import write_parrot
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
+from tokenwire_parrot.checkpoint import write_parrot
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 TOLERANCE = 1e-6

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import nullcontext
@@ -13,28 +12,23 @@ from typing import Annotated
 import typer
 from rich.text import Text
 
-from tokenwire.ask import Budget
 from tokenwire.asking.exploration import demand_hypothesis
 from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.run import Unreached
-from tokenwire.asking.twins import ask_twins
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
 from tokenwire.commands.reporting import judge_and_report, reporting_of
-from tokenwire.commands.twin import twin_plans
 from tokenwire.commands.with_engine import engine_below
-from tokenwire.comparing.twin import twin_report
 from tokenwire.disk import system_says
 from tokenwire.judging.judge import Judgement
 from tokenwire.last_run import LastRun, failures, folder_of_last, keep, last_run
 from tokenwire.report.console import make_console
 from tokenwire.report.subject import Subject
 from tokenwire.settings import REMEMBERED, Settings
+from tokenwire.tools import command_module
 from tokenwire.usage_error import UsageError
 
-_TWIN_TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
-"""That both deployments score for --twin."""
 _MOST_JOBS = 4
 _WORTH_SHARING = 200
 """Answers that take longer to judge than processes take to start."""
@@ -77,12 +71,7 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
     plan = replace(planned(settings), record=record, resume=resume is not None)
     if only_plan:
         raise typer.Exit(print_plan(plan, full=settings.verbose))
-    twin = None
-    if settings.twin:
-        urls = settings.target, settings.twin
-        plans = twin_plans(settings, urls, lambda url: url == settings.target, purse=plan.purse)
-        tally = ask_twins(plans, _TWIN_TOKENS[settings.budget])
-        twin = twin_report(asyncio.run(tally))
+    twin = command_module("twin").compared_with_twin(settings, plan.purse) if settings.twin else None
     judged: list[Judgement] = []
     reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend, twin=twin)
     console = make_console()

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 
 from tokenwire.commands.command import command, usage_errors
-from tokenwire.commands.reporting import judge_and_report, reporting_of, show_twins
-from tokenwire.comparing.twin_tally import are_twins, merged_twins
+from tokenwire.commands.reporting import judge_and_report, reporting_of
 from tokenwire.report.console import make_console
-from tokenwire.report.tally_file import merged, read_tally
+from tokenwire.report.tally_file import kind_of_tally, merged, read_tally
 from tokenwire.settings import Settings
+from tokenwire.tools import command_module, tool_commands
 
 
 def _merge(
@@ -30,8 +30,10 @@ def _merge(
     replicas of the same two deployments, become one comparison; exit status as of `tokenwire twin`.
     """
     with usage_errors(OSError):
-        if are_twins(tallies[0]):
-            raise typer.Exit(show_twins(merged_twins(tallies), settings).exit_status)
+        kind = kind_of_tally(tallies[0])
+        for name, added in tool_commands().items():
+            if kind and kind == added.tallies:
+                raise typer.Exit(command_module(name).merge(tallies, settings))
         replayed = merged([(str(file), read_tally(file)) for file in tallies])
     selection = replayed.selection
     settings = replace(settings, requirement=selection.requirements, profile=selection.profiles)

@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from datetime import date
 from pathlib import Path
+from typing import Any, Protocol
 
 import pytest
 import typer
@@ -24,17 +25,14 @@ from tokenwire.baselines.tolerance import (
     with_reasons,
 )
 from tokenwire.commands.command import writable
-from tokenwire.comparing.twin import TwinReport, TwinTally, twin_report, twins_as_json
-from tokenwire.comparing.twin_forms import print_twins, twin_page
-from tokenwire.comparing.twin_tally import write_twins
-from tokenwire.disk import system_says, unfinished, why_not_appendable, write_whole
+from tokenwire.disk import system_says, unfinished, why_not_appendable
 from tokenwire.judging.judge import Judgement, combined, judge_runs
 from tokenwire.judging.stop import Stop
 from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.profile import Standing, selected, standing
 from tokenwire.pytest_plugin import run_items
 from tokenwire.report.console import make_console
-from tokenwire.report.document import as_json, document, verdict_of_each
+from tokenwire.report.document import document, verdict_of_each
 from tokenwire.report.files import Outputs, append_step_summary, workflow_lines, write_bodies, write_reports
 from tokenwire.report.github import fenced
 from tokenwire.report.meter import Meter
@@ -46,6 +44,17 @@ from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
 _PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
 """Exit statuses by pytest's exit codes; 130 is that of an interrupt."""
+
+
+class TwinReport(Protocol):
+    """A comparison of the target with its twin, which a tool makes: a part of the report."""
+
+    @property
+    def exit_status(self) -> int: ...
+
+    def as_json(self) -> dict[str, Any]: ...
+
+    def print_to(self, console: Console) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -200,7 +209,7 @@ def _judge_and_report(
         selection={"filters": list(reporting.filters), "budget": reporting.budget},
         baseline=result.as_json(faults) if result else None,
         profiles=standings,
-        twin=twins_as_json(twin) if twin is not None else None,
+        twin=twin.as_json() if twin is not None else None,
     )
     # Before the terminal: whatever it makes of them, the files are there.
     problems += [
@@ -211,7 +220,7 @@ def _judge_and_report(
     try:
         with fenced():
             if twin is not None:
-                print_twins(console, twin)
+                twin.print_to(console)
                 console.print()
             print_report(console, report, verbosity=reporting.settings.verbosity)
         for line in workflow_lines(report):
@@ -255,19 +264,6 @@ def _run_pytest(
     if code in _PYTEST_COULD_NOT_RUN and begun is not None:
         begun.unlink(missing_ok=True)
     return ran, code
-
-
-def show_twins(tally: TwinTally, settings: Settings) -> TwinReport:
-    """Print a comparison, and write it where the options say. Raises UsageError."""
-    report = twin_report(tally)
-    if settings.json is not None:
-        write_whole(settings.json, as_json(twins_as_json(report)))
-    if settings.html is not None:
-        write_whole(settings.html, twin_page(report))
-    if settings.tally is not None:
-        write_twins(tally, settings.tally)
-    print_twins(make_console(), report)
-    return report
 
 
 def run_status(

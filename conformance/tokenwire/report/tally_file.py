@@ -341,6 +341,13 @@ def values_of(path: Path) -> Iterator[Any]:
         raise UsageError(f"{error}; write it again with --tally") from error
 
 
+def kind_of_tally(path: Path) -> str:
+    """Return the kind of a tally that a tool wrote; empty for one of a replay. Raises UsageError, OSError."""
+    head = next(iter(values_of(path)), None)
+    kind = head.get("kind") if isinstance(head, dict) else None
+    return kind if isinstance(kind, str) else ""
+
+
 def read_tally(path: Path) -> Replayed:
     """Return the tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
     reading: _Reading | None = None

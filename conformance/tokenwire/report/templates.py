@@ -4,24 +4,23 @@ from __future__ import annotations
 
 from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined, Template
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined, Template
 
 from tokenwire.report.markdown import blocks, inline
 
 
 @cache
 def template(package: str, name: str) -> Template:
-    """Return a template beside the modules of a package, which may include those of others, by `room/file`.
+    """Return a template beside the modules of a package. It may include those of the suite, by `room/file`.
 
     HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` read Markdown.
     """
-    program, _, room = package.partition(".")
     environment = Environment(
-        loader=PackageLoader(program, "."),
+        loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("tokenwire", ".")]),
         autoescape=".html" in name,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     environment.filters |= {"inline": inline, "blocks": blocks}
-    return environment.get_template(f"{room}/{name}")
+    return environment.get_template(name)

@@ -24,7 +24,7 @@ from transformers import (
     Qwen2MoeConfig,
 )
 
-from tokenwire.parrot.checkpoint import write_parrot
+from tokenwire_parrot.checkpoint import write_parrot
 from tokenwire_reference.extras.images import IMAGE_TOKENS, PLACEHOLDER
 
 BUILTIN_PREFIX = "builtin:"

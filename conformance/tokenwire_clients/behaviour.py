@@ -1,0 +1,102 @@
+"""Cases about the server's behaviour beside the bytes, each made from a plain case of a door."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from tokenwire_clients.vectors import Door, Vector, load_doors
+
+PLAIN = "text"
+"""The case whose bytes are served."""
+AFTER_S = 1
+"""The value of Retry-After: clients that ignore it wait for a shorter time."""
+
+
+@dataclass(frozen=True)
+class Behaviour:
+    """Behaviour of a server beside the bytes of its answer."""
+
+    comment: str
+    sentence: str
+    status: int = 200
+    """Of the first answer; those behind it are 200."""
+    slow_s: float = 0.0
+    """The pause before each read."""
+    keep_alives: int = 0
+    """Comments before the first event, each after a pause."""
+    whole: bool = False
+    """A proxy holds the stream back and sends all of it at once, with its length."""
+    zipped: bool = False
+    """A proxy compresses it, where the client takes that."""
+    breaks: int = 0
+    """The reads after which the first answer breaks off; the next ones are complete."""
+    keeps: bool | None = None
+    """True if the connection stays open behind the answer, or closes; the next request shows what the client
+    makes of it. None where that is not looked at.
+    """
+    held_open: bool = False
+    """Nothing comes after the first events, and the connection stays open until the client leaves."""
+
+    @property
+    def may_tell(self) -> bool:
+        """True if a correct client may also report an error instead of retrying."""
+        return self.status != 200 or self.breaks > 0
+
+
+BEHAVIOURS = {
+    "busy-429": Behaviour(
+        "The first answer is 429 with Retry-After, the next is whole", "busy-servers-are-spared", status=429
+    ),
+    "busy-503": Behaviour(
+        "The first answer is 503 with Retry-After, the next is whole", "busy-servers-are-spared", status=503
+    ),
+    "broken-once": Behaviour(
+        "The first stream breaks off after four events, the next is whole",
+        "begun-streams-are-not-asked-again",
+        breaks=4,
+    ),
+    "slow": Behaviour("A pause before each event", "slow-streams-are-waited-for", slow_s=0.05),
+    "slow-begin": Behaviour(
+        "Comments keep the connection alive before the first event",
+        "slow-streams-are-waited-for",
+        slow_s=0.02,
+        keep_alives=20,
+    ),
+    "buffered": Behaviour(
+        "A proxy sends the whole stream at once, with a length", "slow-streams-are-waited-for", whole=True
+    ),
+    "compressed": Behaviour("A proxy compresses the stream", "reads-are-joined", zipped=True),
+    "kept": Behaviour(
+        "The connection stays open: the next request comes on an open one", "connections-are-kept", keeps=True
+    ),
+    "closes": Behaviour(
+        "The server says that it closes the connection", "closed-connections-are-left", keeps=False
+    ),
+    "leave": Behaviour(
+        "Leave after the first text: nothing else comes", "left-streams-are-closed", held_open=True
+    ),
+}
+
+
+def behaviour_of(case: str) -> Behaviour:
+    """Return the behaviour of a case beside its bytes; empty for a vector."""
+    return BEHAVIOURS.get(case, Behaviour("", ""))
+
+
+def cases_of(door: Door) -> Iterator[Vector]:
+    """Yield all that is served at a door: its vectors, and what is done beside the bytes."""
+    yield from door.cases.values()
+    for name, behaviour in BEHAVIOURS.items():
+        yield replace(
+            door.cases[PLAIN],
+            id=name,
+            comment=behaviour.comment,
+            flags=(behaviour.sentence,),
+            follows=PLAIN,
+        )
+
+
+def all_cases() -> dict[tuple[str, str], tuple[Door, Vector]]:
+    """Return every case by its door and its id."""
+    return {(door.name, case.id): (door, case) for door in load_doors().values() for case in cases_of(door)}

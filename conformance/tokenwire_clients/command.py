@@ -1,0 +1,87 @@
+"""`tokenwire torture`: a server that serves every legal and illegal stream to a client, and judges it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+from pathlib import Path
+from threading import Event
+from typing import Annotated
+
+import typer
+
+from tokenwire.commands.command import command
+from tokenwire.commands.reporting import writable_outputs
+from tokenwire.disk import system_says
+from tokenwire.judging.verdict import exit_status
+from tokenwire.report.console import make_console
+from tokenwire.report.document import document
+from tokenwire.report.files import Outputs, write_reports
+from tokenwire.report.terminal import print_report
+from tokenwire_clients.server import torture_server
+from tokenwire_clients.session import Session
+from tokenwire_clients.vectors import load_doors
+
+
+def _torture(
+    adapter: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[COMMAND]...", help="Run it with TOKENWIRE_URL set, and report when it ends."
+        ),
+    ] = None,
+    *,
+    port: Annotated[
+        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Serve there; 0 is any free port.")
+    ] = 0,
+    client: Annotated[
+        str, typer.Option("--client", metavar="NAME", help="What the report calls the client.")
+    ] = "client",
+    report: Annotated[
+        Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
+    ] = Path("tokenwire-torture"),
+) -> None:
+    """Serve the vectors to a client, and judge what it accumulates.
+
+    A case is a path or a model; GET /tokenwire/cases lists them. A client posts what it holds in the end to
+    /tokenwire/report/DOOR/CASE. Without a command, Ctrl-C ends it and writes the report.
+
+    Exit status: 0 the client keeps every sentence, 1 it breaks one, 2 wrong command line, 4 nothing was
+    reported.
+    """
+    outputs, session = writable_outputs(Outputs.within(report)), Session(client)
+    if not load_doors():
+        raise typer.BadParameter("the vectors are not installed; take them from a release or a clone")
+    try:
+        with torture_server(session, port) as url:
+            typer.echo(f"{len(session.cases)} cases at {url}, listed at {url}/tokenwire/cases")
+            if adapter:
+                _run(adapter, url)
+            else:
+                with contextlib.suppress(KeyboardInterrupt):
+                    Event().wait()
+    except OSError as error:
+        raise typer.BadParameter(f"--port {port}: {system_says(error)}; name another port") from error
+    judgements = session.judgements()
+    status = exit_status(judgement.verdict for judgement in judgements)
+    made = document(session.subject, judgements, status)
+    problems = write_reports(made, outputs, judgements)
+    print_report(make_console(), made, verbosity=0)
+    for problem in problems:
+        typer.echo(problem, err=True)
+    raise typer.Exit(status)
+
+
+def _run(adapter: list[str], url: str) -> None:
+    """Run an adapter to its end. Raises BadParameter where it fails: then its reports say nothing."""
+    ended = subprocess.run(adapter, env={**os.environ, "TOKENWIRE_URL": url}, check=False)
+    if ended.returncode:
+        raise typer.BadParameter(f"{adapter[0]} ended with status {ended.returncode}")
+
+
+app = command(
+    _torture,
+    "tokenwire torture --port 8000",
+    "tokenwire torture --client httpx-sse --report report -- python examples/clients/httpx_sse_client.py",
+)

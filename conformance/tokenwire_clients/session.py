@@ -1,0 +1,284 @@
+"""One client under torture: what it asked, what it reported, and the verdicts on both."""
+
+from __future__ import annotations
+
+import shlex
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock
+from typing import Any, NamedTuple
+
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import bringing, end_place
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.judging.judge import Judgement
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import VIOLATED, Verdict, exit_status
+from tokenwire.record import Delivery, Place, Stream
+from tokenwire.report.document import document
+from tokenwire.report.subject import Subject
+from tokenwire.requirement import Level, Requirement
+from tokenwire_clients.behaviour import AFTER_S, all_cases, behaviour_of
+from tokenwire_clients.held import Difference, differences, finished, reported_fields
+from tokenwire_clients.vectors import Door, Vector, sentences, whole
+
+_LEAVES_WITHIN_S = 5.0
+"""A client that reports what it held when it left has closed its connection by then."""
+_SHOWN_READS = 5_000
+_READS_OF_A_CHARACTER = 5
+"""No case has more, but for those that are short."""
+_OF_TEXT = {"every-delta-is-kept", "cumulative-replaces"}
+_OF_FIELD = {
+    "choices": "choices-are-kept-apart",
+    "reasoning": "reasoning-is-kept-apart",
+    "calls": "calls-are-joined",
+    "finish": "finish-is-kept",
+    "usage": "usage-is-read-where-it-stands",
+    "error": "errors-are-told",
+    "output_ids": "lists-stay-in-step",
+    "logprobs": "lists-stay-in-step",
+    "customized_info": "lists-stay-in-step",
+    "weight_versions": "lists-stay-in-step",
+}
+"""What a client breaks that fails in the simplest cases already, by the field."""
+Key = tuple[str, str]
+
+
+class Asked(NamedTuple):
+    """One request of a client."""
+
+    time: float
+    connection: int
+    begins: bool = False
+    """It is the first on its connection."""
+
+
+class Finding(NamedTuple):
+    """A mistake of a client in a case, and the sentence that it violates."""
+
+    case: Key
+    sentence: str
+    difference: Difference
+
+
+@dataclass
+class Session:
+    """All that is known of one client."""
+
+    client: str = "client"
+    cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
+    asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    wrong: dict[Key, list[Difference]] = field(default_factory=dict)
+    """The errors of each case that was reported."""
+    reported: dict[Key, frozenset[str]] = field(default_factory=dict)
+    """The fields of each report."""
+    sent: dict[Key, int] = field(default_factory=dict)
+    """The reads of the last answer that went to the client, which takes them before more are sent."""
+    given_up: dict[Key, str] = field(default_factory=dict)
+    """When an adapter gave up a case that its client was still reading."""
+    _kept: Key | None = None
+    """The case behind which the next request shows what became of its connection."""
+    _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
+    _lock: Lock = field(default_factory=Lock)
+
+    def note(self, door: str, case: str, asked: Asked) -> int:
+        """Keep a request; how many came before it for this case."""
+        with self._lock:
+            if self._kept is not None:
+                self._see_connection(self._kept, asked)
+                self._kept = None
+            self.asked[door, case].append(asked)
+            return len(self.asked[door, case]) - 1
+
+    def _see_connection(self, key: Key, asked: Asked) -> None:
+        """Judge the connection of the request behind a case."""
+        kept, before = behaviour_of(key[1]).keeps, self.asked[key][-1].connection
+        wrong = asked.begins if kept else asked.connection == before
+        words = ("one that is open", "a new one") if kept else ("another one", "the closed one")
+        self.wrong[key] += [Difference("connection", None, *words)] if wrong else []
+        self.reported[key] |= {"connection"}
+
+    def left(self, door: str, case: str) -> None:
+        """The client closed its connection."""
+        self._left[door, case].set()
+
+    def listed(self, door: str = "") -> list[dict[str, Any]]:
+        """Return the cases of a door, or all: what an adapter has to ask."""
+        return [
+            {
+                "door": name,
+                "case": id_,
+                "comment": case.comment,
+                "base": f"/{name}/{id_}",
+                "path": found.path,
+                "request": {**case.request, "model": f"{name}/{id_}"},
+                "leave": behaviour_of(id_).held_open,
+            }
+            for (name, id_), (found, case) in self.cases.items()
+            if door in {"", name}
+        ]
+
+    def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
+        """Keep what a client accumulated, and return the verdict and the findings."""
+        if "given_up" in report:
+            self.given_up[door, case] = str(report["given_up"])
+            return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
+        self.wrong[door, case] = list(self._differences((door, case), report))
+        all_over = self.asked.keys() <= self.wrong.keys() | self.given_up.keys()
+        if behaviour_of(case).keeps is not None and (door, case) in self.asked and all_over:
+            self._kept = door, case
+        self.reported[door, case] = reported_fields(report)
+        found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
+        vector = self.cases[door, case][1]
+        return {
+            "verdict": max((_verdict(finding).value for finding in found), default=Verdict.PASS.value),
+            "findings": [{"sentence": finding.sentence, **finding.difference._asdict()} for finding in found],
+            "record": whole(vector.record) if found and vector.id != "long" else None,
+        }
+
+    def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
+        """Yield the differences between a client's report and behaviour and the right ones."""
+        _, case = self.cases[key]
+        behaviour, record = behaviour_of(case.id), whole(case.record)
+        if behaviour.held_open:
+            if not self._left[key].wait(_LEAVES_WITHIN_S):
+                yield Difference("connection", None, "closed", "open")
+            return
+        if behaviour.status != 200:
+            times = [asked.time for asked in self.asked[key]]
+            if len(times) > 1 and times[1] - times[0] < AFTER_S:
+                yield Difference("wait", None, f"{AFTER_S} s", f"{times[1] - times[0]:.3f} s")
+        may_tell = case.result == "invalid" or behaviour.may_tell
+        if not (may_tell and not finished(record, report)):
+            yield from differences(record, report)
+
+    def _finding(self, key: Key, difference: Difference) -> Finding:
+        """Return a difference with the sentence that it breaks: of the first case where the client fails in
+        that field, this one or one that it is made from.
+        """
+        sentence, (door, id_) = "", key
+        while id_:
+            case = self.cases[door, id_][1]
+            if any(other.field == difference.field for other in self.wrong.get((door, id_), ())):
+                sentence = case.sentence
+            id_ = case.follows
+        if sentence in _OF_TEXT:
+            sentence = _OF_FIELD.get(difference.field, sentence)
+        return Finding(key, sentence, difference)
+
+    def findings(self) -> list[Finding]:
+        """Return all that the client did wrong, in the order of the cases."""
+        return [
+            self._finding(key, difference) for key in self.cases for difference in self.wrong.get(key, ())
+        ]
+
+    def judgements(self) -> list[Judgement]:
+        """Return a verdict for each sentence at each door."""
+        found: dict[Key, list[Finding]] = defaultdict(list)
+        for finding in self.findings():
+            found[finding.sentence, finding.case[0]].append(finding)
+        tried: dict[Key, list[Key]] = defaultdict(list)
+        for key, (_, case) in self.cases.items():
+            if key in self.wrong or key in self.given_up:
+                tried[case.sentence, key[0]].append(key)
+        doors = dict.fromkeys(door for door, _ in self.cases)
+        return [
+            self._judgement(name, door, found[name, door], tried[name, door])
+            for name in sentences()
+            for door in doors
+            if (name, door) in tried or (name, door) in found
+        ]
+
+    def _judgement(self, name: str, door: str, found: list[Finding], tried: list[Key]) -> Judgement:
+        row, about = _requirement(name), sentences()[name].about
+        given_up = [f"{key[1]} was given up {self.given_up[key]}" for key in tried if key in self.given_up]
+        reports = [self.reported[key] for key in tried if key in self.reported]
+        witnesses = [fields for fields in reports if not about or fields.intersection(about)]
+        streams = {finding.case: self._stream(finding.case) for finding in found}
+        violations = tuple(_observed(finding, streams[finding.case]) for finding in found)
+        if violations:
+            verdict, message = VIOLATED[row.level], violations[0].message
+        elif witnesses:
+            verdict, message = Verdict.PASS, ""
+        elif given_up:
+            verdict, message = Verdict.INCONCLUSIVE, "; ".join(given_up)
+        else:
+            verdict, message = Verdict.UNSUPPORTED, f"the client reports no {' and no '.join(about)}"
+        return Judgement(
+            row,
+            door,
+            verdict,
+            witnesses=len(witnesses),
+            reason=message,
+            violations=violations,
+            run=Run(tuple(streams.values())),
+        )
+
+    def _stream(self, key: Key) -> Stream:
+        """Return a case as a report shows it. Reading all of a stream of 100,000 events would take 20 s."""
+        door, case = self.cases[key]
+        furthest = max(difference.position or 0 for difference in self.wrong[key])
+        hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
+        exchange = case.exchange(door)
+        served = replace(
+            exchange,
+            request=replace(exchange.request, path=f"/{'/'.join(key)}{door.path}"),
+            reads=exchange.reads[: _SHOWN_READS + furthest * _READS_OF_A_CHARACTER],
+        )
+        return load_dialects()[door.dialect].read(served, delivery_hint=hint)
+
+    @property
+    def remarks(self) -> tuple[str, ...]:
+        """Return remarks that a reader needs beside the verdicts."""
+        requests = sum(map(len, self.asked.values()))
+        connections = len({asked.connection for several in self.asked.values() for asked in several})
+        reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
+        remarks = [reported, f"{requests} requests came on {connections} connections"]
+        if any(differences and case == "long" for (_, case), differences in self.wrong.items()):
+            remarks.append(
+                f"of the case long the report shows {_SHOWN_READS:,} reads, or as far as it differs"
+            )
+        return tuple(remarks)
+
+    def document(self) -> dict[str, Any]:
+        """Return the report as one JSON value."""
+        judgements = self.judgements()
+        return document(self.subject, judgements, exit_status(judgement.verdict for judgement in judgements))
+
+    @property
+    def subject(self) -> Subject:
+        dialects = dict.fromkeys(self.cases[key][0].dialect for key in self.wrong)
+        again = f"tokenwire torture --client {shlex.quote(self.client)}"
+        return Subject(captures=(self.client,), dialects=tuple(dialects), remarks=self.remarks, again=again)
+
+
+def _verdict(finding: Finding) -> Verdict:
+    return VIOLATED[sentences()[finding.sentence].level]
+
+
+def _requirement(name: str) -> Requirement:
+    """Return a sentence for clients as a row, so that all forms of a report can show it."""
+    sentence = sentences()[name]
+    return Requirement(
+        name, "clients", Level(sentence.level), sentence.sentence, "clients", "blackbox", "script", 1
+    )
+
+
+def _observed(finding: Finding, stream: Stream) -> Observation:
+    """Return a finding as a report shows it, at the bytes that bring what the client holds otherwise."""
+    field, index, expected, actual = finding.difference
+    words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"
+    if field == "error":
+        words = "an error on a valid stream" if expected is None else "no error, or another one"
+    place = _place(finding.difference, stream)
+    return expect(place, expected, actual, f"{finding.case[1]}: {words}", holds=False)
+
+
+def _place(difference: Difference, stream: Stream) -> Place:
+    choice = next((choice for choice in stream.choices if choice.index == difference.choice), None)
+    if choice is None:
+        return end_place(stream)
+    if difference.field in {"text", "output_ids"}:
+        return bringing(choice, difference.field, difference.position)
+    return choice.last_at(difference.field)

@@ -1,0 +1,1 @@
+"""The commands `tokenwire watch` and `tokenwire inspect`."""

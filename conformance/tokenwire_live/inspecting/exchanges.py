@@ -1,0 +1,193 @@
+"""Requests sent by hand: those under way and the last answers, in bounded memory."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from tokenwire.asking.run import Reached
+from tokenwire.asking.tap import Tap
+from tokenwire.dialects.control import load_controls
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.processes import Helper
+from tokenwire.usage_error import UsageError
+from tokenwire.wire import strict_json
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, as_started
+from tokenwire.wire.json_pointer import find, put
+from tokenwire_live.inspecting.bench import TARGET, Answer, Bench, Question
+
+SCENARIO = "by-hand"
+_MOST_ROWS = 200
+_MOST_BYTES = 64 << 20
+"""Of all answers that are kept; the oldest are forgotten first."""
+_MOST_WAITING = 1000
+"""Requests that are under way or wait for their turn."""
+
+
+@dataclass
+class Asked:
+    """A request that was sent from the page."""
+
+    number: int
+    to: str
+    dialect: Dialect
+    request: HttpRequest
+    tap: Tap = field(default_factory=Tap)
+    ended: Exchange | None = None
+    refused: str = ""
+    """Why it could not be sent."""
+    counts: Mapping[str, Any] | None = None
+    """The bench's verdict on the whole answer."""
+    task: asyncio.Task[None] | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{SCENARIO}/{self.number}"
+
+    @property
+    def exchange(self) -> Exchange:
+        """Return the exchange as far as it has arrived."""
+        known = self.ended or self.tap.so_far()
+        if known is None:
+            waiting = self.refused or "it waits for its turn"
+            return Exchange(self.name, self.request, SCENARIO, None, (), (), Ending.CANCELLED, waiting)
+        return known if self.ended else replace(known, ending=Ending.CANCELLED, detail="under way")
+
+    @property
+    def answer(self) -> Answer:
+        return Answer(self.exchange, self.dialect.name, not (self.ended or self.refused), self.to)
+
+    def row(self) -> dict[str, Any]:
+        """Make the row of the page's table."""
+        known = self.ended or self.tap.so_far()
+        reads = known.reads if known is not None else ()
+        state = self.refused or (
+            self.ended.ending.value if self.ended else "under way" if known else "waiting"
+        )
+        return {
+            "number": self.number,
+            "to": self.to,
+            "path": self.request.path,
+            "state": state,
+            "open": not (self.ended or self.refused),
+            "status": known.status if known else None,
+            "bytes": len(self.tap.body),
+            "first": reads[0].time if reads else None,
+            "seconds": self.ended.duration if self.ended else None,
+            **(self.counts or {}),
+        }
+
+
+class Exchanges:
+    """Sends what the page asks for, and remembers the answers. Used within one event loop."""
+
+    def __init__(self, targets: Mapping[str, Reached], bench: Bench) -> None:
+        self.targets = targets
+        self._helper = Helper(bench)
+        self.known: dict[int, Asked] = {}
+        self._count = 0
+        self._judging = asyncio.Event()
+        self._background = asyncio.create_task(self._judge_the_rest())
+
+    @property
+    def dialects(self) -> Mapping[str, Dialect]:
+        return {dialect.name: dialect for dialect in self.targets[TARGET].found.asked}
+
+    def send(self, dialect: str, body: str, to: str = TARGET) -> int:
+        """Send a request; its number. Raises UsageError."""
+        if dialect not in self.dialects or to not in self.targets:
+            raise UsageError(f"there is no {dialect} at {to}")
+        if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
+            raise UsageError(f"{_MOST_WAITING} requests wait already; let some of them end")
+        endpoint = self.dialects[dialect].endpoint
+        try:  # JSON is sent as the suite writes it, whatever else as it is
+            sent = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
+            request = HttpRequest(endpoint.methods[0], endpoint.path, sent)
+        except ValueError:
+            request = HttpRequest(endpoint.methods[0], endpoint.path, None, body.encode(errors="replace"))
+        self._count += 1
+        asked = Asked(self._count, to, self.dialects[dialect], request)
+        self.known[asked.number] = asked
+        asked.task = asyncio.create_task(self._ask(asked))
+        self._forget()
+        return asked.number
+
+    def _addressed(self, body: Any, dialect: Dialect, to: str) -> Any:
+        """Another server may call the model by another name."""
+        ours, theirs = (self.targets[name].found.model for name in (TARGET, to))
+        if dialect.request.model is not None and find(body, dialect.request.model) == ours:
+            put(body, dialect.request.model, theirs)
+        return body
+
+    async def _ask(self, asked: Asked) -> None:
+        try:
+            sender = self.targets[asked.to].once
+            asked.ended = await sender.send(asked.name, SCENARIO, asked.request, tap=asked.tap)
+        except ValueError as error:
+            asked.refused = f"it cannot be sent: {error}"
+        self._judging.set()
+
+    def stop(self, number: int) -> None:
+        """Hang up."""
+        asked = self.known[number]
+        if asked.ended is None:
+            asked.tap.hang_up(reset=False)
+
+    async def abort(self, number: int) -> str:
+        """Abort a request by its id; what came of it, in words."""
+        asked = self.known[number]
+        request_id = asked.dialect.read_asked(asked.request).request_id
+        control = load_controls().get(asked.dialect.family)
+        if request_id is None:
+            return "it has no id: give its request one in the form, and send it again"
+        named = f"{asked.dialect.policy.request_id_prefix}{request_id}"
+        request = control.abort_request(named, asked.dialect.endpoint.path) if control else None
+        if request is None:
+            return f"{asked.dialect.name} has no abort by id"
+        label = f"{asked.name}-abort-{as_started(time.time())}"
+        answer = await self.targets[asked.to].once.send(label, SCENARIO, request, aside=True)
+        return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
+
+    async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
+        """Make the page's view of an answer, and of another one beside it if it is known."""
+        other = self.known[beside].answer if beside in self.known else None
+        return await self._judged(Question(self.known[number].answer, number, other))
+
+    async def _judged(self, question: Question) -> dict[str, Any]:
+        try:
+            judged: dict[str, Any] = await asyncio.wrap_future(self._helper.submit(question))
+        except BrokenProcessPool:
+            return {"html": "<p>the process that judges died of this answer</p>", "playback": None}
+        return judged
+
+    async def _judge_the_rest(self) -> None:
+        """Judge what has ended, the newest first: the page shows how many sentences each violates."""
+        while True:
+            await self._judging.wait()
+            left = [asked for asked in self.known.values() if asked.ended and asked.counts is None]
+            if not left:
+                self._judging.clear()
+                continue
+            left[-1].counts = await self._judged(Question(left[-1].answer))
+
+    def _forget(self) -> None:
+        """Forget the oldest answers beyond what is kept; none that is under way."""
+        ended = [asked for asked in self.known.values() if not asked.row()["open"]]
+        size = sum(len(asked.tap.body) for asked in ended)
+        for asked in ended[: max(0, len(self.known) - _MOST_ROWS)]:
+            size -= len(self.known.pop(asked.number).tap.body)
+        for asked in list(self.known.values()):
+            if size > _MOST_BYTES and asked.ended:
+                size -= len(self.known.pop(asked.number).tap.body)
+
+    async def close(self) -> None:
+        """Hang up on all that is under way."""
+        tasks = [self._background, *(asked.task for asked in self.known.values() if asked.task)]
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        self._helper.close()

@@ -1,0 +1,14 @@
+"""The page of a sentence: one click away from where it is violated."""
+
+from __future__ import annotations
+
+from tokenwire.explanation import explain
+from tokenwire.report.page import policy
+from tokenwire.report.templates import template
+from tokenwire_live.inspecting.server import HTML
+
+
+async def requirement_page(name: str) -> tuple[str, str]:
+    """Return its media type and its text. Raises UsageError."""
+    page = template("tokenwire_live.inspecting", "requirement.html.jinja")
+    return HTML, page.render(explained=explain(name), policy=policy(""))

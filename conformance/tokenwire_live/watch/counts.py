@@ -1,0 +1,94 @@
+"""Counts of the watcher, and the latest violations."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+
+from tokenwire_live.watch.judging import Opinion, Violation
+from tokenwire_live.watch.latency import Latencies
+
+_LATEST = 50
+_MOST_SERVED = 50
+"""Clients name models as they like; beyond, they are counted together."""
+_OTHERS = "(others)"
+
+
+@dataclass
+class Served:
+    """Counts of what was judged of one model at one dialect."""
+
+    judged: int = 0
+    conforming: int = 0
+    """No MUST or SHOULD was violated."""
+    violations: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """Violating exchanges, by requirement and level."""
+    latencies: Latencies = field(default_factory=Latencies)
+
+    def add(self, opinion: Opinion) -> None:
+        self.judged += 1
+        self.conforming += not opinion.violations
+        self.violations.update((violation.requirement, violation.level) for violation in opinion.violations)
+        if opinion.latencies is not None:
+            self.latencies.merge(opinion.latencies)
+
+
+@dataclass
+class Counts:
+    """Counts since the watcher began."""
+
+    connections: int = 0
+    open_connections: int = 0
+    exchanges: int = 0
+    """That ended, judged or not."""
+    total: Served = field(default_factory=Served)
+    served: dict[tuple[str, str], Served] = field(default_factory=dict)
+    """By dialect and model."""
+    asked: int = 0
+    """Requests other than GET."""
+    unsampled: int = 0
+    """Exchanges outside of the judged sample."""
+    not_spoken: int = 0
+    """Exchanges with endpoints that no dialect knows, such as `/health`."""
+    unreachable: int = 0
+    """Connections that the target refused."""
+    sent_bytes: int = 0
+    received_bytes: int = 0
+    recorded: int = 0
+    unrecorded: int = 0
+    """Violating exchanges that could not be written."""
+    gaps: Counter[str] = field(default_factory=Counter)
+    """Traffic that could not be judged, by reason."""
+    seen: dict[tuple[str, str], tuple[str, Opinion]] = field(default_factory=dict)
+    """Of each violated requirement and its level: when it was seen first, and the last exchange."""
+    crashed: Counter[str] = field(default_factory=Counter)
+    """Crashes of checks, by requirement."""
+    latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
+
+    def add(self, opinion: Opinion) -> None:
+        """Count an exchange by its opinion."""
+        self.exchanges += 1
+        if opinion.gap:
+            self.gaps[opinion.gap] += 1
+            return
+        if not opinion.judged:
+            self.not_spoken += 1
+            return
+        known = opinion.dialect, opinion.model
+        if known not in self.served and len(self.served) >= _MOST_SERVED:
+            known = opinion.dialect, _OTHERS
+        for served in (self.total, self.served.setdefault(known, Served())):
+            served.add(opinion)
+        self.recorded += bool(opinion.recorded)
+        self.unrecorded += bool(opinion.unrecorded)
+        for requirement in opinion.crashed:
+            self.crashed[requirement] += 1
+        for violation in opinion.violations:
+            key = violation.requirement, violation.level
+            self.seen[key] = self.seen.get(key, (opinion.started,))[0], opinion
+            self.latest.appendleft((opinion, violation))
+
+    def missed(self, reason: str, exchanges: int = 1) -> None:
+        """Count a gap of `exchanges` exchanges; 0 if none could be seen in it."""
+        self.exchanges += exchanges
+        self.gaps[reason] += exchanges or 1

@@ -1,0 +1,218 @@
+"""Supervises the judge's process, which may be slow or crash: the traffic never waits for it.
+
+It gets batches of the spool a few at a time. After a crash, the next process gets the unread batches again,
+without the exchanges that were reported. What no process judges is counted as a gap, with its reason.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from itertools import islice
+
+from tokenwire_live.watch.exchange_assembly import ENDED, TOO_SLOW
+from tokenwire_live.watch.judge_process import JudgePlan, read_opinion
+from tokenwire_live.watch.judging import Opinion
+from tokenwire_live.watch.spool import Spool
+
+TICK_S = 0.5
+"""How often batches are sent and reports are read. At a tenth of it, the judge reads memory that is still in
+the cache of the proxy's processor, which took a quarter of the throughput for large events.
+"""
+_LAST_TICK_S = 0.02
+_MOST_SENT = 256
+"""Batches that the process may have at once: their lines fit into a pipe, so that writing never blocks."""
+_MOST_REPORTED = 1000
+"""Positions that the next process is sent, for the same reason; a batch with more of them is lost."""
+_PIECE = 64 << 10
+_LONGEST_LINE = 16 << 20
+CRASHED = "judge-crashed"
+
+
+def judge_command(plan: JudgePlan) -> list[str]:
+    """Return the command line of the judge's process. It imports nothing from the working directory (-P): a
+    checkout may bring modules.
+    """
+    return [sys.executable, "-P", "-m", "tokenwire_live.watch.judge_process", json.dumps(asdict(plan))]
+
+
+class JudgeSupervisor:
+    """Sends batches to the judge's process, and restarts it when it crashes.
+
+    on_opinion: called with each opinion. on_missed: called with the reason of a gap and its exchanges.
+    patience_s: the process is killed after so long without output while it has a batch.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        spool: Spool,
+        on_opinion: Callable[[Opinion], None],
+        on_missed: Callable[[str, int], None],
+        *,
+        patience_s: float = 60.0,
+    ) -> None:
+        self._command = command
+        self._spool = spool
+        self._on_opinion = on_opinion
+        self._on_missed = on_missed
+        self._patience_s = patience_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._partial_line = b""
+        """The beginning of a line."""
+        self._last_output = 0.0
+        """The time of its last output, or of the first batch that it got while it had none."""
+        self._sent = 0
+        """Batches that the process has."""
+        self._judging: int | None = None
+        """The position of the exchange that is being judged."""
+        self._reported: set[int] = set()
+        """Positions that were reported since the last batch was read to its end."""
+        self.open = 0
+        """Exchanges that were open then."""
+        self._start()  # early: it takes a second or two to load
+        self._work = asyncio.create_task(self._follow())
+
+    async def _follow(self) -> None:
+        while True:
+            await asyncio.sleep(TICK_S)
+            self.step()
+
+    async def close(self, patience_s: float) -> None:
+        """Have what was appended judged within `patience_s`, then end the process."""
+        self._work.cancel()
+        await asyncio.gather(self._work, return_exceptions=True)
+        deadline = time.monotonic() + patience_s
+        self.step()
+        while time.monotonic() < deadline and (self._spool.batches or self.open):
+            # At the end of its input, the process reports the exchanges that are still open.
+            if self._process is not None and self._sent == len(self._spool.batches):
+                assert self._process.stdin is not None
+                self._process.stdin.close()
+            await asyncio.sleep(_LAST_TICK_S)
+            self.step()
+        self._abandon(ENDED, all_batches=True)
+
+    def step(self) -> None:
+        """Read the output of the process, restart it if it ended, send what was appended. Never blocks."""
+        self._spool.publish()
+        if self._process is not None:
+            self._read_output()
+        if self._spool.batches and self._process is None:
+            self._start()
+        self._send_batches()
+        if self._sent and time.monotonic() - self._last_output > self._patience_s:
+            self._abandon(TOO_SLOW)
+
+    def _start(self) -> None:
+        try:
+            self._process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+                pass_fds=(self._spool.fd,),
+            )
+        except OSError:
+            self._abandon(CRASHED)
+        else:
+            assert self._process.stdout is not None
+            os.set_blocking(self._process.stdout.fileno(), False)
+
+    def _send_batches(self) -> None:
+        if self._process is None:
+            return
+        assert self._process.stdin is not None
+        if not self._sent:
+            self._last_output = time.monotonic()
+        for batch in islice(self._spool.batches, self._sent, _MOST_SENT):
+            reported = [] if self._sent else sorted(self._reported)
+            line = json.dumps([batch.start, batch.end, batch.position, reported]).encode() + b"\n"
+            with contextlib.suppress(BrokenPipeError):  # its output ends too
+                self._process.stdin.write(line)
+            self._sent += 1
+
+    def _read_output(self) -> None:
+        """Read the output of the process."""
+        assert self._process is not None
+        assert self._process.stdout is not None
+        try:
+            while (chunk := self._process.stdout.read(_PIECE)) is not None:
+                if not chunk:
+                    self._abandon(CRASHED)
+                    return
+                self._last_output = time.monotonic()
+                *lines, self._partial_line = (self._partial_line + chunk).split(b"\n")
+                for line in lines:
+                    self._read_line(line)
+                if len(self._partial_line) > _LONGEST_LINE:
+                    self._abandon(CRASHED)
+                    return
+        except (ValueError, TypeError, KeyError, IndexError):
+            self._abandon(CRASHED)
+
+    def _read_line(self, line: bytes) -> None:
+        """Raises ValueError, TypeError, KeyError or IndexError for a line that no judge writes."""
+        match json.loads(line):
+            case ["judging", int(position)]:
+                self._judging = position
+            case ["judged", int(position), fields]:
+                opinion = read_opinion(fields)
+                self._judging = None
+                self._reported.add(position)
+                self._on_opinion(opinion)
+            case ["missed", int(position), str(reason), bool(exchange)]:
+                self._reported.add(position)
+                self._on_missed(reason, int(exchange))
+            case ["read", int(exchanges)]:
+                self._spool.release()
+                self._sent -= 1
+                self._reported.clear()
+                self.open = exchanges
+            case _:
+                raise ValueError(f"the judge wrote {line[:100]!r}")
+
+    def _abandon(self, reason: str, *, all_batches: bool = False) -> None:
+        """Kill the process: the exchanges that it had read are lost, and the one being judged or its batch.
+
+        all_batches: everything that was appended is lost.
+        """
+        self._end_process()
+        batches = self._spool.batches
+        begin = batches[0].position if batches else sys.maxsize
+        # What was open before the oldest unread batch is lost with the process, unless it was reported since.
+        lost = self.open - sum(position < begin for position in self._reported)
+        if self._judging is not None and not all_batches and len(self._reported) < _MOST_REPORTED:
+            # Only the exchange that was being judged is lost: the next process reads its batch without it.
+            lost += self._judging >= begin
+            self._reported = {position for position in (*self._reported, self._judging) if position >= begin}
+        else:
+            # Which exchange ended the process is unknown: its batch is lost, or the next one ends, too.
+            while batches:
+                lost += self._spool.release().requests
+                if not all_batches:
+                    break
+            lost -= sum(position >= begin for position in self._reported)
+            self._reported.clear()
+        self._judging, self.open = None, 0
+        if lost > 0:
+            self._on_missed(reason, lost)
+
+    def _end_process(self) -> None:
+        process, self._process = self._process, None
+        self._sent, self._partial_line = 0, b""
+        if process is None:
+            return
+        process.kill()
+        for pipe in (process.stdin, process.stdout):
+            assert pipe is not None
+            pipe.close()
+        process.wait()

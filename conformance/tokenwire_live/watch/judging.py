@@ -1,0 +1,162 @@
+"""Judges one exchange by the requirements that a single answer can violate."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+
+from tokenwire.checks.check import CHECKS
+from tokenwire.dialects.dialect import Dialect
+from tokenwire.dialects.recognition import dialects_at, recognise
+from tokenwire.judging.judge import judge
+from tokenwire.judging.run import Run
+from tokenwire.judging.verdict import Verdict
+from tokenwire.profile import selected
+from tokenwire.report.excerpt import excerpt_at
+from tokenwire.report.wording import clause
+from tokenwire.requirement import Level, Requirement, load_requirements
+from tokenwire.target.advertised import Advertised, advertised_by, information_path
+from tokenwire.wire.exchange import Exchange
+from tokenwire_live.watch.latency import Latencies, latencies
+
+_NEEDS: Mapping[str, str] = {
+    "across-responses": "several answers",
+    "across-targets": "the worker behind a gateway",
+    "arrival": "several answers",
+    "refusal": "several answers",
+    "script": "a model whose answers are known",
+    "side-effect": "control calls",
+    "tokenizer": "a tokenizer",
+}
+"""Needs of an oracle that a watcher does not have, unless its check sees one answer."""
+_NEEDED_ALWAYS = frozenset(_NEEDS) - {"across-responses", "refusal"}
+_LONGEST_MODEL = 100
+_AS_IT_IS = frozenset({"", "identity"})
+
+
+@dataclass(frozen=True)
+class Violation:
+    """A requirement that one exchange violates, and the first place where it does."""
+
+    requirement: str
+    level: str
+    message: str
+    event: int | None = None
+    pointer: str = ""
+    excerpt: str = ""
+
+
+@dataclass(frozen=True)
+class Opinion:
+    """The judgement of one exchange."""
+
+    judged: bool = False
+    gap: str = ""
+    """Why it could not be judged; empty if it was, or if no dialect knows the endpoint."""
+    violations: tuple[Violation, ...] = ()
+    crashed: tuple[str, ...] = ()
+    """Requirements whose checks crashed."""
+    dialect: str = ""
+    recorded: str = ""
+    """The path of its capture, if it was written."""
+    unrecorded: str = ""
+    """Why it was not written, if it should have been."""
+    exchange: str = ""
+    """The name of the exchange."""
+    started: str = ""
+    method: str = ""
+    path: str = ""
+    """Of the request, without credentials."""
+    model: str = ""
+    """As the request names it, or the server."""
+    latencies: Latencies | None = None
+    """Of a stream."""
+
+
+def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
+    """The requirements that one answer alone can violate, of these profiles or of all."""
+    rows = selected(profiles) if profiles else load_requirements().values()
+    return [row for row in rows or () if not row.excluded and not _need(row)]
+
+
+def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
+    """The requirements of these profiles, or of all, that a watcher cannot judge, by what it lacks."""
+    rows = selected(profiles) if profiles else load_requirements().values()
+    lacking: dict[str, list[str]] = {}
+    for row in rows or ():
+        if not row.excluded and (need := _need(row)):
+            lacking.setdefault(need, []).append(row.id)
+    return lacking
+
+
+def _need(row: Requirement) -> str:
+    """Describe what judging a requirement needs beside one answer; empty for nothing."""
+    check = CHECKS.get(row.id)
+    sees = check is not None and check.seen_in_one_answer
+    return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")
+
+
+@dataclass
+class Bench:
+    """Judges exchanges one by one; remembers only what the target advertises."""
+
+    requirements: list[Requirement] = field(default_factory=single_answer_requirements)
+    _information: dict[str, Exchange] = field(default_factory=dict)
+    """The last answer of each information endpoint."""
+    _advertised: Advertised = field(default_factory=Advertised)
+    _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
+    """Of dialects that share an endpoint, the one whose mark was seen."""
+
+    def judge(self, exchange: Exchange) -> Opinion:
+        """Judge an exchange. Raises nothing for what a target wrote."""
+        information = information_path(exchange.request)
+        if information is not None:
+            if exchange.status == 200:
+                self._information[information] = exchange
+                self._advertised = advertised_by(self._information.values())
+            return Opinion()
+        dialect = self._dialect(exchange)
+        if dialect is None:
+            return Opinion()
+        encoding = (exchange.header("content-encoding") or "").strip().lower()
+        # A client may ask for compressed answers, which the suite never does.
+        if encoding not in _AS_IT_IS:
+            return Opinion(gap="compressed", dialect=dialect.name)
+        advertised = self._advertised
+        stream = dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
+        run = Run((stream,), self._advertised)
+        violations, crashed = [], []
+        for judgement in judge([run], self.requirements):
+            if judgement.verdict is Verdict.HARNESS_ERROR:
+                crashed.append(judgement.requirement.id)
+            elif judgement.verdict in {Verdict.FAIL, Verdict.WARN}:
+                first = judgement.violations[0]
+                violations.append(
+                    Violation(
+                        judgement.requirement.id,
+                        (Level.MUST if judgement.verdict is Verdict.FAIL else Level.SHOULD).value,
+                        clause(first),
+                        first.place.event,
+                        first.place.pointer,
+                        excerpt_at(run.streams[0].load(), first.place, first.actual).text,
+                    )
+                )
+        return Opinion(
+            judged=True,
+            violations=tuple(violations),
+            crashed=tuple(crashed),
+            dialect=dialect.name,
+            model=(stream.asked.model or self._advertised.model)[:_LONGEST_MODEL],
+            latencies=latencies(stream),
+        )
+
+    def _dialect(self, exchange: Exchange) -> Dialect | None:
+        candidates = dialects_at(exchange.request)
+        if not candidates:
+            return None
+        recognised = recognise(candidates, [exchange])
+        if recognised.by_mark and recognised.dialect is not None:
+            self._marked[candidates] = recognised.dialect
+            return recognised.dialect
+        # An answer without a mark, such as an error, is read as those before it at its endpoint.
+        return self._marked.get(candidates, recognised.dialect)

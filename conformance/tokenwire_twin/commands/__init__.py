@@ -1,0 +1,1 @@
+"""The commands `tokenwire compare` and `tokenwire twin`."""

@@ -1,0 +1,144 @@
+"""`tokenwire twin`: whether two deployments serve one model. `check --twin` asks it as well."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+
+from tokenwire.ask import Budget
+from tokenwire.asking.planning import planned
+from tokenwire.asking.politeness import Purse
+from tokenwire.asking.run import Plan
+from tokenwire.commands.command import command, empty_folder, writable
+from tokenwire.disk import write_whole
+from tokenwire.report.console import make_console
+from tokenwire.report.document import as_json
+from tokenwire.settings import Settings
+from tokenwire_twin.commands.compare import is_configured
+from tokenwire_twin.twin import TwinReport, TwinTally, twin_report, twins_as_json
+from tokenwire_twin.twin_asking import ask_twins
+from tokenwire_twin.twin_forms import print_twins, twin_page
+from tokenwire_twin.twin_tally import merged_twins, write_twins
+
+_TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
+"""That both deployments score for `tokenwire check --twin`."""
+
+
+def twin_plans(
+    settings: Settings,
+    urls: tuple[str, str],
+    is_configured: Callable[[str], bool],
+    record: Path | None = None,
+    purse: Purse | None = None,
+) -> tuple[Plan, Plan]:
+    """Plan how two deployments are asked. Headers of a file go only to the server that it names. Raises
+    UsageError.
+
+    `purse`: what is left of the limits, for both together; a full one without.
+    """
+
+    def plan(url: str, side: str) -> Plan:
+        headers = settings.file_headers if is_configured(url) else ()
+        return replace(
+            planned(replace(settings, target=url, file_headers=headers)),
+            record=record / side if record is not None else None,
+            on_loss=lambda words: typer.echo(words, err=True),
+        )
+
+    first, other = plan(urls[0], "a"), plan(urls[1], "b")
+    purse = purse or first.purse
+    return replace(first, purse=purse), replace(other, purse=purse)
+
+
+@dataclass(frozen=True)
+class _BesideTwin:
+    """A comparison as a part of the report of `tokenwire check`."""
+
+    report: TwinReport
+
+    @property
+    def exit_status(self) -> int:
+        return self.report.exit_status
+
+    def as_json(self) -> dict[str, Any]:
+        return twins_as_json(self.report)
+
+    def print_to(self, console: Console) -> None:
+        print_twins(console, self.report)
+
+
+def compared_with_twin(settings: Settings, purse: Purse) -> _BesideTwin:
+    """Compare the target with its twin, for `tokenwire check --twin`. Raises UsageError."""
+    urls = settings.target, settings.twin
+    plans = twin_plans(settings, urls, lambda url: url == settings.target, purse=purse)
+    return _BesideTwin(twin_report(asyncio.run(ask_twins(plans, _TOKENS[settings.budget]))))
+
+
+def merge(tallies: Sequence[Path], settings: Settings) -> int:
+    """Merge tallies of twins, for `tokenwire merge`; return the exit status. Raises UsageError, OSError."""
+    return _show(merged_twins(tallies), settings)
+
+
+def _show(tally: TwinTally, settings: Settings) -> int:
+    """Print a comparison, write it where the options say, and return the exit status. Raises UsageError."""
+    report = twin_report(tally)
+    if settings.json is not None:
+        write_whole(settings.json, as_json(twins_as_json(report)))
+    if settings.html is not None:
+        write_whole(settings.html, twin_page(report))
+    if settings.tally is not None:
+        write_twins(tally, settings.tally)
+    print_twins(make_console(), report)
+    return report.exit_status
+
+
+def _twin(
+    context: typer.Context,
+    settings: Settings,
+    *,
+    first: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
+    other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other.")],
+    tokens: Annotated[
+        int, typer.Option("--tokens", metavar="N", min=1, max=10**9, help="Tokens that both sides score.")
+    ] = 3000,
+    part: Annotated[
+        int,
+        typer.Option(
+            "--part",
+            metavar="N",
+            min=0,
+            max=10**9,
+            help="Other texts than all other parts: they can be merged.",
+        ),
+    ] = 0,
+) -> None:
+    """Tell whether two deployments serve one model: before and after an upgrade, one GPU and several, two
+    precisions.
+
+    Both get the same requests, and give logprobs to the ids that either wrote. How far these lie apart is
+    held against what each side differs by from itself. --header goes to both, headers of a file of settings
+    only to the target that the file names.
+
+    Exit status: 0 the same, perhaps up to noise; 1 another model; 2 wrong command line, or a server that
+    cannot be asked; 4 undecided.
+    """
+    for name in ("json", "html", "tally"):
+        if (file := getattr(settings, name)) is not None:
+            writable(file, f"--{name}")
+    record = empty_folder(settings.record, "--record") if settings.record is not None else None
+    plans = twin_plans(settings, (first, other), lambda url: is_configured(context, url), record)
+    raise typer.Exit(_show(asyncio.run(ask_twins(plans, tokens, part)), settings))
+
+
+app = command(
+    _twin,
+    "tokenwire twin --a http://127.0.0.1:30000 --b http://127.0.0.1:30001",
+    "tokenwire twin --a http://old:30000 --b http://new:30000 --tokens 30000 --html twin.html",
+    "tokenwire twin --a http://old-7:30000 --b http://new-7:30000 --part 7 --tally 7.tally.gz",
+)

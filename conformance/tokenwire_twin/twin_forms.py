@@ -1,0 +1,143 @@
+"""A comparison of twins for a reader: in words, as lines of a terminal, as a page."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from textwrap import fill
+
+from rich.console import Console
+from rich.text import Text
+
+from tokenwire.report.templates import template
+from tokenwire.report.wording import cut
+from tokenwire_twin.difference_report import LABELS
+from tokenwire_twin.twin import Interval, Noise, Outcome, TwinReport, TwinSide
+
+_STYLES = {Outcome.OTHER: "bold red", Outcome.UNDECIDED: "bold yellow"}
+_BARS = " ▁▂▃▄▅▆▇█"
+_ROWS = ("A by itself", "B by itself", "A against B")
+_LEFT = 15
+_PER_BIN = 3
+_LINE = 80
+_SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
+"""Beneath the bins of a plot, under every second one."""
+
+
+def _nats(number: float) -> str:
+    """Return a number of nats, as exact as a reader needs it."""
+    return "0" if not number else f"{number:.3g}"
+
+
+def _between(interval: Interval) -> str:
+    return f"{_nats(interval.mean)} [{_nats(interval.low)}, {_nats(interval.high)}]"
+
+
+def _share(part: int, whole: int) -> str:
+    return f"{part:,} of {whole:,} ({100 * part / whole:.1f} %)" if whole else "none"
+
+
+def _noise(noise: Noise) -> str:
+    seen = f"{_nats(noise.repeated)} over {noise.tokens:,} tokens" if noise.tokens else "was not measured"
+    if noise.size == noise.step > 0:
+        return f"{seen}; its numbers come in steps of {_nats(noise.step)}, which count instead"
+    return seen
+
+
+def _seeds(report: TwinReport) -> str:
+    same, compared = report.seeds
+    keep = [label for label, side in zip(LABELS, report.sides, strict=True) if side.keeps_seeds]
+    if all(side.keeps_seeds is None for side in report.sides):
+        return "cannot be sent"
+    kept = {0: "no side keeps them", 1: f"only {''.join(keep)} keeps them"}.get(len(keep), "both keep them")
+    return f"{kept}; {same} of {compared} samples have the same ids"
+
+
+def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
+    """Yield the findings of the comparison: the name and the words of each line."""
+    yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
+    for label, noise in zip(LABELS, report.noise, strict=True):
+        yield f"{label} by itself", _noise(noise)
+    yield "divergence", f"{_between(report.divergence)} nats a token"
+    others = report.tokens - report.agreed
+    ties = f"; near ties explain {report.near_ties:,} of the others" if others else ""
+    yield "likeliest id", f"the same for {_share(report.agreed, report.tokens)}{ties}"
+    yield "seeds", _seeds(report)
+    yield "answers", f"{_share(report.same_answers, report.compared_answers)} are the same"
+    for difference in report.besides:
+        named = " ".join(filter(None, (difference.kind, difference.subject)))
+        yield "besides", f"{named}: {difference.message} (in {difference.exchange})"
+
+
+def headline(report: TwinReport) -> str:
+    """Return the outcome in a sentence."""
+    if not report.tokens:
+        return "undecided: the sides tell no logprobs of the same ids"
+    seen = f"{report.tokens:,} tokens"
+    match report.outcome:
+        case Outcome.UNDECIDED:
+            return f"undecided after {seen}: ask for more, --tokens {4 * report.tokens}"
+        case Outcome.SAME:
+            return f"the same: {seen} to the last digit"
+        case Outcome.OTHER:
+            return f"another model: decided within {report.told_within:,} of {seen}"
+    return f"the same up to noise: decided within {report.told_within:,} of {seen}"
+
+
+def describe(side: TwinSide) -> str:
+    """Return a side in a line."""
+    return f"{side.url}  {side.model}, asked as {side.dialect}"
+
+
+def _line(name: str, words: str) -> str:
+    """Return a fact on the terminal, folded between words."""
+    return fill(f"{name:{_LEFT}}{words}", _LINE, subsequent_indent=" " * _LEFT, break_long_words=False)
+
+
+def _drawn(counts: Sequence[int]) -> str:
+    """Return a histogram in a line; any token shows."""
+    most = max(counts, default=0)
+    heights = [-(-count * (len(_BARS) - 1) // most) if most else 0 for count in counts]
+    return "".join(_BARS[height] * (_PER_BIN - 1) + " " for height in heights)
+
+
+def _mark(report: TwinReport) -> int:
+    """Return the bin whose beginning is nearest to the limit."""
+    return sum(report.limit * 10**0.25 > edge for edge in report.edges)
+
+
+def plot_lines(report: TwinReport) -> Iterator[str]:
+    """Yield the plot of a terminal: how far apart, of the sides and of each by itself."""
+    for name, counts in zip(_ROWS, report.histograms, strict=True):
+        yield f"{name:{_LEFT}}{_drawn(counts)}".rstrip()
+    yield "as far as noise brings them |".rjust(_LEFT + _PER_BIN * _mark(report))
+    scale = "".join(f"{word:{2 * _PER_BIN}}" for word in _SCALE)
+    yield f"{'nats apart':{_LEFT}}{scale}".rstrip()
+
+
+def print_twins(console: Console, report: TwinReport) -> None:
+    """Print a comparison, at most 80 columns wide but for URLs."""
+    for label, side in zip(LABELS, report.sides, strict=True):
+        console.print(Text(f"{label}  {describe(side)}"), soft_wrap=True)
+    console.print()
+    if report.tokens:
+        for line in plot_lines(report):
+            console.print(Text(line), soft_wrap=True)
+        console.print()
+    for name, words in facts(report):
+        console.print(Text(_line(name, cut(words, 4 * _LINE))), soft_wrap=True)
+    console.print()
+    console.print(Text(headline(report), _STYLES.get(report.outcome, "bold green")), soft_wrap=True)
+
+
+def twin_page(report: TwinReport) -> str:
+    """Return the comparison as one page: one file, no script, no network."""
+    return template("tokenwire_twin", "twin.html.jinja").render(
+        report=report,
+        headline=headline(report),
+        sides=[*zip(LABELS, map(describe, report.sides), strict=True)],
+        facts=list(facts(report)),
+        rows=[*zip(_ROWS, report.histograms, strict=True)],
+        edges=[*map(_nats, report.edges)],
+        limit=_mark(report),
+        scale=_SCALE,
+    )

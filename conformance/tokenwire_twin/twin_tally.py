@@ -1,0 +1,51 @@
+"""Files of twins: what a comparison counted, for `tokenwire merge`.
+
+They are gzipped JSON Lines: a head, and a line for each text.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from tokenwire import __version__
+from tokenwire.report.tally_file import values_of, write_lines
+from tokenwire.typed_table import typed
+from tokenwire.usage_error import UsageError
+from tokenwire_twin.twin import TwinTally, merged
+
+_KIND = "twins"
+"""As in `commands.toml`, by which `tokenwire merge` finds this tool."""
+
+
+def write_twins(tally: TwinTally, path: Path) -> None:
+    """Write a tally: the same bytes for the same comparison. Raises OSError."""
+    fields = asdict(tally)
+    texts = fields.pop("texts")
+    fields["besides"] = [{**seen, "one": None, "other": None} for seen in fields["besides"]]
+    head = {"kind": _KIND, "tokenwire": __version__, "texts": len(texts), "tally": fields}
+    write_lines((head, *texts), path)
+
+
+def merged_twins(paths: Sequence[Path]) -> TwinTally:
+    """Tallies of twins as one. Raises UsageError, OSError."""
+    tallies = [_read(path) for path in paths]
+    try:
+        return merged(tallies)
+    except ValueError as error:
+        raise UsageError(f"the tallies do not go together: {error}") from error
+
+
+def _read(path: Path) -> TwinTally:
+    head, *texts = [*values_of(path)] or [{}]
+    try:
+        tally = typed(TwinTally, {**head["tally"], "texts": texts}, "its tally")
+        whole = (head["kind"], head["tokenwire"], head["texts"]) == (_KIND, __version__, len(texts))
+    except (ValueError, KeyError, TypeError) as error:
+        raise UsageError(f"{path}: {error}; write it again with `tokenwire twin --tally`") from error
+    if not whole:
+        raise UsageError(
+            f"{path} is not a complete tally of twins by tokenwire {__version__}; write it again with --tally"
+        )
+    return tally
