@@ -59,6 +59,11 @@ class _ImportingGroup(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
         if args[0] not in COMMANDS:  # for others, no tool is looked for: that takes time
             self.list_commands(ctx)
+        if not (args[0] in COMMANDS or tool_commands()):
+            ctx.fail(
+                f"No such command {args[0]!r}, and no tool is installed. Install tokenwire again; in a clone: "
+                "pip install -e ."
+            )
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
             command = typer.main.get_command(module_of(name).app)
