@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 import venv
 import zipfile
 from collections.abc import Iterator
@@ -73,11 +74,15 @@ EMBEDDED = {
 @contextlib.contextmanager
 def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
     """Start the reference engine on a free loopback port, give its URL, and stop it in the end."""
-    command = [
-        str(Path(session.bin) / "tokenwire-reference"),
-        *("serve", "--model", "builtin:tiny", "--port", "0", "--sampling-backend", "mirror"),
-        *flags,
-    ]
+    program = str(Path(session.bin) / "tokenwire-reference")
+    serve = ("serve", "--model", "builtin:tiny", "--port", "0", "--sampling-backend", "mirror")
+    with serving(session, program, *serve, *flags) as url:
+        yield url
+
+
+@contextlib.contextmanager
+def serving(session: nox.Session, *command: str) -> Iterator[str]:
+    """Start a server, give the URL that it prints, and stop it in the end."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         try:
             assert server.stdout is not None
@@ -85,9 +90,7 @@ def reference_server(session: nox.Session, *flags: str) -> Iterator[str]:
                 (word for line in server.stdout for word in line.split() if word.startswith("http://")), None
             )
             if url is None:
-                session.error(
-                    f"the reference engine ended with status {server.wait()} before it gave its URL"
-                )
+                session.error(f"{command[0]} ended with status {server.wait()} before it printed a URL")
             yield url
         finally:
             server.terminate()
@@ -267,6 +270,8 @@ def _lint(session: nox.Session) -> None:
     session.run("ruff", "format", "--check", ".")
     session.run("ruff", "check", ".")
     session.run("lint-imports")
+    session.run("codespell")
+    session.run("zizmor", "--quiet", "--offline", "--min-severity", "medium", ".github", "action.yml")
 
 
 @nox.session
@@ -315,6 +320,47 @@ def audit(session: nox.Session) -> None:
     listed.write_text(re.sub(r"\+\w+", "", str(frozen)), "utf-8")
     # Strict: what could not be looked up was not audited.
     session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "--requirement", str(listed))
+
+
+@nox.session
+def pins(session: nox.Session) -> None:
+    """Write constraints/suite.txt anew: the newest versions that the action and the container may install."""
+    session.install("uv", silent=False)
+    pinned = ROOT / "constraints" / "suite.txt"
+    header = pinned.read_text("utf-8").partition("\n")[0]
+    build = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["build-system"]["requires"]
+    wanted = Path(session.create_tmp()) / "build.in"
+    wanted.write_text("\n".join(build), "utf-8")
+    extras = ("--extra", "parrot", "--extra", "tokenizer")
+    form = ("--universal", "--python-version", "3.11", "--generate-hashes", "--no-header", "--no-annotate")
+    files = ("pyproject.toml", str(wanted))
+    lines = session.run("uv", "pip", "compile", "--quiet", *files, *extras, *form, silent=True)
+    pinned.write_text(f"{header}\n{lines}", "utf-8")
+
+
+@nox.session
+def release(session: nox.Session) -> None:
+    """Build the wheel and the source, install the wheel alone, and run its commands once."""
+    session.install("build", "twine", silent=False)
+    shutil.rmtree(ROOT / "dist", ignore_errors=True)
+    session.run("python", "-m", "build")
+    built = sorted(str(path) for path in (ROOT / "dist").iterdir())
+    session.run("python", "-m", "twine", "check", "--strict", *built)
+    clean = Path(session.create_tmp()).resolve() / "clean"
+    session.run("python", "-m", "venv", "--clear", str(clean))
+    programs = clean / ("Scripts" if os.name == "nt" else "bin")
+    pip = (str(programs / "python"), "-m", "pip", "install", "--quiet")
+    (wheel,) = (name for name in built if name.endswith(".whl"))
+    requirements = ("--require-hashes", "--requirement", str(ROOT / "constraints" / "suite.txt"))
+    session.run(*pip, *requirements, external=True)
+    session.run(*pip, "--no-deps", wheel, external=True)
+    tokenwire = str(programs / "tokenwire")
+    with session.chdir(clean):
+        session.run(tokenwire, "--version", external=True)
+        session.run(tokenwire, "demo", "--no-open", external=True)
+        with serving(session, tokenwire, "demo", "--serve", "--correct") as url:
+            session.run(tokenwire, "check", "--target", url, "--record", "recorded", external=True)
+        session.run(tokenwire, "replay", "recorded", external=True)
 
 
 @nox.session

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from packaging.requirements import Requirement
 
 ROOT = Path(__file__).parents[2]
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text("utf-8"))
@@ -126,7 +127,9 @@ def test_the_hooks_run_what_is_installed_and_load_nothing():
     hooks = yaml.safe_load((ROOT / ".pre-commit-config.yaml").read_text("utf-8"))
     assert [repository["repo"] for repository in hooks["repos"]] == ["local"]
     listed = hooks["repos"][0]["hooks"]
-    assert [hook["entry"].split()[0] for hook in listed if hook["language"] == "system"] == ["ruff", "ruff"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    installed = {re.split(r"[^\w-]", wanted)[0] for wanted in project["optional-dependencies"]["lint"]}
+    assert {hook["entry"].split()[0] for hook in listed if hook["language"] == "system"} <= installed
     assert {hook["language"] for hook in listed} == {"system", "pygrep"}  # pygrep is a part of pre-commit
 
 
@@ -146,8 +149,40 @@ def test_the_container_holds_all_that_is_installed_from():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
     wheel = project["tool"]["hatch"]["build"]["targets"]["wheel"]
     folders = {name.split("/")[0] for name in (*wheel["packages"], *wheel["force-include"])}
-    assert folders | {"pyproject.toml", "README.md", "LICENSE"} == copied
+    assert folders | {"pyproject.toml", "README.md", "LICENSE", "constraints/suite.txt"} == copied
     assert lines[-1] == 'ENTRYPOINT ["tokenwire"]'
+
+
+def test_what_is_installed_is_pinned_by_hash():
+    pinned = (ROOT / "constraints" / "suite.txt").read_text("utf-8")
+    versions = re.findall(r"^([\w-]+)==(\S+).*\\\n    --hash=sha256:", pinned, re.MULTILINE)
+    assert len(versions) == len(re.findall(r"^\w", pinned, re.MULTILINE)), (
+        "each line has a version and a hash"
+    )
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    project = document["project"]
+    extras = project["optional-dependencies"]
+    wanted = [
+        *document["build-system"]["requires"],
+        *project["dependencies"],
+        *extras["parrot"],
+        *extras["tokenizer"],
+    ]
+    for requirement in map(Requirement, wanted):
+        found = [version for name, version in versions if name == requirement.name.lower()]
+        assert found, f"{requirement} is not in constraints/suite.txt: run `nox -s pins`"
+        assert all(requirement.specifier.contains(version) for version in found), requirement
+    for path in (ROOT / "action.yml", ROOT / "Containerfile"):
+        text = path.read_text("utf-8")
+        assert text.count("pip install") + text.count('"${pip[@]}"') >= 2
+        assert "--require-hashes" in text
+
+
+def test_a_fragment_of_the_changelog_has_a_kind():
+    document = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+    kinds = "|".join(kind["directory"] for kind in document["tool"]["towncrier"]["type"])
+    names = [path.name for path in (ROOT / "changes").iterdir() if path.name != "README.md"]
+    assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({kinds})\.md", name)] == []
 
 
 def test_actions_of_others_are_pinned_by_digest():
