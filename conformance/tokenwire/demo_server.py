@@ -184,10 +184,12 @@ def _parse(body: Any) -> _Request:
     budget = _whole_number(sampling, "max_new_tokens", 128, 0)
     _demand(budget <= room, "max_new_tokens", f"{budget}, with room for {room}")
     n = _whole_number(sampling, "n", 1, 1)
-    temperature = sampling.get("temperature") or 0
+    temperature = 0 if sampling.get("temperature") is None else sampling["temperature"]
     _demand(type(temperature) in {int, float} and temperature >= 0, "temperature", temperature)
     stops = _listed(sampling, "stop", str)
     _demand(all(stops), "stop", "an empty string")
+    stop_ids = _listed(sampling, "stop_token_ids", int)
+    _demand(all(0 <= token < 256 for token in stop_ids), "stop_token_ids", stop_ids)
     for flag in ("stream", "return_prompt_token_ids", "return_logprob"):
         _demand(body.get(flag) in (None, True, False), flag, body.get(flag))
     _demand(sampling.get("ignore_eos") in (None, True, False), "ignore_eos", sampling.get("ignore_eos"))
@@ -197,7 +199,7 @@ def _parse(body: Any) -> _Request:
         n,
         budget,
         stops,
-        _listed(sampling, "stop_token_ids", int),
+        stop_ids,
         _whole_number(sampling, "stream_interval", 0, 0) or 1,
         bool(body.get("stream")),
         bool(body.get("return_prompt_token_ids")),

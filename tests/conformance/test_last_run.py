@@ -59,13 +59,20 @@ def test_the_demo_s_server_makes_no_other_mistake(tokenwire):
     assert "conforms, as far as this run could see" in ran.stdout
 
 
+def test_the_demo_s_server_refuses_wrong_types_and_unknown_ids(tokenwire):
+    rows = ("--requirement", "wrong-types-refused", "--requirement", "unknown-parameter-ids-refused")
+    with demo_server() as url:
+        ran = tokenwire("check", "--target", url, "--no-keep", *rows)
+    assert (ran.returncode, "2 PASS" in ran.stdout) == (0, True), ran.stdout
+
+
 def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
     only = ("--scenario", "request-id", "--budget", "quick")
     with demo_server(["prompt-tokens-grow"]) as url:
         checked = tokenwire("check", "--target", url, *only)
         assert checked.returncode == 1
         last = folder_of_last(tmp_path)
-        assert f"exchanges are kept in {last}; after a change: tokenwire again" in checked.stdout
+        assert f"are kept in {last}; after a change: tokenwire again" in checked.stdout
         assert "waiting for the server" not in checked.stderr
         assert not list(tmp_path.iterdir())
         assert tokenwire("replay", str(last)).returncode == 1

@@ -121,7 +121,8 @@ def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
         typer.echo(f"what failed is not kept for `tokenwire again`: {system_says(error)}", err=True)
         return
     if failures(judged) and not quiet:
-        typer.echo(f"{count} exchanges are kept in {folder_of_last()}; after a change: tokenwire again")
+        kept = "1 exchange is" if count == 1 else f"{count} exchanges are"
+        typer.echo(f"{kept} kept in {folder_of_last()}; after a change: tokenwire again")
 
 
 app = command(
