@@ -48,7 +48,7 @@ class _Rule:
 
     kind: Kind
     least: float | None = None
-    """The least legal value. Often -1 stands for "none" or "all"."""
+    """The least legal value. Often -1 means "none" or "all"."""
     shapes: bool = True
     """True if the field changes the tokens or their text, not only the report about them."""
     judged: bool = True

@@ -15,7 +15,7 @@ import yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_PARTS = 50
 _LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
-"""Matches a key with so many parts that Python's parser would take quadratic time."""
+"""Matches a key with enough parts to make Python's parser take quadratic time."""
 _LARGEST = 32 << 20
 _MOST_NODES = 200_000
 """The most values of a file; the values of an alias count wherever it is used."""

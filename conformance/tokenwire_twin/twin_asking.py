@@ -1,4 +1,4 @@
-"""Twins: two deployments that should serve one model get the same requests, and score each other's ids."""
+"""Twins: two deployments of one model get the same requests and score each other's ids."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from tokenwire.usage_error import UsageError
 from tokenwire_twin.twin import SEEDED, Scoring, Text, TwinSide, TwinTally, common, tally_twins
 
 TEXT_TOKENS = 32
-"""Of each text that both sides score."""
+"""The tokens of each text that both sides score."""
 _PROMPT_TOKENS = 12
 _TOP = 5
-"""Candidates at each position: as many as servers give that give few."""
+"""The candidates of each position, few enough for every server."""
 _TWICE = 8
-"""Prompts whose answers are compared, and asked for again."""
+"""The number of compared answers that are repeated."""
 _SCORED_AGAIN = 16
-"""Texts that are scored again, alone."""
+"""The number of texts that are scored again, alone."""
 _OF_A_PART = 1 << 24
-"""More prompts than a part has."""
+"""A number that exceeds the prompts of a part."""
 _SCENARIO = "twin"
 _WITHOUT: tuple[dict[str, Any], ...] = ({"seed": None}, {"return_token_ids": False}, {"ignore_eos": False})
-"""What is left out, in this order, until an endpoint has words for the rest."""
+"""The options to leave out, one after the other, until an endpoint supports the rest."""
 
 
 def _prompt(number: int, part: int) -> tuple[int, ...]:
@@ -38,16 +38,16 @@ def _prompt(number: int, part: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True)
 class _Side:
-    """One of the two, and how it is talked to."""
+    """One of the two deployments, and the state of its conversation."""
 
     talk: Conversation
     scores: bool
-    """True if its endpoint has words for a request for the logprobs of a prompt."""
+    """True if its endpoint supports logprobs of a prompt."""
     part: int
-    """Whose prompts it is asked."""
+    """The part whose prompts it gets."""
 
     def ask_for(self, number: int, **fields: Any) -> Ask:
-        """Return a continuation of a prompt, with logprobs."""
+        """Return an ask that continues a prompt, with logprobs."""
         ask = Ask(
             input_ids=(_prompt(number, self.part),),
             max_new_tokens=TEXT_TOKENS,
@@ -65,9 +65,9 @@ class _Side:
         return ask
 
     def asks(self, place: int | None, texts: int) -> dict[str, Ask]:
-        """Make the first asks: answers to compare, and every second text from `place` on.
+        """Return the first asks: answers to compare, and every second text from `place` on.
 
-        Without a place, texts are not scored, and all asks are for answers to compare.
+        Without a place, texts are not scored, and all asks are answers to compare.
         """
         asks = {}
         for number in range(_TWICE if place is not None else max(texts, _TWICE)):
@@ -80,24 +80,26 @@ class _Side:
         return asks
 
     async def repeat(self, asks: Asks) -> dict[str, Stream]:
-        """Ask the first answers to compare again, by their labels."""
+        """Repeat the first answers to compare; return them by label."""
         labels = [f"{kind}-{number}" for kind in ("greedy", SEEDED) for number in range(_TWICE)]
         again = await self.ask_alone({f"{label}-again": asks[label] for label in labels})
         return {label.removesuffix("-again"): answer for label, answer in again.items()}
 
     async def ask_alone(self, asks: Asks) -> dict[str, Stream]:
-        """Ask one after the other, so that nothing else is computed beside it."""
+        """Send the asks one after the other, so that the server computes nothing else."""
         answers = {label: await self.talk.ask(label, ask) for label, ask in asks.items()}
         return {label: answer for label, answer in answers.items() if answer is not None}
 
 
 def _scoring_ask(ids: tuple[int, ...]) -> Ask:
-    """For the logprobs of these ids, none of which is sampled."""
+    """Return an ask for the logprobs of these ids as a prompt."""
     return Ask(input_ids=(ids,), max_new_tokens=1, logprobs=True, logprob_start=0, top_logprobs=_TOP)
 
 
 async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
-    """Find what a target speaks, by dialect; those that score prompts come first. Raises UsageError."""
+    """Identify a target; return a side for each dialect, those that score prompts first. Raises
+    UsageError.
+    """
     reached = await reach(plan)
     found, sender = reached.found, reached.sender
     if not found.speaks:
@@ -111,7 +113,7 @@ async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
 
 
 def _written(answer: Stream | None) -> Scoring:
-    """Return the logprobs of the ids that an answer brought."""
+    """Return the logprobs of the ids that an answer generated."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -119,7 +121,7 @@ def _written(answer: Stream | None) -> Scoring:
 
 
 def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
-    """Return the logprobs of the ids at the end of an answer's prompt; empty if they are of other ids."""
+    """Return the logprobs of the ids at the end of an answer's prompt; empty if they belong to other ids."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -140,13 +142,13 @@ def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
 
 
 def _ids(scoring: Scoring) -> tuple[int, ...]:
-    """Return the ids that an answer brought, as its logprobs name them; empty where they do not."""
+    """Return the generated ids of an answer, from its logprobs; empty if they lack ids."""
     ids = [position.sampled.id for position in scoring if position.sampled is not None]
     return tuple(ids) if len(ids) == len(scoring) and all(type(token) is int for token in ids) else ()
 
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
-    """True if samples of one seed were the same twice; None if none were asked for."""
+    """True if repeated samples with a seed are equal; None if there are none."""
     # Some endpoints have no word for a seed; their samples were asked for without one.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
@@ -154,7 +156,7 @@ def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bo
 
 
 async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]], texts: int) -> list[Text]:
-    """Return all texts, scored by both sides, and the first of them again, alone."""
+    """Return all texts with the scores of both sides, and the first texts with repeated scores."""
     written = {number: _written(first[number % 2].get(f"text-{number}")) for number in range(texts)}
     ids = {number: found for number, scoring in written.items() if (found := _ids(scoring))}
     prompts = {number: _prompt(_TWICE + number, sides[0].part) for number in ids}
@@ -179,7 +181,7 @@ async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]],
 
 
 def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[str, Stream]]) -> list[Text]:
-    """Greedy answers of both sides as texts, as far as both wrote the same."""
+    """Return the greedy answers of both sides as texts, up to the first difference."""
     labels = [label for label in first[0] if label.startswith("greedy")]
     read = [
         [(_written(side.get(label)), _written(repeated.get(label))) for label in labels]
@@ -192,7 +194,7 @@ def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[s
 
 
 async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> TwinTally:
-    """Ask both targets the same, let each score the texts of both, and compare them.
+    """Send the same requests to both targets, let each score the texts of both, and return the comparison.
 
     At least `tokens` tokens are scored. Each part has its own prompts. Raises UsageError.
     """

@@ -1,1 +1,1 @@
-"""Requests to a target, and how they are sent. Only the recorder touches the network."""
+"""Requests to a target, and the code that sends them. Only the recorder uses the network."""

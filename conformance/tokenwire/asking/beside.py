@@ -1,4 +1,4 @@
-"""A gateway beside its worker: the same requests to both, so that their answers can be compared."""
+"""A gateway and its worker: both get the same requests, so that their answers can be compared."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ async def ask_both(
     transcript: Transcript,
     run_so_far: Callable[[], Run],
 ) -> None:
-    """Ask the worker and its gateway the same, in the words of the worker, at endpoints that the gateway has
-    too; the transcript gets the pairs.
+    """Send the same requests to the worker and its gateway, and add the pairs of answers to the transcript.
 
-    Where chance may explain that they differ, each is asked again.
+    The requests use the worker's dialects, at endpoints that the gateway has too. Requests whose answers
+    differ by chance are repeated.
     """
     asked = load_scenarios()[GATEWAY]
     of_worker = Transcript()

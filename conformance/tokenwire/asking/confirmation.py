@@ -1,9 +1,8 @@
-"""Confirmation: where two answers differ in what chance may explain, both requests are asked again, alone,
-before the target is blamed.
+"""Confirmation: before a chance difference between two answers counts, both requests are repeated alone.
 
-One that is answered otherwise now shows that the target does not repeat itself here, and the difference is
-none. One confirmed difference is enough for a requirement at an endpoint: the others are not asked again.
-What is asked again is recorded like all else, so a replay judges as the run did.
+If a repeated answer differs, the target does not repeat itself here, and the difference does not count. One
+confirmed difference is enough for a requirement at an endpoint. Repeated requests are recorded like all
+others, so a replay gives the same verdicts.
 """
 
 from __future__ import annotations
@@ -25,13 +24,13 @@ from tokenwire.wire.exchange import HttpRequest
 
 _AGAIN = re.compile(r"-confirm-\d+$")
 _MOST = 160
-"""Requests that are asked again in all."""
+"""The most repeated requests of a run."""
 ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
-"""Oracles of rows that hold answers against each other: of one target; of a worker and its gateway."""
+"""Oracles of rows that compare answers: of one target, or of a worker and its gateway."""
 
 
 def _sides(judgement: Judgement, run: Run) -> list[Answer]:
-    """Both sides of the first difference by chance of a verdict that rests on nothing else."""
+    """Return both sides of the first chance difference, if the verdict depends only on chance differences."""
     if any(not violation.by_chance for violation in judgement.violations):
         return []
     for difference in (*judgement.violations, *judgement.doubted):
@@ -46,7 +45,7 @@ def _sides(judgement: Judgement, run: Run) -> list[Answer]:
 
 
 async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
-    """Send the request of an answer once more."""
+    """Repeat the request of an answer."""
     request = stream.exchange.load().request
     if named := stream.asked.request_id:
         request = under_another_id(request, named, f"{named}-confirm-{turn}")
@@ -54,12 +53,12 @@ async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
 
 
 def asked_again(name: str) -> bool:
-    """True for names that `send_again` made."""
+    """True for names that `send_again` gave."""
     return _AGAIN.search(name) is not None
 
 
 def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
-    """Return the request with another id: one that was used, or is in use still, may be refused."""
+    """Return the request with another id, because a server may refuse an id that was used before."""
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
@@ -73,7 +72,7 @@ def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
 
 
 def _asked(stream: Answer) -> Hashable:
-    """Equal for answers of one server to one request: a gateway and its worker are asked the same."""
+    """Return a key of answers to the same request. A gateway and its worker have different keys."""
     scenario = stream.exchange.scenario
     return scenario if scenario in (GATEWAY, WORKER) else "", request_of(stream)
 
@@ -84,11 +83,10 @@ async def confirm(
     oracle: str,
     on_next: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> None:
-    """Repeat requests until each difference by chance, as requirements of an oracle see it, is confirmed or
-    refuted.
+    """Repeat requests until each chance difference of an oracle's requirements is confirmed or refuted.
 
-    `ask_again` gets an answer whose request is to be sent once more, and the number of that turn. `on_next`
-    gets how many were sent, and how many are to be sent so far.
+    `ask_again` takes the answer whose request to repeat, and the number of the turn. `on_next` takes the
+    number of requests sent, and the total so far.
     """
     every = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
     rows = every
@@ -116,9 +114,9 @@ def _due(
     turns: int,
     due: dict[Hashable, Answer],
 ) -> set[str]:
-    """Gather what is to be asked again; returns the requirements that are in question.
+    """Collect the requests to repeat; return the requirements in question.
 
-    Of those with several differences at an endpoint the first is asked about, and the others once it fell.
+    For several differences at an endpoint, only the first is repeated, and the next one if that is refuted.
     """
     waiting: dict[tuple[str, str], list[dict[Hashable, Answer]]] = defaultdict(list)
     confirmed, fell = set(), set()

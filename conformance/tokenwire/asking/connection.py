@@ -1,8 +1,8 @@
-"""The connection of one exchange: what arrives on it is given its time before anything else is done.
+"""The connection of one exchange: arriving bytes get their time before anything else happens.
 
-A server is held back by small segments and a small window, agreed on before the connection opens. A stalled
-reader is felt by a server only once all buffers on the way are full. Over loopback these hold 4 MB with usual
-sockets and 0.1 MB with these (measured on Linux 6), so coalescing shows after a few events.
+Small segments and a small window, negotiated at the start, slow a server down. A server notices a stalled
+reader only once all buffers are full. Over loopback these are 4 MB with usual sockets and 0.1 MB with these
+(measured on Linux 6), so coalescing shows after a few events.
 """
 
 from __future__ import annotations
@@ -17,23 +17,24 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 _SMALL_SEGMENT = 536
-"""The segment size that every host must take (RFC 9293); the kernel sizes a sender's buffer by it."""
+"""The segment size that every host must accept (RFC 9293). The kernel derives a sender's buffer from it."""
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER, on, zero seconds: closing throws away what is under way and sends RST."""
+"""SO_LINGER with zero seconds: closing discards unsent data and sends RST."""
 _NEXT_ADDRESS_S = 2.0
-"""How long an address of a host is waited for where it has another."""
+"""Seconds to wait for an address of a host before the next one is tried."""
 _Address = tuple[Any, ...]
 """An entry of getaddrinfo."""
 
 Arrival = tuple[float, bytes]
-"""When bytes arrived, on the monotonic clock; no bytes: the server has closed the connection."""
+"""A time on the monotonic clock, and the bytes; empty bytes if the server closed the connection."""
 
 
 class Connection(asyncio.Protocol):
-    """Notes what arrives, and hands it on once all that other connections hold is noted too.
+    """Records arrivals with their times, and passes them on after the arrivals of other connections are
+    recorded.
 
-    take: given each arrival. `over` is done when the caller says so; it raises what `take` raised, or why
-    the connection was lost.
+    take: called with each arrival. `over` completes when the caller says so; it raises what `take` raised, or
+    the reason why the connection was lost.
     """
 
     def __init__(self, take: Callable[[float, bytes], None]) -> None:
@@ -80,9 +81,9 @@ class Connection(asyncio.Protocol):
     async def open(
         self, host: str, port: int, tls: ssl.SSLContext | None, window: int | None, request: bytes
     ) -> None:
-        """Connect, and send a request; `window` is the size of a small receive buffer, None for a usual one.
+        """Connect and send a request.
 
-        Raises OSError.
+        `window` is the size of a small receive buffer, None for the usual one. Raises OSError.
         """
         opened = await _connected(host, port, window)
         name = host if tls is not None else None
@@ -91,7 +92,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def pause(self) -> None:
-        """Read nothing."""
+        """Stop reading."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -100,13 +101,13 @@ class Connection(asyncio.Protocol):
             self._transport.resume_reading()
 
     def reset_on_close(self) -> None:
-        """Close with a reset (RST) later."""
+        """Make `close` reset the connection (RST)."""
         opened = self._transport.get_extra_info("socket") if self._transport is not None else None
         if opened is not None and opened.fileno() >= 0:
             opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
 
     async def close(self) -> None:
-        """Leave at once, whatever is under way."""
+        """Close at once, even with data in transit."""
         if not self.over.cancel() and not self.over.cancelled():
             self.over.exception()  # retrieved, so that asyncio does not report it: the waiter may have left
         if self._transport is not None:
@@ -115,7 +116,7 @@ class Connection(asyncio.Protocol):
 
 
 async def _connected(host: str, port: int, window: int | None) -> socket.socket:
-    """Return a socket that is connected to the first address of the host that answers. Raises OSError."""
+    """Return a socket connected to the first address of the host that accepts. Raises OSError."""
     *first, last = await _addresses(host, port)
     for address in first:
         with contextlib.suppress(OSError):

@@ -1,7 +1,7 @@
-"""The server's own tokenizer: it is asked for the text of the ids that were seen, when all else was asked.
+"""The server's own tokenizer: after all other requests, the server is asked for the text of the ids seen.
 
-What to ask is what the checks would ask a tokenizer. The answers are recorded like all others, so a replay
-judges by them too.
+The requests are those that the checks would make to a tokenizer. The answers are recorded, so a replay uses
+them too.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
 MOST_REQUESTS = 48
-"""The most requests for texts, of one list of ids each."""
+"""The most requests for texts, with one list of ids each."""
 _MOST_BATCHES = 16
 _FOR_DOUBTS = 12
-"""Of the requests, those that may ask which ids are special tokens."""
+"""The requests reserved to find out which ids are special tokens."""
 _HALF_FULL = 2
-"""Of the batches, those that may be half full: one with special tokens, one without."""
+"""The batches that may be incomplete: one with special tokens, one without."""
 _IN_ONE_REQUEST = 256
 _IDS_IN_ONE_REQUEST = 8192
-"""The most ids of joined lists in one request, but for the dividers."""
+"""The most ids of joined lists in one request, without the dividers."""
 _MOST_JOINED = 1 << 14
-"""The most lists that are joined."""
+"""The most lists to join."""
 _MOST_DIVIDERS = 3
 _MOST_PROOFS = 8
-"""The number of texts of joined lists that are asked for alone, too."""
+"""The number of joined lists whose text is also requested alone, to verify the division."""
 
 _Questions = dict[Question, None]
-"""In the order of asking, each once."""
+"""Distinct questions in the order of asking."""
 
 
 class _Inquiring:
-    """A tokenizer that knows nothing and remembers what it was asked."""
+    """A tokenizer without knowledge that records the questions to it."""
 
     cleans_up = True
 
@@ -70,12 +70,11 @@ class _Inquiring:
 
 
 def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> list[Question]:
-    """At most `most` of the questions that the checks have, each once; `skips`: whether the endpoint can
-    leave special tokens out.
+    """Return at most `most` distinct questions of the checks; `skips`: the endpoint can omit special tokens.
 
-    What a check wants to know of one answer is asked wholly or not at all. Every check has its share: those
-    that have few questions come first, and leave to the others what they do not need. So do answers that
-    were to show special tokens: few do.
+    All questions of a check about one answer are asked, or none. Every check has an equal share; checks with
+    few questions come first and leave the rest of theirs to others. The same holds for the few answers that
+    were to show special tokens.
     """
     known, by_check = sorted(streams, key=lambda stream: stream.asked.skip_special_tokens), []
     for row in load_requirements().values():
@@ -104,7 +103,9 @@ def _wanted(check: StreamCheck, stream: Stream, skips: bool) -> _Questions:
 
 
 def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
-    """One answer of each scenario, then another of each: a scenario provokes what the others do not."""
+    """Return one answer of each scenario, then a second of each, because each scenario provokes something
+    else.
+    """
     by_scenario: dict[str, list[_Questions]] = {}
     for scenario, group in groups:
         if group:
@@ -114,7 +115,7 @@ def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
 
 
 def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
-    """Yield the questions, as many in one request as the endpoint takes."""
+    """Yield requests, each with as many questions as the endpoint accepts."""
     size = _IN_ONE_REQUEST if way.batches else 1
     for skip in (True, False):
         many = [ids for ids, skipping in wanted if skipping is skip]
@@ -123,7 +124,7 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
 
 
 def _joined_requests(way: Detokenize, lists: Iterable[Ids], divider: int) -> Iterator[HttpRequest]:
-    """Yield requests for lists of ids, many of them in one list, where dividers leave no doubt."""
+    """Yield requests with many lists of ids joined by dividers, as far as the result can be divided again."""
     part: list[Ids] = []
     size = 0
     for ids in filter(partial(can_be_joined, divider=divider), lists):
@@ -137,7 +138,7 @@ def _joined_requests(way: Detokenize, lists: Iterable[Ids], divider: int) -> Ite
 
 
 def _dividers(streams: Iterable[Stream]) -> list[int]:
-    """Return ids that may be spelled out, as the end of a sequence is: those that end most choices."""
+    """Return ids that may have a visible text, such as the end of a sequence: those that end most choices."""
     ends: Counter[int] = Counter()
     for stream in streams:
         for choice in finished_choices(stream):
@@ -148,8 +149,9 @@ def _dividers(streams: Iterable[Stream]) -> list[int]:
 
 
 def _proofs(texts: Mapping[Question, str]) -> list[Ids]:
-    """Return lists of ids whose text could be another one if it were asked for alone: those that begin or end
-    within a character or with a space, and some others.
+    """Return lists of ids whose text alone may differ from their text within a joined list.
+
+    These begin or end within a character or with a space; some others are added.
     """
 
     def risk(text: str) -> tuple[bool, bool]:
@@ -163,7 +165,7 @@ def _proofs(texts: Mapping[Question, str]) -> list[Ids]:
 
 
 class _Asking:
-    """Asks one endpoint for texts, within its number of requests."""
+    """Requests texts from one endpoint, within its number of requests."""
 
     def __init__(self, sender: Sender, way: Detokenize) -> None:
         self._sender, self.way = sender, way
@@ -171,16 +173,16 @@ class _Asking:
 
     @property
     def left(self) -> int:
-        """The requests that may still be sent."""
+        """Return the number of requests left."""
         return _most_requests(self.way) - len(self._exchanges)
 
     @property
     def tokenizer(self) -> RemoteTokenizer | None:
-        """The tokenizer of the answers so far."""
+        """Return the tokenizer made from the answers so far."""
         return tokenizer_of(self._exchanges)
 
     async def send(self, requests: Iterable[HttpRequest], divider: int | None = None) -> list[Exchange]:
-        """Send requests side by side, as many as are left; `divider`: that of the lists in them."""
+        """Send requests concurrently, as many as are left. `divider` separates the lists in them."""
         first = len(self._exchanges)
         family = self.way.name
         exchanges = await asyncio.gather(
@@ -200,16 +202,16 @@ class _Asking:
         return exchanges
 
     async def is_answered(self, questions: Sequence[Question]) -> bool:
-        """Ask the first of these questions alone; True if the endpoint has a text for it."""
+        """Send the first of these questions; True if the endpoint returns a text."""
         first = await self.send(islice(_requests(self.way, questions), 1))
         return any(map(self.way.texts, first))
 
     async def alone(self, questions: Sequence[Question]) -> None:
-        """Ask for texts, as many at a time as the endpoint takes; behind the first request."""
+        """Send the questions after the first request's, in full batches."""
         await self.send(islice(_requests(self.way, questions), 1, None))
 
     async def find_divider(self, streams: Iterable[Stream]) -> int | None:
-        """Ask for ids that may be dividers; one that is spelled out, or None."""
+        """Request texts of possible dividers; return one with a visible text, or None."""
         for token in _dividers(streams):
             request = self.way.request([(token,)], skip_special_tokens=False)
             for exchange in await self.send([request]):
@@ -218,7 +220,7 @@ class _Asking:
         return None
 
     async def ask_joined(self, lists: Sequence[Ids], divider: int) -> bool:
-        """Ask for many texts in each request, and for a few of them alone; True if those are the same."""
+        """Request joined texts, and a few of them alone; True if both agree."""
         most = max(0, self.left - _FOR_DOUBTS)
         exchanges = await self.send(islice(_joined_requests(self.way, lists, divider), most), divider)
         texts = {key: text for found in map(self.way.joined_texts, exchanges) for key, text in found.items()}
@@ -232,7 +234,7 @@ class _Asking:
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> RemoteTokenizer | None:
-    """Ask the server for the text of what it wrote; None if no endpoint does that, or it answered nothing."""
+    """Request the text of the ids that the server sent; None if no endpoint offers it or answers."""
     for way in ways_of(speaks):
         asking = _Asking(sender, way)
         skips = way.skip_special_tokens is not None
@@ -252,8 +254,9 @@ async def ask_for_texts(
 async def _ask_one_list_at_a_time(
     asking: _Asking, wanted: Sequence[Question], streams: Sequence[Stream]
 ) -> None:
-    """Ask an endpoint that takes one list in a request and spells special tokens out: for joined lists or, if
-    these cannot be separated, for a sample.
+    """Query an endpoint that takes one list in a request and shows special tokens.
+
+    Lists are joined, or sampled if they cannot be separated again.
     """
     divider = await asking.find_divider(streams)
     every = [ids for ids, _ in questions(streams, _MOST_JOINED, skips=False)]
@@ -276,7 +279,7 @@ def _most_requests(way: Detokenize) -> int:
 
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
-    """Send as many requests as `ask_for_texts` does at most. Raises NotAsked if the run may not."""
+    """Send as many requests as `ask_for_texts` sends at most. Raises NotAsked if the limits forbid it."""
     for way in ways_of(speaks)[:1]:
         for number in range(_most_requests(way)):
             request = way.request([PROMPT], skip_special_tokens=False)

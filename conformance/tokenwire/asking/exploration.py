@@ -1,7 +1,6 @@
-"""Exploration: hypothesis draws requests, every answer is judged at once, and what violates a requirement is
-made smaller until nothing can be left out of the request.
+"""Exploration: hypothesis generates requests, each answer is judged at once, and failing requests are shrunk.
 
-The asking is that of a live run: through a conversation, recorded, and within the limits that the run keeps.
+Requests are sent as in any live run: through a conversation, recorded, and within the limits of the run.
 """
 
 from __future__ import annotations
@@ -22,50 +21,52 @@ from tokenwire.report.subject import EXPLORATION
 from tokenwire.usage_error import UsageError
 
 _SMALLER_AT_MOST = 300
-"""The most requests beyond those drawn, to make failing ones smaller."""
+"""The most additional requests to shrink failing ones."""
 
 
 def demand_hypothesis() -> None:
-    """Raises UsageError where hypothesis is not installed."""
+    """Check that hypothesis is installed. Raises UsageError if it is not."""
     if find_spec("hypothesis") is None:
         raise UsageError("--explore needs a package: pip install hypothesis")
 
 
 class _Violated(Exception):  # noqa: N818  # what hypothesis makes smaller
-    """An answer violates a requirement; each has a class of its own, so that each is made smaller."""
+    """An answer violates a requirement. Each requirement has its own subclass, so that hypothesis shrinks
+    each separately.
+    """
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The smallest request that was seen to violate a requirement, with its answer."""
+    """The smallest request seen to violate a requirement, with its answer."""
 
     talk: Conversation
     ask: Ask
     answer: Stream
     size: tuple[int, str]
-    """Length of the request as JSON, and the JSON itself: of two that are as long, one must be smaller."""
+    """Length of the request as JSON, and the JSON, which orders requests of equal length."""
 
 
 @dataclass
 class Exploration:
-    """The state of one exploration: what was asked, and the smallest of what failed."""
+    """The state of one exploration: the requests sent, and the smallest failing ones."""
 
     talks: Sequence[Conversation]
-    """One for each dialect; their transcript is where answers go, to be judged with all others."""
+    """One conversation for each dialect. Its transcript collects the answers for judging."""
     run: Run
-    """What was asked and answered before: what the target has, and what stops can be made from."""
+    """The answers before, which show the target's capabilities and provide texts for stops."""
     requests: int
     seed: int
     _known: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
-    """Requests that were asked, with what their answers violate."""
+    """Requests sent so far, with the requirements that their answers violate."""
     _found: dict[str, _Found] = field(default_factory=dict, init=False)
     _asked: int = field(default=0, init=False)
     _trouble: Exception | None = field(default=None, init=False)
 
     async def explore(self) -> tuple[str, ...]:
-        """Ask, judge and shrink; returns remarks for the report.
+        """Generate, judge and shrink requests; return remarks for the report.
 
-        Of what fails, only the smallest is kept for the report. Raises what the sender raises.
+        Of failing requests, the report contains only the smallest. Raises what the sender raises.
         """
         try:
             await asyncio.to_thread(self._search, asyncio.get_running_loop())
@@ -79,7 +80,7 @@ class Exploration:
                 found.talk.transcript.streams.append(found.answer)
 
     def _search(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Draw and shrink with hypothesis, which knows no event loops: in a thread of its own."""
+        """Run hypothesis, which does not know event loops, in its own thread."""
         from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
         from hypothesis import strategies as st
 
@@ -114,7 +115,9 @@ class Exploration:
             pass  # the smallest of each is in `_found`
 
     def _violated(self, talk: Conversation, ask: Ask, loop: asyncio.AbstractEventLoop) -> tuple[str, ...]:
-        """Return the requirements that the answer to a request violates. The same request is asked once."""
+        """Return the requirements that the answer to a request violates. The same request is sent only
+        once.
+        """
         request = talk.dialect.render(ask, talk.model)
         if isinstance(request, Unsupported):
             return ()
@@ -130,7 +133,7 @@ class Exploration:
 
     @property
     def _most(self) -> int:
-        """The most requests that may be sent by now."""
+        """Return the present limit of requests."""
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
     def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:
@@ -146,14 +149,14 @@ class Exploration:
         return violated
 
     async def _ask(self, talk: Conversation, ask: Ask, label: str) -> Stream | None:
-        """Ask, and keep the answer out of the run for now."""
+        """Send a request and return its answer, without adding it to the run."""
         self._asked += 1
         kept = talk.transcript
         aside = Transcript(not_asked=kept.not_asked, on_answer=kept.on_answer)
         return await replace(talk, scenario=EXPLORATION, transcript=aside).ask(label, ask)
 
     async def _asked_again(self, name: str, found: _Found) -> str:
-        """Ask the smallest request once more; in words, whether it fails again."""
+        """Send the smallest failing request again; describe if it fails again."""
         answer = await self._ask(found.talk, found.ask, f"again-{name}")
         words = f"exploration: {name}: the smallest request that violates it is {found.answer.exchange.name}"
         if answer is None:

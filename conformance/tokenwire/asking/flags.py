@@ -1,4 +1,4 @@
-"""Flags: what a request can ask for beside the tokens."""
+"""Flags: request options for outputs other than the tokens."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "usage": {"usage": True},
     "continuous-usage": {"usage": True, "continuous_usage": True},
 }
-"""By a label, the fields of an ask that set the flag."""
+"""The fields of an ask that set each flag, by label."""
 
 _OF_STREAMS = ("usage", "continuous-usage")
-"""A whole answer tells its usage without being asked."""
+"""Flags for streams only, because a whole answer always contains its usage."""
 
 
 _PLAIN = (
@@ -36,20 +36,18 @@ _PLAIN = (
     Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
     Ask(text=("Hello",), max_new_tokens=4),
 )
-"""Prompts in three forms: the first that a dialect has words for is sent."""
+"""Prompts in three forms; the first that a dialect supports is sent."""
 
 
 def plain(dialect: Dialect) -> Ask:
-    """Return the smallest ask that a dialect has words for. Raises ValueError if it has none at all."""
+    """Return the smallest ask that a dialect supports. Raises ValueError if it supports none."""
     for ask in filter(dialect.can_say, _PLAIN):
         return ask
     raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """Return the ask with each flag that the dialect has words for, or only its table knows, by the flag's
-    label; each request once.
-    """
+    """Return the ask with each flag that the dialect or its table supports, by label, without duplicates."""
     asks = {
         label: replace(ask, **fields)
         for label, fields in FLAGS.items()
@@ -69,7 +67,7 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
 
 
 def _true_at(keys: Keys) -> dict[str, Any]:
-    """Return an object that holds true at a place."""
+    """Return an object with the value true at a place."""
     body: dict[str, Any] = {}
     put(body, keys, True)
     return body

@@ -1,4 +1,4 @@
-"""Recognition of a parrot: the first words may show that a target is not one, and one request confirms it."""
+"""Recognition of a parrot: most targets are excluded by their first words; one request confirms a parrot."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _ANSWER_TOKENS = 24
 _LONG, _SHORT = 1060, 320
 """Lengths of the probe; the short one is for small contexts."""
 _LAGS = (1024, 512, 256, 128)
-"""The lags of parrots that a probe of this length can show."""
+"""The lags of parrots that can be recognized in a probe of this length."""
 _LETTERS = range(605, 613)
-"""Letters in most vocabularies, each by another number."""
+"""Ids of letters in most vocabularies, a different letter in each."""
 _WORDS = 170
-"""Of the lesson, that are asked for where no ids are taken."""
+"""The number of words of the lesson requested from an endpoint without ids."""
 
 
 async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | None = None) -> Speaker | None:
-    """Find how the target can be scripted; None if it is not a parrot.
+    """Return how the target can be scripted; None if it is not a parrot.
 
-    Most targets get no request: a parrot repeats the last id of a short prompt again and again. Answers to
-    messages do not show that, because a template puts ids around the words.
+    Most targets get no request, because a parrot repeats the last id of a short prompt forever. Answers to
+    messages do not show that, because a template surrounds the words with ids.
     """
     by_use = sorted(
         found.speaks, key=lambda dialect: (not (dialect.takes_ids and dialect.tells_ids), dialect.chat)
@@ -59,7 +59,7 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
 
 
 def _repeats_itself(first: Stream) -> bool:
-    """True if an answer to a short prompt repeats one thing."""
+    """True if the answer to a short prompt repeats one token or text."""
     if ids := token_ids(first):
         return len(set(ids)) == 1
     text = text_of(first)
@@ -82,9 +82,7 @@ def _probe(dialect: Dialect, *, short: bool) -> Ask:
 
 @cache
 def _probe_ids(length: int) -> Ids:
-    """Return ids that are whole characters in all vocabularies: others wherever a parrot may begin
-    to say them.
-    """
+    """Return ids of whole characters in any vocabulary, different at each place where a parrot may begin."""
     kinds = [words_of(kind) for kind in Vocabulary]
     plain = [
         token
@@ -106,9 +104,7 @@ def _probe_ids(length: int) -> Ids:
 
 
 def _is_templated(found: Preflight, encode: Encode) -> bool:
-    """True if a message has as many ids as a parrot's template makes of it, as far as the target
-    counts them.
-    """
+    """True if a message has as many ids as with a parrot's template, or if the target does not count them."""
     for dialect in found.speaks:
         first = found.first_words[dialect.name]
         text = chat_text((first.exchange.request.body or {}).get("messages"))

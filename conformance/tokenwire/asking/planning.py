@@ -1,4 +1,4 @@
-"""From `Settings` to the plan of a run."""
+"""Makes the plan of a run from `Settings`."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """Return the tokenizer in a folder. Raises UsageError if there is none, or nothing to read it with."""
+    """Return the tokenizer in a folder. Raises UsageError without one, or without the package to read it."""
     return LocalTokenizer(folder) if folder is not None else None
 
 
 def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
-    """Return the words of a command line that have answers judged in the same way."""
+    """Return the command-line options that make another run judge in the same way."""
     return () if tokenizer is None else ("--tokenizer", str(tokenizer))
 
 
@@ -37,10 +37,9 @@ def _header(line: str) -> tuple[str, str]:
 
 
 def headers_of(settings: Settings) -> Headers:
-    """Return the headers to send: those of the command line replace those of the file that have the same
-    name.
+    """Return the headers to send. Those of the command line replace those of the file with the same name.
 
-    Raises UsageError for a line of the command line that is not a header.
+    Raises UsageError for an option that is not a header.
     """
     given = tuple(map(_header, settings.header))
     names = {name.lower() for name, _ in given}
@@ -48,7 +47,7 @@ def headers_of(settings: Settings) -> Headers:
 
 
 def _limits(settings: Settings) -> Limits:
-    """Read the limits of a run from its settings. Raises UsageError."""
+    """Return the limits of a run. Raises UsageError."""
     try:
         price = Price.parse(settings.price) if settings.price else None
     except ValueError as error:
@@ -69,9 +68,7 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
-    """Yield the words of a command line that asks the target in the same way. Credentials are written as
-    `env:MY_KEY`.
-    """
+    """Yield the command-line options that send the same requests. Credentials are written as `env:MY_KEY`."""
     for name, value in headers:
         is_open = from_environment(value) or not names_credential(name)
         yield from ("--header", f"{name}: {value if is_open else 'env:MY_KEY'}")
@@ -83,13 +80,13 @@ def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
 
 
 def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
-    """Return the options that a resumed run must have in common with the first; of headers, their names."""
+    """Return the options that a resumed run must repeat; of headers, only the names."""
     options = settings.values(RESUMED) | {"header": tuple(name.lower() for name, _ in headers)}
     return {name: sorted(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
 def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
-    """Return the plan of a run. A value of a header may name environment variables. Raises UsageError."""
+    """Return the plan of a run. Header values may name environment variables. Raises UsageError."""
     from_files = map(load_scenario_file, settings.scenario_file)
     settings = replace(
         settings,

@@ -1,8 +1,8 @@
-"""Politeness towards a server that others use too: limits for requests at a time, requests a second and
-tokens in all. A busy server is retried later, a few times, and the report says so.
+"""Politeness towards a shared server: limits on concurrency, rate and tokens, and a few retries when it is
+busy.
 
-`Metered` is before the recorder and pays for every request: retries, probes of liveness and the first
-requests, which find out what the target is, count like all others.
+`Metered` precedes the recorder and charges every request: retries, probes of liveness and the first requests,
+too. The report says what the limits left out.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a million tokens."""
+    """The price of a million tokens, of the prompt and of the output."""
 
     prompt: float
     output: float
 
     def of(self, prompt_tokens: int, output_tokens: int) -> float:
-        """Compute the cost of a number of tokens."""
+        """Return the cost of some tokens."""
         return (prompt_tokens * self.prompt + output_tokens * self.output) / 1e6
 
     @classmethod
     def parse(cls, words: str) -> Price:
-        """Read `IN,OUT`. Raises ValueError."""
+        """Parse `IN,OUT`. Raises ValueError."""
         prompt, output = map(float, words.split(","))
         if not (0 <= prompt < math.inf and 0 <= output < math.inf):
             raise ValueError(f"{words}: prices must be finite and not negative")
@@ -54,21 +54,21 @@ class Limits:
     """Limits of a run."""
 
     max_concurrency: int = 16
-    """Requests at a time."""
+    """Concurrent requests."""
     max_tokens: int | None = None
-    """Output tokens in all; None for no limit."""
+    """Total output tokens; None for no limit."""
     rate: float | None = None
-    """Requests in a second; None for no limit."""
+    """Requests per second; None for no limit."""
     max_requests: int | None = None
-    """Requests in all; None for no limit."""
+    """Total requests; None for no limit."""
     max_cost: float | None = None
-    """The most that all of them may cost by `price`; None for no limit."""
+    """The greatest total cost by `price`; None for no limit."""
     price: Price | None = None
 
 
 @dataclass
 class Pace:
-    """A token bucket that holds one token and gets `rate` a second: a request goes out when one is there."""
+    """A token bucket of one token, refilled `rate` times a second. Each request takes a token."""
 
     rate: float | None
     clock: Callable[[], float] = time.monotonic
@@ -87,29 +87,29 @@ class Pace:
 
 
 class Spent(NotAsked):
-    """A limit of the user's does not pay for a request."""
+    """A request would exceed a limit of the user."""
 
 
 @dataclass
 class Purse:
-    """The use of the limits so far. All senders of a run share it."""
+    """The used part of the limits, shared by all senders of a run."""
 
     limits: Limits
     targets: int = 1
-    """The number of targets, each of which has a purse with an equal part of the limits."""
+    """The number of targets that share the limits in equal parts."""
     pace: Pace = field(default_factory=lambda: Pace(None))
     spent: int = field(default=0, init=False)
-    """Output tokens."""
+    """Output tokens so far."""
     requests: int = field(default=0, init=False)
     cost: float = field(default=0.0, init=False)
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
-        """Return a full purse, with the pace that the limits want."""
+        """Return an unused purse with the pace of the limits."""
         return cls(limits, pace=Pace(limits.rate))
 
     def split(self, targets: int) -> Purse:
-        """Return a full purse for one of several targets, which share the limits and the pace."""
+        """Return an unused purse for one of several targets. They share the limits and the pace."""
         return Purse(self.limits, targets, self.pace)
 
     def affords(self, requests: int) -> bool:
@@ -118,7 +118,7 @@ class Purse:
         return most is None or self.requests + requests <= most // self.targets
 
     def spend(self, tokens: int, cost: float) -> None:
-        """Pay for one more request. Raises Spent if less is left."""
+        """Charge one more request. Raises Spent if it exceeds a limit."""
         limits = self.limits
         if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens // self.targets:
             spent = self._used(self.spent, "--max-tokens", limits.max_tokens)
@@ -133,17 +133,17 @@ class Purse:
         self.cost += cost
 
     def give_back(self, tokens: int, cost: float, requests: int = 0) -> None:
-        """Take back what a request did not use."""
+        """Refund the unused part of a charge."""
         self.spent -= tokens
         self.cost -= cost
         self.requests -= requests
 
     def _used(self, used: float | str, option: str, limit: float | None) -> str:
-        """Describe how much of a limit is used up."""
+        """Describe the used part of a limit."""
         return f"{used} of {option} {limit}{f' for {self.targets} targets' * (self.targets > 1)}"
 
     def words(self) -> str:
-        """Describe how much of each limit is used up."""
+        """Describe the used part of each limit."""
         limits = self.limits
         words = [
             f"{self._used(used, option, limit)} are {gone}"
@@ -185,7 +185,9 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
 
 
 def retry_after(exchange: Exchange, now: datetime) -> float | None:
-    """Return the seconds that a busy server asks for (RFC 9110, 10.2.3); None if it names none."""
+    """Return the seconds after which a busy server accepts a retry (RFC 9110, 10.2.3); None if it names
+    none.
+    """
     value = (exchange.header("retry-after") or "").strip()
     if value.isdecimal():
         return float(value)
@@ -197,7 +199,7 @@ def retry_after(exchange: Exchange, now: datetime) -> float | None:
 
 
 class Metered:
-    """Sends through a recorder, and pays for each request before it is sent."""
+    """Charges each request, and then sends it through a recorder."""
 
     def __init__(
         self,
@@ -208,8 +210,10 @@ class Metered:
         context_length: int = 0,
         pace: Pace | None = None,
     ) -> None:
-        """`dialects`: in whose requests output tokens are counted. `context_length`: what a choice is charged
-        whose request names no budget. `pace`: another than that of the purse.
+        """Charge requests to `purse`.
+
+        `dialects`: those whose requests are parsed for output tokens. `context_length`: the charge for a
+        choice without a budget. `pace`: replaces the purse's.
         """
         self._inner, self._purse = inner, purse
         self._dialects = tuple(dialects)
@@ -217,7 +221,7 @@ class Metered:
         self._pace = pace or purse.pace
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request once. Raises Spent if a limit does not pay for it."""
+        """Charge and send a request once. Raises Spent if it exceeds a limit."""
         limits = self._purse.limits
         counted = limits.max_tokens is not None or limits.price is not None
         tokens = tokens_asked(request, self._dialects, self._context_length) if counted else 0
@@ -234,9 +238,7 @@ class Metered:
 
 
 class PoliteSender:
-    """Sends through another sender, with a limit of requests at a time; asks a busy server again, later and a
-    few times.
-    """
+    """Sends through another sender with a limit of concurrency, and retries a busy server a few times."""
 
     def __init__(
         self, inner: Sender, purse: Purse, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -249,16 +251,16 @@ class PoliteSender:
         self._given_up: list[str] = []
         self._unpaid: list[str] = []
         self.turned_away: list[Exchange] = []
-        """The attempts that met a busy server and were followed by another, in order."""
+        """The attempts that a busy server refused and that were retried, in order."""
 
     def to(self, inner: Sender) -> Self:
-        """Return the same through another sender: both share the slots and the remarks."""
+        """Return a sender through another one; both share the concurrency limit and the remarks."""
         other = copy.copy(self)
         other._inner = inner
         return other
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request, again where the server is busy; the last of the exchanges.
+        """Send a request and retry it while the server is busy; return the last exchange.
 
         The second attempt is named `<name>-retry-1`. Raises NotAsked if the first may not be sent.
         """
@@ -293,7 +295,7 @@ class PoliteSender:
         return exchange
 
     def remarks(self) -> Iterator[str]:
-        """Yield remarks for readers of the verdicts: requests that were sent again."""
+        """Yield remarks on retried requests, for readers of the verdicts."""
         if self.turned_away:
             yield (
                 f"the target was busy: {len(self.turned_away)} requests were sent again after status "
@@ -310,7 +312,7 @@ class PoliteSender:
 
     @property
     def cut_off(self) -> str:
-        """A description of what the limits left out, and of the limits that did; empty for nothing."""
+        """Describe the requests that limits left out, and the limits; empty without any."""
         number = len(self._not_asked)
         exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
         return f"{exchanges} not asked: {self._purse.words()}" if number else ""

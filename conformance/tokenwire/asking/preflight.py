@@ -1,8 +1,8 @@
-"""Preflight: is anything there, what does it say of itself, and which dialects does it speak?
+"""Preflight: finds out if a target answers, its own information, and the dialects that it supports.
 
-Nothing is judged here. A dialect is left out, with the reason, where one minimal request yields no record:
-what is not an inference server must neither pass nor fail. Of the dialects that share an endpoint, one is
-recognised by what it writes.
+Nothing is judged here. A dialect is excluded, with the reason, if one minimal request yields no record,
+because other servers must neither pass nor fail. Dialects with the same endpoint are distinguished by their
+answers.
 """
 
 from __future__ import annotations
@@ -31,46 +31,48 @@ _MINIMAL_ASKS = (
     Ask(input_ids=(PROMPT[:4],), max_new_tokens=4),
     Ask(text=("Hello",), max_new_tokens=4),
 )
-"""Prompts in three forms: the first that a dialect has words for is sent."""
+"""Prompts in three forms; the first that a dialect supports is sent."""
 _NAMED = "named by --dialect"
 _ABSENT = (404, 405)
 _MODELS = "/v1/models"
 _NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
-"""Statuses to which other words make no difference."""
+"""Statuses that do not depend on the body of the request."""
 _MOST_WANTS = 4
 _IN_TEXT = "prompts as text"
-"""What a server wants that refuses prompts as ids."""
+"""The requirement of a server that refuses prompts as ids."""
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """Facts about a target, found before the scenarios begin."""
+    """Facts about a target, collected before the scenarios run."""
 
     url: str
     advertised: Advertised
     speaks: tuple[Dialect, ...]
     model: str = ""
-    """The name that requests call the model by; empty if none is known."""
+    """The model's name in requests; empty if none is known."""
     taken: Mapping[str, str] = field(default_factory=dict)
-    """The way in which each dialect was detected, in words."""
+    """The evidence for each dialect, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Dialects that gave no record, with the reason in words."""
+    """Dialects without a record, with the reason in words."""
     diagnosis: str = ""
-    """If no dialect is spoken: what the target seems to be, and what to do, for a newcomer."""
+    """An explanation for newcomers if the target supports no dialect: its probable kind, and the next
+    step.
+    """
     answered: Mapping[str, HttpRequest] = field(default_factory=dict)
-    """For each dialect that gave a record, the small request that it gave it for."""
+    """The small request of each dialect that was answered with a record."""
     first_words: Mapping[str, Stream] = field(default_factory=dict)
-    """And what each of them answered."""
+    """The answers to these requests."""
     failures: tuple[Stream, ...] = ()
-    """If the server itself failed meanwhile: that is to be judged."""
+    """Failures of the server itself during preflight, which are judged."""
     results: tuple[Dialect, ...] = ()
-    """Those of its dialects that sample nothing; where it has no other, they are what it speaks."""
+    """The supported dialects without sampling, such as embeddings."""
 
     @property
     def asked(self) -> tuple[Dialect, ...]:
-        """All that it speaks, once each."""
+        """Return all supported dialects."""
         return tuple(dict.fromkeys((*self.speaks, *self.results)))
 
 
@@ -86,7 +88,7 @@ def _is_html(exchange: Exchange) -> bool:
 
 
 def _why_no_record(exchange: Exchange) -> str:
-    """Describe what came instead of a record."""
+    """Describe the response without a record."""
     line = f"{exchange.request.method} {exchange.request.path}"
     match exchange.ending:
         case Ending.UNREACHABLE:
@@ -102,10 +104,10 @@ def _why_no_record(exchange: Exchange) -> str:
 
 
 def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exchange] = ()) -> str:
-    """Explain what a target seems to be that speaks no dialect, and what to do.
+    """Explain what a target without a known dialect seems to be, and the next step.
 
-    `exchanges` are the minimal requests with their responses, at least one; the first that failed leads.
-    `information` are the exchanges with information endpoints before them.
+    `exchanges` are the minimal requests with their responses, at least one; the first failure determines the
+    explanation. `information` are the earlier exchanges with information endpoints.
     """
     first = exchanges[0]
     tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
@@ -167,10 +169,9 @@ def _is_failed_list(exchange: Exchange) -> bool:
 
 
 def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
-    """Return the smallest requests, one for each form of a prompt that a dialect has words for, the usual
-    first.
+    """Return a small request for each form of a prompt that a dialect supports, the usual form first.
 
-    Raises ValueError if it has none at all.
+    Raises ValueError if it supports none.
     """
     rendered = (dialect.render(ask, model) for ask in _MINIMAL_ASKS)
     requests = [request for request in rendered if not isinstance(request, Unsupported)]
@@ -183,14 +184,14 @@ def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
 
 @dataclass(frozen=True)
 class _Introduced:
-    """The result of asking one dialect for a few tokens."""
+    """The result of preflight for one dialect."""
 
     dialect: Dialect
-    """The dialect as the server wants it, if it named a change."""
+    """The dialect, with the changes that the server requires."""
     exchanges: tuple[Exchange, ...]
-    """The last of them is the answer."""
+    """The exchanges; the last one decides."""
     wants: tuple[str, ...] = ()
-    """Changes of the request that the server wants."""
+    """Changes to the request that the server requires."""
 
     @property
     def answer(self) -> Exchange:
@@ -198,13 +199,13 @@ class _Introduced:
 
 
 class _Introduction:
-    """Asks for a few tokens, until the server has room, and as it wants to be asked."""
+    """Sends small requests, retries while the server is busy, and follows changes that refusals name."""
 
     def __init__(self, sender: Sender, model: str, patience_s: float) -> None:
         self._sender, self._model, self._patience_s = sender, model, patience_s
 
     async def _ask(self, name: str, request: HttpRequest) -> Exchange:
-        """Ask, again and again while the server has no room: it may still be loading its model."""
+        """Send a request and retry it while the server is busy, because it may still load its model."""
         clock = asyncio.get_running_loop()
         until, later = clock.time() + self._patience_s, 0
         exchange = await self._sender.send(exchange_name(SCENARIO, name), SCENARIO, request)
@@ -219,8 +220,9 @@ class _Introduction:
         return exchange
 
     async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
-        """Ask one dialect, in other words where a refusal names them, and with a prompt in another of these
-        forms where one is refused or fails.
+        """Try one dialect with these forms of prompts.
+
+        A change that a refusal names is tried, and the next form if a form is refused or fails.
         """
         exchanges: list[Exchange] = []
         wants: list[str] = []
@@ -253,14 +255,14 @@ class _Introduction:
 
 
 def _words_of_refusal(exchange: Exchange) -> str:
-    """Return the text of a refusal as it is on the wire; empty for any other answer."""
+    """Return the body of a refusal; empty for any other answer."""
     refused = exchange.status is not None and 400 <= exchange.status < 500
     return exchange.body[:_LONGEST_REFUSAL].decode("utf-8", "replace") if refused else ""
 
 
 def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
-    """Choose the minimal requests to try: the first, and those that no other dialect of the
-    endpoint sends first.
+    """Return the forms of prompts to try: the first, and those that no other dialect of the endpoint tries
+    first.
     """
     requests = minimal_requests(dialect)
     usual = {
@@ -273,7 +275,7 @@ def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
 
 
 def least_requests(dialects: Sequence[Dialect]) -> int:
-    """Count the requests that find out what a target is, if each is sent once."""
+    """Return the number of requests of a preflight without retries."""
     return len(information_paths()) + len(dialects)
 
 
@@ -287,13 +289,12 @@ async def preflight(
     scout: Sender | None = None,
     patience_s: float = 0.0,
 ) -> Preflight:
-    """Ask the information endpoints through the scout, then each dialect for a few tokens: all at once.
+    """Query the information endpoints through the scout, and each dialect with a small request, concurrently.
 
-    Raises NotAsked if a first request may not be sent; one that is asked again, or in other words, ends with
-    the last answer then.
+    Raises NotAsked if a first request may not be sent; if a limit stops a retry, the last answer counts.
 
-    `model` is the name of the model to ask for; empty for the first that the target lists. Dialects that the
-    user `named` need no more than a record. `patience_s`: how long a server that has no room is asked again.
+    `model` is the model's name; empty for the first that the target lists. Dialects that the user `named`
+    only need a record. `patience_s`: how long a busy server is retried.
     """
 
     async def ask_information(path: str) -> Exchange:
@@ -349,8 +350,9 @@ async def preflight(
 
 
 def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> Iterator[Stream]:
-    """Yield the first failure of the server itself at each endpoint, or its refusal of ids that it has to
-    take, in the words of a dialect that it speaks there where there is one.
+    """Yield the first failure of the server itself at each endpoint, or a refusal of ids that it must accept.
+
+    It is parsed by a supported dialect of the endpoint if there is one.
     """
     seen: set[str] = set()
     for introduction in introduced:

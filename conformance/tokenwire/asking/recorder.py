@@ -1,8 +1,7 @@
-"""The recorder: sends requests and keeps every byte that comes back, with its time.
+"""The recorder: sends requests and keeps every byte of the responses, with its time.
 
-The only part of the suite that touches the network. It forgives nothing and repairs nothing: no retry, no
-redirect, no cookie, no decoding, no proxy from the environment. What a target does wrong becomes the ending
-of an exchange.
+Only this part of the suite uses the network. It does not correct anything: no retry, redirect, cookie,
+decoding, or proxy from the environment. A fault of the target becomes the ending of an exchange.
 """
 
 from __future__ import annotations
@@ -35,24 +34,27 @@ _OWN_HEADERS = {
     "user-agent": f"tokenwire/{__version__}",
 }
 MAX_BODY_BYTES = 8 << 20
-"""Upper bound on the answers to requests of the suite: cumulative, an event for each token."""
+"""The most bytes of an answer to a request of the suite: cumulative, with an event for each token."""
 MAX_LINES = 1 << 16
-"""Of one body: eight for each token that any request of the suite asks for, since an event may have several
-lines and comments between; few enough to be read into events."""
+"""The most lines of a body.
+
+This is eight for each token of the longest request, because events may have several lines and comments
+between them; and few enough to parse.
+"""
 _KEPT_OF_OUTGROWN = 4096
 
 
 async def _pause(seconds: float) -> None:
-    """Read nothing for a while."""
+    """Stop reading for a while."""
     await asyncio.sleep(seconds)
 
 
 class _Recording:
-    """An exchange in the making, in memory and on disk, without the credentials that were sent."""
+    """An exchange in progress, in memory and on disk, without the credentials that were sent."""
 
     def __init__(self, file: ExchangeWriter | None, mask: Mask, *, is_settings: bool = False) -> None:
-        """Begin a recording. `is_settings`: the answer may contain the server's own keys, so it is kept back
-        until it is complete.
+        """Begin a recording. If `is_settings`, the answer may contain the server's own keys, so it is written
+        only when complete.
         """
         self._file = file
         self.mask = mask
@@ -67,7 +69,7 @@ class _Recording:
         self.ending = Ending.UNREACHABLE
         self.detail = ""
         self.duration = 0.0
-        """Known at the end."""
+        """The duration in seconds, set at the end."""
 
     def seconds(self) -> float:
         return time.monotonic() - self._sent
@@ -78,7 +80,7 @@ class _Recording:
             self._file.response(status, self.headers)
 
     def read(self, time_read: float, data: bytes) -> None:
-        """Bytes of the body, and when they arrived."""
+        """Record bytes of the body and their time."""
         self.size += len(data)
         # Lines of an event stream end with LF, CRLF or CR alone.
         self.lines += data.count(b"\n") or data.count(b"\r")
@@ -94,14 +96,14 @@ class _Recording:
         self.ending, self.detail = ending, self.mask.text(detail)
 
     def outgrow(self, limit: str) -> None:
-        """Stop reading and keep only the first bytes in memory; the capture on disk has all that was read."""
+        """Stop reading and keep only the first bytes in memory. The capture on disk has all that was read."""
         self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
         self._keep(self._arriving.rest())
         first = self.reads[0]
         self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
 
     def close(self) -> None:
-        """Write what was kept back, and the end."""
+        """Write the rest and the end."""
         self.duration = self.seconds()
         self._keep(self._arriving.rest())
         if self._is_settings:
@@ -113,16 +115,15 @@ class _Recording:
 
 
 class Recorder:
-    """Sends requests to one target, some at a time.
+    """Sends requests to one target, with limited concurrency.
 
-    base_url: scheme, host and perhaps a path that all requests go below. timeout_s: for a whole exchange,
-    from the first packet to the last byte. headers: sent with every request. max_concurrency: exchanges at
-    a time; others wait, and their time does not run yet. max_body_bytes: a longer answer, or one of
-    more than MAX_LINES lines, is hung up on, and only its beginning is kept.
-    capture: where exchanges are written as they arrive. server: what is known of the target, noted in every
-    exchange. secrets: names of headers, in lower case, whose values are kept out of every exchange, besides
-    those that name a credential. on_exchange: called with each exchange at its end. stopwatch:
-    measures the time in which any is under way.
+    base_url: scheme, host and perhaps a path prefix for all requests. timeout_s: for a whole exchange, from
+    the first packet to the last byte. headers: sent with every request. max_concurrency: concurrent
+    exchanges; waiting does not count into their time. max_body_bytes: a longer answer, or one of more than
+    MAX_LINES lines, is aborted, and only its beginning is kept. capture: writes exchanges as they arrive.
+    server: facts about the target, noted in every exchange. secrets: lower-case names of further headers with
+    credentials. on_exchange: called with each finished exchange. stopwatch: measures the time in which any
+    exchange is running.
     """
 
     def __init__(
@@ -139,7 +140,7 @@ class Recorder:
         on_exchange: Callable[[Exchange], None] = lambda _: None,
         stopwatch: Stopwatch | None = None,
     ) -> None:
-        """Raises UsageError if base_url is not an http or https URL."""
+        """Prepare the recorder. Raises UsageError if base_url is not an http or https URL."""
         shown = redact_url(base_url)
         try:
             url = httpx.URL(base_url)
@@ -172,7 +173,9 @@ class Recorder:
         self._url = url
         self._tls: ssl.SSLContext | None = None
         self.cut: list[Exchange] = []
-        """The exchanges that were under way when the run was ended: recorded, and returned to nobody."""
+        """The exchanges that the end of the run interrupted. They are recorded, but `send` did not return
+        them.
+        """
 
     async def send(
         self,
@@ -184,12 +187,11 @@ class Recorder:
         tap: Tap | None = None,
         aside: bool = False,
     ) -> Exchange:
-        """Send a request and record the response. The ending shows what the target did wrong.
+        """Send a request and record the response. A fault of the target is shown by the ending.
 
-        `tap`: follows the progress of the answer, and may hang up. `aside`: send at once, even if the limit
-        of requests at a time is reached. The exchange, in memory and on disk, has no credentials. Raises
-        ValueError for a request that HTTP cannot carry, FileExistsError if the capture has an exchange of
-        this name.
+        `tap`: follows the progress of the answer, and may hang up. `aside`: send at once, ignoring the limit
+        of concurrency. The exchange, in memory and on disk, contains no credentials. Raises ValueError for a
+        request that HTTP cannot express, FileExistsError if the capture has an exchange of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
             # A request that is sent again holds these as they were recorded: without their credentials.
@@ -273,7 +275,7 @@ class Recorder:
             recording.end(ending, f"{kind}: {error}")
 
     def _trust(self) -> ssl.SSLContext | None:
-        """Make the TLS context for the target; None if it does not speak TLS."""
+        """Return the TLS context for the target; None for plain HTTP."""
         if self._tls is None and self._url.scheme == "https":
             self._tls = httpx.create_ssl_context(trust_env=False)
             self._tls.set_alpn_protocols(["http/1.1"])
@@ -294,7 +296,7 @@ class Recorder:
 
 
 class _Reception:
-    """Takes what arrives on the connection of one exchange, and keeps it."""
+    """Receives the bytes of one exchange's connection and records them."""
 
     def __init__(
         self,
@@ -317,7 +319,7 @@ class _Reception:
     async def receive(
         self, url: httpx.URL, tls: ssl.SSLContext | None, window: int | None, asked: bytes
     ) -> None:
-        """Ask, and keep the answer until it is over. Raises h11.RemoteProtocolError and OSError."""
+        """Send the request and record the response to its end. Raises h11.RemoteProtocolError and OSError."""
         connection, slow_reader = self.connection, self._slow_reader
         pausing: asyncio.Task[None] | None = None
         try:
@@ -370,7 +372,7 @@ class _Reception:
                 return
 
     def _begin(self, head: h11.Response) -> None:
-        """The head has come."""
+        """Record the response head."""
         if self._recording.status is not None:
             return
         headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers.raw_items())
@@ -386,7 +388,7 @@ class _Reception:
 async def _unless_left(
     reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
-    """Read an answer to its end, or until the scenario hangs up."""
+    """Read an answer until its end, or until the scenario hangs up."""
     # Two tasks: the client may leave while no byte comes.
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
     try:

@@ -1,7 +1,7 @@
-"""A run without a server: how many requests and tokens it asks for, at most, and what that costs.
+"""A rehearsal without a server: an upper bound of a run's requests, tokens and cost.
 
-Every request is answered at once, in the words of its dialect's table, with as many tokens as it allows:
-what a scenario asks next depends on what it was answered.
+Every request is answered at once by its dialect's table with the longest legal answer, because scenarios
+depend on earlier answers.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect
 from tokenwire.wire.json_pointer import parse, put
 
 _MOST_EVENTS = 32
-"""The most tokens of a rehearsed answer: enough for every scenario that waits for some of them."""
+"""The most tokens of a rehearsed answer, enough for every scenario that waits for tokens."""
 _STREAMED = "text/event-stream"
 _BESIDE = "beside"
-"""Replaces the dialect in requests beside all dialects."""
+"""The name used in place of a dialect for other requests."""
 
 
 @dataclass(frozen=True)
@@ -52,12 +52,12 @@ class Rehearsal:
     dialects: Sequence[Dialect]
     context_length: int
     asked: dict[tuple[str, str], Estimate] = field(default_factory=dict)
-    """By dialect and scenario, in the order of asking."""
+    """Estimates by dialect and scenario, in the order of asking."""
     _dearest: dict[tuple[str, str], Estimate] = field(default_factory=dict)
-    """Of the requests of each, the one with the most output tokens."""
+    """The estimate of the request with the most output tokens, by dialect and scenario."""
 
     def count(self, request: HttpRequest, scenario: str, dialect: str = _BESIDE) -> None:
-        """Count one more request."""
+        """Count one request."""
         tokens = tokens_asked(request, self.dialects, self.context_length)
         estimate = Estimate(1, prompt_tokens(request, self.dialects), tokens)
         key = dialect, scenario
@@ -66,7 +66,7 @@ class Rehearsal:
         self._dearest[key] = max(estimate, dearest, key=lambda known: known.output_tokens)
 
     def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
-        """Count a rehearsed scenario as at least a number of requests. Each further one costs as much as its
+        """Raise a rehearsed scenario to a number of requests. Each further one costs as much as its
         dearest.
         """
         key = dialect, scenario
@@ -83,7 +83,7 @@ class Rehearsal:
         tap: Tap | None = None,
         aside: bool = False,  # noqa: ARG002  # as above
     ) -> Exchange:
-        """Answer a request at once."""
+        """Return the rehearsed answer to a request."""
         named, _ = dialect_and_label(name, scenario)
         dialect = next((dialect for dialect in self.dialects if dialect.name == named), None)
         asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
@@ -111,10 +111,9 @@ class Rehearsal:
 
 
 def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
-    """Yield an answer of as many tokens as are allowed, each in an event of its own where events were asked
-    for.
+    """Yield an answer of as many tokens as are allowed, one event for each in a stream.
 
-    `text`: what a grammar of the request admits, if it has one; the first token is all of it.
+    `text`: a text that the request's grammar permits; it is the first token.
     """
     table = dialect.table["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
@@ -143,9 +142,7 @@ def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]
 
 
 def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: bool) -> Iterator[bytes]:
-    """Yield an answer with one item of text that the budget ended: the end of a stream has an event
-    of its own.
-    """
+    """Yield an answer of one text item that the budget ended. In a stream, the end has its own event."""
     if not stream:
         document = _of_kind(table["whole"], "text", "".join(pieces))
         holder: dict[str, Any] = {}
@@ -160,7 +157,7 @@ def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: boo
 
 
 def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
-    """Return an item or event of the first kind that has a field, with a value for it."""
+    """Return an item or event of the first kind with a field, set to a value."""
     kind, row = next((kind, row) for kind, row in table["kinds"].items() if field in row)
     written: dict[str, Any] = {}
     holder, star, rest = row[field].partition("/*")
@@ -173,7 +170,7 @@ def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]
 
 
 def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the end of an answer that its budget ended."""
+    """Return the finish of an answer that its budget ended."""
     words = next(word for word, kind in finish["types"].items() if kind == "length")
     written: dict[str, Any] = {}
     put(written, parse(finish["reason"][0]), words)
@@ -183,7 +180,7 @@ def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(
     table: Mapping[str, Any], choice: int, pieces: Sequence[str], start: int, *, last: bool
 ) -> dict[str, Any]:
-    """Return a choice of an answer that holds some of its tokens, from the `start`th on, by their texts."""
+    """Return a choice with some of its tokens, from index `start` on, by their texts."""
     finish, end = table.get("finish", {"type": ""}), start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
@@ -202,7 +199,7 @@ def _choice(
 
 
 def _document(table: Mapping[str, Any], choices: list[dict[str, Any]], *, whole: bool) -> Any:
-    """Return the document of some choices: one of them, a list, or an object that holds a list."""
+    """Return the document of some choices: a single one, a list, or an object with a list."""
     if not table["choices"]:
         return choices[0] if whole and len(choices) == 1 else choices
     document: dict[str, Any] = {}

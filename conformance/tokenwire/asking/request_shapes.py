@@ -1,5 +1,5 @@
-"""Shapes of requests that exploration draws from: what a dialect has words for and the target was seen to
-have. Needs hypothesis (`tokenwire[explore]`).
+"""Strategies of requests for exploration, limited to the dialect and the target's known capabilities. Needs
+hypothesis (`tokenwire[explore]`).
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MOST_REMEMBERED = 24
 
 
 class _Field(NamedTuple):
-    """A field of an ask, beside prompt, budget and stops; it is left out as often."""
+    """A field of an ask other than prompt, budget and stops. It is left out half of the time."""
 
     values: SearchStrategy[Any]
     example: Any = True
-    """Differs from its default, to see whether a dialect has words for it."""
+    """A value other than the default, to test if a dialect supports the field."""
     needs: str = ""
-    """The capability without which it is not drawn: a target that was not seen to have it may ignore it."""
+    """The capability that the field needs, because other targets may ignore it."""
 
 
 _FIELDS = {
@@ -63,7 +63,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class _Remembered:
-    """Values of the answers so far from which a stop may be made."""
+    """Values of earlier answers, for stops."""
 
     texts: tuple[str, ...]
     ids: tuple[int, ...]
@@ -74,7 +74,9 @@ def _short(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
-    """Pieces of repeatable whole answers, so that a run with the same seed draws the same."""
+    """Return parts of repeatable whole answers, so that a run with the same seed generates the same
+    requests.
+    """
     texts: set[str] = set()
     ids: set[int] = set()
     for stream in streams:
@@ -88,7 +90,7 @@ def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
 
 
 def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
-    """Prompts in every form that the dialect takes, the simplest first."""
+    """Return prompts in every form that the dialect supports, the simplest first."""
     ids = st.lists(_ID, min_size=1, max_size=_LONGEST_PROMPT).map(tuple)
     text = st.sampled_from(_WORDS)
     forms: list[SearchStrategy[Ask]] = [
@@ -119,9 +121,9 @@ def _stops(known: _Remembered) -> dict[str, _Field]:
 
 
 def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
-    """Asks that a dialect has words for, of what a run's target was seen to have.
+    """Return asks that a dialect supports, with the capabilities that the run's target has shown.
 
-    They shrink towards a whole answer to one short prompt of ids, with nothing else asked.
+    They shrink towards a whole answer to one short prompt of ids, without options.
     """
     ordinary = replace(plain(dialect), stream=True)
     fields = {
@@ -147,6 +149,6 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
 
 
 def _bounds(ask: Ask) -> dict[str, int]:
-    """Return the highest values with which a request still makes sense."""
+    """Return the greatest meaningful values of a request."""
     shortest = min((len(ids) for ids in ask.input_ids), default=1)
     return {"min_new_tokens": ask.max_new_tokens or 0, "logprob_start": shortest - 1}

@@ -1,8 +1,8 @@
-"""Resumption of a run that was cut off. Finished scenarios are read from its recording, and only the rest is
-asked.
+"""Resumes a run that was interrupted: finished scenarios are read from the recording, and only the rest is
+sent.
 
-Notes beside a recording list the options and the target of the run, and the scenarios that were finished in
-each dialect. A scenario in which the server failed is asked again, because one run has to show the cause.
+Notes beside a recording list the options and the target of the run, and the finished scenarios of each
+dialect. A scenario in which the server failed is repeated, because one run has to show the cause.
 """
 
 from __future__ import annotations
@@ -33,16 +33,18 @@ class Notes:
 
     folder: Path
     asked: Mapping[str, Any]
-    """The options that decide what is asked, and the target."""
+    """The options that decide which requests are sent, and the target."""
     server: Mapping[str, str] = field(default_factory=dict)
     """Name, version and model of the target; empty before preflight."""
     over: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Finished scenarios, as `<dialect>/<scenario>`, each with what was not asked in it, and why."""
+    """Finished scenarios, as `<dialect>/<scenario>`, each with the requests that were skipped and the
+    reasons.
+    """
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
-        """Read the notes of a run that is resumed. Raises UsageError if they are missing, or are of
-        another run.
+        """Read the notes of a run to resume. Raises UsageError if they are missing or belong to another
+        run.
         """
         path = folder / NOTES
         try:
@@ -62,7 +64,7 @@ class Notes:
         return notes
 
     def begin(self, found: Preflight) -> None:
-        """Note whom the run asks. Raises UsageError if that is not who was asked before."""
+        """Note the target. Raises UsageError if it differs from the earlier one."""
         advertised = found.advertised
         server = {"name": advertised.name, "version": advertised.version, "model": found.model}
         if self.server and self.server != server:
@@ -89,7 +91,7 @@ class Notes:
             self._write()
 
     def recall(self, talk: Conversation) -> bool:
-        """Return True if a scenario was finished before, and add its answers to the transcript."""
+        """True if a scenario was finished before, whose answers are then added to the transcript."""
         name = talk.name_of("")
         if name not in self.over:
             return False
@@ -101,7 +103,7 @@ class Notes:
         return True
 
     def forget_the_rest(self) -> None:
-        """Remove what is asked anew: all but the preflight and the finished scenarios."""
+        """Remove the exchanges that will be repeated: all but the preflight and the finished scenarios."""
         kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
         for path in self.folder.rglob("*.jsonl"):
             name = path.relative_to(self.folder).with_suffix("").as_posix()

@@ -1,6 +1,6 @@
-"""A live run: find out what the target is, ask all scenarios of all its dialects in phases, read the answers.
+"""A live run: identify the target, run all scenarios in all its dialects in phases, and parse the answers.
 
-Everything is asked before anything is judged.
+All requests are sent before the judging begins.
 """
 
 from __future__ import annotations
@@ -48,44 +48,44 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Server
 from tokenwire.wire.redaction import Headers, redact_url
 
 _PREFLIGHT_SHARE = 8
-"""What a target tells of itself gets this part of an exchange's time limit: many tell nothing."""
+"""The fraction 1/8 of an exchange's time limit for information endpoints, because many targets have none."""
 _PREFLIGHT_LEAST_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FIRST_WORDS_BYTES = 1 << 20
-"""What a target may say of itself, or answer to a request for a few tokens."""
+"""The most bytes of a preflight answer."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run: its settings, and the values that were looked up for them."""
+    """The plan of a run: its settings and the values derived from them."""
 
     settings: Settings
     limits: Limits = field(default_factory=Limits)
     headers: Headers = field(default=(), repr=False)
-    """With the values that the settings take from the environment."""
+    """Headers with the values of environment variables."""
     secrets: frozenset[str] = frozenset()
-    """Names of headers, in lower case, whose values are recorded nowhere."""
+    """Lower-case names of headers whose values are never recorded."""
     tokenizer: Tokenizer | None = None
-    """That of the model, where one is at hand; without it the server's own is asked."""
+    """The model's tokenizer, if it is available; otherwise the server's own is used."""
     revival: Revival | None = None
-    """How the server comes back after it died; None if it is not started again."""
+    """The way to restart the server after a death; None if it is not restarted."""
     record: Path | None = None
-    """Where the exchanges are written, as they arrive."""
+    """The folder for exchanges, written as they arrive."""
     resume: bool = False
-    """Some exchanges are there already: only the rest is asked."""
+    """True if the folder has exchanges already, so that only the rest is sent."""
     on_loss: Callable[[str], object] = lambda _: None
-    """Called with a sentence if they cannot be written any more; the run goes on."""
+    """Called with a sentence if the recording fails; the run continues."""
     asked: Mapping[str, Any] = field(default_factory=dict)
-    """The options that decide what is asked, as JSON can hold them: a run is resumed only with the same."""
+    """The options that decide which requests are sent, as JSON. A resumed run must repeat them."""
     asked_with: tuple[str, ...] = ()
-    """The words of the command line, beside target and scenarios, that decide how the target is asked."""
+    """The command-line options, other than target and scenarios, that decide how requests are sent."""
     judged_with: tuple[str, ...] = ()
-    """And those that decide how its answers are judged."""
+    """The command-line options that decide how answers are judged."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
-    """Called with each exchange at its end; for a wire log."""
+    """Called with each finished exchange, for a wire log."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
     purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
-    """The rest of the limits; None to make it from them. All runs of a command share it."""
+    """The unused part of the limits; None to create it. All runs of a command share it."""
 
     def __post_init__(self) -> None:
         if self.purse is None:
@@ -93,36 +93,36 @@ class Plan:
 
 
 class Progress:
-    """Receives what happens in a run. This one ignores it; the terminal's draws a progress bar."""
+    """Receives the events of a run. This class ignores them; the terminal's draws a progress bar."""
 
     def planned(self, conversations: int) -> None:
-        """The number of scenarios to run, each once for a dialect."""
+        """Receive the number of conversations: scenarios times dialects."""
 
     def answered(self, stream: Stream) -> None:
-        """An exchange is over."""
+        """Receive a finished exchange."""
 
     def waiting(self, words: str) -> None:
-        """Nothing is sent for now; `words` say why."""
+        """Receive the reason why the run waits."""
 
     def finished(self, conversation: Conversation) -> None:
-        """A scenario is done in one dialect."""
+        """Receive a conversation that is finished."""
 
     def confirming(self, done: int, total: int) -> None:
-        """Requests are repeated alone: `done` of `total`, so far."""
+        """Receive the progress of repeated requests: `done` of `total` so far."""
 
 
 @dataclass(frozen=True)
 class Unreached:
-    """Preflight found no known dialect, so no scenario was run and nothing is judged."""
+    """The result of a preflight without a known dialect: no scenario ran and nothing is judged."""
 
     subject: Subject
     diagnosis: str
 
 
 def chosen(settings: Settings) -> list[Scenario]:
-    """Return the scenarios to ask, the probe first and then by the budget that they take.
+    """Return the scenarios to run: the probe first, then by budget.
 
-    Those that are named are asked whatever they take: tokens may not pay for all.
+    Named scenarios are included at any budget, even if the limits do not allow all of their tokens.
     """
 
     def is_chosen(scenario: Scenario) -> bool:
@@ -140,7 +140,7 @@ def chosen(settings: Settings) -> list[Scenario]:
 
 @dataclass
 class _Interrogation:
-    """A run against a target whose dialects are known, and its results so far."""
+    """A run against a target with known dialects, and its results so far."""
 
     plan: Plan
     found: Preflight
@@ -168,7 +168,7 @@ class _Interrogation:
 
     @cached_property
     def talks(self) -> list[tuple[Scenario, Conversation]]:
-        """The scenarios to run in each dialect, the most perilous last over all dialects."""
+        """Return each scenario with its conversation in each dialect, the most perilous last."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
             for scenario in sorted(chosen(self.plan.settings), key=lambda scenario: scenario.perilous)
@@ -190,7 +190,7 @@ class _Interrogation:
             self.notes.finish(talk)
 
     async def ask_ordinary(self) -> None:
-        """Run the ordinary scenarios: concurrently, then those that must run alone."""
+        """Run the ordinary scenarios: concurrent ones first, then those that must run alone."""
         self.progress.planned(len(self.talks))
         ordinary = [(scenario, talk) for scenario, talk in self.talks if not scenario.perilous]
         async with asyncio.TaskGroup() as together:
@@ -202,7 +202,7 @@ class _Interrogation:
                 await self._run_scenario(scenario, talk)
 
     async def confirm(self) -> None:
-        """Ask again, alone, what was answered in two ways that chance may explain."""
+        """Repeat requests whose answers differ by chance, one at a time."""
         dialects = {dialect.name: dialect for dialect in self.found.asked}
 
         async def ask_again(stream: Answer, turn: int) -> None:
@@ -211,7 +211,7 @@ class _Interrogation:
         await confirm(self.run, ask_again, ACROSS_RESPONSES, self.progress.confirming)
 
     async def ask_perilous(self) -> None:
-        """Run the perilous scenarios one after another: if the server dies, the cause is known, and nothing
+        """Run the perilous scenarios one after another, so that the cause of a death is known and nothing
         else is lost.
         """
         for scenario, talk in self.talks:
@@ -219,14 +219,14 @@ class _Interrogation:
                 await self._run_scenario(scenario, talk)
 
     async def ask_for_texts(self) -> None:
-        """Ask the server for the text of what it wrote so far."""
+        """Request the text of the ids that the server has sent so far."""
         with contextlib.suppress(NotAsked):  # it died of that, or before; the run says so
             self.transcript.tokenizer = await ask_for_texts(
                 self.sender, self.found.speaks, self.transcript.streams
             )
 
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
-        """Ask the worker behind a gateway what the gateway is asked, within the same limits."""
+        """Send the gateway's requests to its worker too, within the same limits."""
         vitals = _vital_signs(self.plan, recorder, worker)
         to_worker = self.sender.to(vitals)
         await ask_both(
@@ -234,15 +234,17 @@ class _Interrogation:
         )
 
     async def explore(self) -> None:
-        """Send drawn requests, which use what the target was seen to have."""
+        """Send generated requests that use the target's known capabilities."""
         talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
         self.explored = await Exploration(
             talks, self.run(), self.plan.settings.explore, self.plan.settings.seed
         ).explore()
 
     def add_the_rest(self, cut: Iterable[Exchange]) -> None:
-        """Also judge what no scenario was given: the attempts that met a busy server (429 or 503), the
-        liveness probes, and the exchanges that the end of the run `cut`. A replay judges them too.
+        """Add the exchanges outside of scenarios, so that they are judged as in a replay.
+
+        These are attempts that met a busy server (429 or 503), liveness probes, and exchanges that the end of
+        the run `cut`.
         """
         hints: Any = {
             "delivery_hint": self.found.advertised.delivery,
@@ -258,7 +260,7 @@ class _Interrogation:
                 self.transcript.calls.append(call)
 
     def run(self) -> Run:
-        """Return all that was asked and answered so far, in the order of asking."""
+        """Return the run so far, in the order of requests."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
         return Run(
             tuple(in_order),
@@ -272,7 +274,7 @@ class _Interrogation:
         )
 
     def subject(self, *, unrecorded: str = "") -> Subject:
-        """Make the subject of the report. `unrecorded`: why some exchanges are missing in the recording."""
+        """Return the subject of the report. `unrecorded`: why some exchanges are missing in the recording."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
@@ -306,10 +308,9 @@ class _Interrogation:
 
 
 async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
-    """Find out what the target is, and then what a run would ask of it, at most, by dialect and scenario:
-    nothing more is sent.
+    """Identify the target, and estimate the most requests and tokens of a run by dialect and scenario.
 
-    Raises UsageError for a URL that is none.
+    Only the preflight is sent. Raises UsageError for an invalid URL.
     """
     # The requests that find out who is there are a part of the price.
     first: list[HttpRequest] = []
@@ -342,17 +343,17 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
 @dataclass(frozen=True)
 class Reached:
-    """A target that is known, and what sends it requests."""
+    """An identified target, and the senders for its requests."""
 
     found: Preflight
     once: Metered
     """Sends each request once."""
     sender: PoliteSender
-    """Keeps to the limits of the plan, and asks a busy target again."""
+    """Respects the limits of the plan, and retries a busy target."""
 
 
 async def reach(plan: Plan) -> Reached:
-    """Find out what a target is. Raises UsageError for a URL that is none."""
+    """Identify a target. Raises UsageError for an invalid URL."""
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     found, polite = await _find_out(plan, capture)
     once = _metered(plan, _recorder(plan, capture, known=found), found)
@@ -360,9 +361,9 @@ async def reach(plan: Plan) -> Reached:
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
-    """Ask the target everything that the plan holds, until it is answered or the target stops answering.
+    """Send all requests of the plan, until they are answered or the target stops answering.
 
-    Raises UsageError for a URL that is none, and for a recording that is of another run.
+    Raises UsageError for an invalid URL, or for a recording of another run.
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
@@ -410,8 +411,8 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
 
 
 async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) -> None:
-    """Ask until all is asked, or until SIGINT or SIGTERM comes: what was answered by then is judged. A second
-    signal ends the process.
+    """Run until the end, SIGINT or SIGTERM; answers until then are judged. A second signal ends the
+    process.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
     # Python sets signal handlers in the main thread alone.
@@ -442,16 +443,16 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
 
 
 async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Preflight, PoliteSender]:
-    """Find out what the target is; and the limits that were kept so far.
+    """Identify the target; return it with the sender, which has charged the preflight to the limits.
 
-    Raises UsageError for a URL that is none.
+    Raises UsageError for an invalid URL.
     """
     polite = PoliteSender(_first(plan, capture), plan.purse)
     return await _found(plan, polite, capture, named=bool(plan.settings.dialect)), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
-    """Make the notes beside a recording. Raises UsageError."""
+    """Return the notes beside a recording. Raises UsageError."""
     asked = {"tokenwire": __version__, "target": plan.settings.target, **plan.asked}
     if not plan.resume:
         return Notes(folder, asked)
@@ -468,7 +469,7 @@ def _vital_signs(
     scout: Recorder | None = None,
     on_wait: Callable[[str], object] = lambda _: None,
 ) -> VitalSigns:
-    """Return the sender that stops when the target dies; with a scout, it starts the target again."""
+    """Return the sender that stops when the target dies; with a scout, it restarts the target."""
     dialect = found.speaks[0]
     return VitalSigns(
         _metered(plan, recorder, found),
@@ -482,12 +483,14 @@ def _vital_signs(
 
 
 def _metered(plan: Plan, recorder: Recorder, found: Preflight) -> Metered:
-    """Make the sender that pays for each request to a known target."""
+    """Return the sender that charges each request to an identified target."""
     return Metered(recorder, plan.purse, dialects=found.asked, context_length=found.advertised.context)
 
 
 def _first(plan: Plan, capture: CaptureWriter | None, *, scouts: bool = False) -> Metered:
-    """Make the sender for the first requests, which it pays for. Raises UsageError for an invalid URL."""
+    """Return the sender for the preflight, which charges each request. Raises UsageError for an invalid
+    URL.
+    """
     recorder = _recorder(plan, capture, scouts=scouts, first=True)
     return Metered(recorder, plan.purse, dialects=_dialects(plan))
 
@@ -501,9 +504,9 @@ def _dialects(plan: Plan) -> list[Dialect]:
 async def _found(
     plan: Plan, sender: PoliteSender, capture: CaptureWriter | None, *, named: bool
 ) -> Preflight:
-    """Find out what a target is, in the dialects that the plan allows. `named`: the user chose them.
+    """Identify a target in the dialects that the plan allows. `named`: the user chose them.
 
-    Raises UsageError if the limits do not pay for that.
+    Raises UsageError if the limits are too small.
     """
     dialects, settings = _dialects(plan), plan.settings
     least = least_requests(dialects)
@@ -524,7 +527,7 @@ async def _found(
 
 
 def _unaffordable(plan: Plan, least: int, why: str) -> str:
-    """Return the sentence for limits that end before it is known what a target is."""
+    """Return the message for limits that are too small to identify the target."""
     return (
         f"to find out what {redact_url(plan.settings.target)} is takes {least} requests at least, and the "
         f"limits do not pay for them: {why}; raise the limit, or name a --dialect"
@@ -539,10 +542,10 @@ def _recorder(
     first: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """Return a recorder within the plan's limits. A scout has a short time limit; its answers, and the first
-    ones, must be small.
+    """Return a recorder within the plan's limits.
 
-    Raises UsageError for a URL that is none.
+    A scout has a short time limit; its answers, and the first ones, must be small. Raises UsageError for an
+    invalid URL.
     """
     whole = plan.settings.timeout
     return Recorder(
@@ -560,7 +563,7 @@ def _recorder(
 
 
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
-    """Find out what the worker behind a gateway is. Raises UsageError if it is none."""
+    """Identify the worker behind a gateway. Raises UsageError if it cannot be one."""
     try:
         found = await _found(plan, polite.to(_first(plan, None)), None, named=False)
     except UsageError as error:

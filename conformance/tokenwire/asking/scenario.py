@@ -1,7 +1,7 @@
-"""Scenarios: what is asked of a target, and what each asking provokes.
+"""Scenarios: the requests to a target, and the behaviour that each provokes.
 
-A scenario yields what it asks for, as data. If an answer decides what to ask next, for example which stop
-string will match, it is a coroutine and asks through a conversation. It judges nothing.
+A scenario yields its requests as data. If an answer decides the next request, for example the stop string
+that will match, the scenario is a coroutine and uses a conversation. It does not judge.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
-"""The ids that most requests send: small, so that they are valid in nearly every vocabulary."""
+"""The ids of most prompts, small so that they are valid in nearly every vocabulary."""
 
 _WORDS_TOKENS = 64
-"""More tokens than the short texts and messages of scenarios have."""
+"""An upper bound of the tokens in the short texts and messages of scenarios."""
 
 _READ_BYTES = 8_000_000
-"""Of a stream that the recorder reads to its end; a little less than it may read."""
+"""The most bytes of a stream, slightly less than the recorder's limit."""
 _READ_EVENTS = 4000
-"""The most events of a stream; a little less than it may read."""
+"""The most events of a stream, slightly less than the recorder's limit."""
 _AROUND = 1000
-"""Bytes of an event that say nothing of tokens: names, counters, the id of the request."""
+"""Bytes of an event that do not depend on tokens: names, counters, the request id."""
 _PER_TOKEN = 30
-"""Bytes that a token takes in an event: its id, its text, what a sampler attaches."""
+"""Bytes of a token in an event: its id, its text, and series of a sampler."""
 
 
 _INTERVALS = {
@@ -44,22 +44,24 @@ _INTERVALS = {
     Budget.STANDARD: (1, 3, 7, 50),
     Budget.SOAK: (1, 2, 3, 7, 16, 50, 1000),
 }
-"""Values of stream_interval; the last is more than most answers have tokens."""
+"""Values of stream_interval; the last exceeds the tokens of most answers."""
 
 
 Asks = Mapping[str, Ask | HttpRequest]
-"""Requests that are sent at once, by label."""
+"""Concurrent requests, by label."""
 
 
 class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
-    """A dialect cannot say a request, or a sender may not send it."""
+    """The dialect cannot express a request, or the sender may not send it."""
 
 
 Answer = TypeVar("Answer")
 
 
 async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
-    """Run coroutines concurrently; if one fails, cancel the others: no request is sent after a run."""
+    """Run coroutines concurrently. If one fails, cancel the others, so that no request is sent after a
+    run.
+    """
     tasks = [asyncio.create_task(doing) for doing in doings]
     if not tasks:
         return []
@@ -88,24 +90,24 @@ class Sender(Protocol):
 
 @dataclass
 class Transcript:
-    """The answers in the order in which they ended, and what was not asked."""
+    """The answers in the order in which they ended, and the skipped requests."""
 
     streams: list[Stream] = field(default_factory=list)
     tokenizer: Tokenizer | None = None
-    """A local tokenizer; without one, the server's own, once it was asked for texts."""
+    """A local tokenizer; otherwise the server's own, once it has returned texts."""
     not_asked: dict[str, str] = field(default_factory=dict)
-    """Exchanges that a dialect cannot express, or that the run may not send, with the reason."""
+    """Requests that a dialect cannot express, or that the limits forbid, with the reason."""
     beside: list[AnswerPair] = field(default_factory=list)
-    """Where a gateway and its worker were asked the same: their answers, side by side."""
+    """Answers of a gateway and its worker to the same requests, in pairs."""
     on_answer: Callable[[Stream], None] = lambda _: None
-    """Called with each answer; for a progress bar."""
+    """Called with each answer, for a progress bar."""
     calls: list[ControlCall] = field(default_factory=list)
-    """Control calls: aborts, flushes, loads."""
+    """Control calls: aborts, flushes and load queries."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """One scenario's talk with one endpoint of the target."""
+    """The requests and answers of one scenario at one endpoint."""
 
     scenario: str
     dialect: Dialect
@@ -113,24 +115,24 @@ class Conversation:
     advertised: Advertised
     transcript: Transcript
     model: str = ""
-    """The name of the model in requests; empty if any will do."""
+    """The model's name in requests; empty to leave it out."""
     budget: Budget = Budget.STANDARD
-    """What this run may ask; a scenario may ask in more shapes where it allows more."""
+    """The budget of the run. With a larger one, a scenario may send more kinds of requests."""
     parrot: Speaker | None = None
-    """Makes prompts for a target that is a parrot; None for others."""
+    """Writes prompts for a target that is a parrot; None for others."""
     tool_calls: str = ""
-    """The form in which the model writes tool calls; empty if that is to be found out."""
+    """The model's form of tool calls; empty if it has to be detected."""
     declared: frozenset[str] = frozenset()
-    """Capabilities that the user says the target has; a scenario may need one as leave to ask."""
+    """Capabilities that the user declares. A scenario may send some requests only with these."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
-        """The values of stream_interval that the run's budget pays for, smallest first."""
+        """Return the values of stream_interval within the run's budget, smallest first."""
         return _INTERVALS[self.budget]
 
     @property
     def vocabulary_size(self) -> int | None:
-        """The number of ids of the target, by its own information, by a refusal, or by a local tokenizer."""
+        """Return the number of ids of the target, by its own information, a refusal, or a local tokenizer."""
         reported, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
         size = local.size if isinstance(local, LocalTokenizer) else None
         return self.advertised.vocab_size or reported or size
@@ -141,18 +143,18 @@ class Conversation:
         return self.dialect.chat
 
     def can_say(self, ask: Ask) -> bool:
-        """True if the endpoint has a request for all that an ask wants."""
+        """True if the dialect can express an ask completely."""
         return self.dialect.can_say(ask, self.model)
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
-        """Return a budget, cut to what the target's context holds beside the prompt."""
+        """Return the number of tokens, reduced to fit into the context with the prompt."""
         room = self.advertised.context - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
 
     @staticmethod
     def readable(choices: int = 1) -> int:
-        """Return the most tokens of each choice whose stream the recorder reads to its end, however it is
-        cut: an event for each token, and in it all tokens so far.
+        """Return the most tokens of each choice whose stream fits into the recorder's limits. An event for
+        each token, with all tokens so far, is assumed.
         """
         room = _READ_BYTES / choices
         # Each event holds all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
@@ -167,10 +169,10 @@ class Conversation:
         slow_reader: SlowReader | None = None,
         tap: Tap | None = None,
     ) -> Stream | None:
-        """Ask for one exchange; None if the dialect cannot express it, or the run may not send more.
+        """Send one request; None if the dialect cannot express it, or the limits forbid it.
 
         A label occurs once in a scenario. With the dialect it names the exchange. `tap` follows the progress
-        of the answer, and can hang up. A request that no dialect would write is sent as it is.
+        of the answer, and can hang up. An `HttpRequest` is sent unchanged.
         """
         name = self.name_of(label)
         try:
@@ -185,10 +187,10 @@ class Conversation:
         return self._read(exchange)
 
     def _rendered(self, ask: Ask) -> HttpRequest:
-        """Return the request for an ask: its budget within the context, ids in words where only texts are
-        taken.
+        """Return the request for an ask, with the tokens reduced to the context, and ids as words if only
+        text is accepted.
 
-        Raises NotAsked if the dialect has no words for it.
+        Raises NotAsked if the dialect cannot express it.
         """
         if ask.max_new_tokens and self.advertised.context_length:
             prompt_tokens = max(map(len, ask.input_ids), default=_WORDS_TOKENS)
@@ -201,7 +203,7 @@ class Conversation:
         return request
 
     def name_of(self, label: str) -> str:
-        """Return the name of the exchange that has this label."""
+        """Return the name of the exchange with this label."""
         return exchange_name(self.scenario, label, self.dialect.name)
 
     def _read(self, exchange: Exchange) -> Stream:
@@ -221,14 +223,14 @@ class Conversation:
 
     @property
     def control(self) -> Control:
-        """The control endpoints of the target's family, as far as any are known."""
+        """Return the control endpoints of the target's family."""
         family = self.dialect.family
         return load_controls().get(family, Control(family, {}))
 
     async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
-        """Send a request to a control endpoint, at once, however many others are under way.
+        """Send a request to a control endpoint at once, without a limit of concurrency.
 
-        None if the run may ask no more, or for a request that is not a call.
+        Returns None if the limits forbid it, or if the request is not a control call.
         """
         name = self.name_of(label)
         try:
@@ -242,14 +244,14 @@ class Conversation:
 
     @property
     def id_prefix(self) -> str:
-        """The prefix that the server's answers put before the id that a client gave its request."""
+        """Return the prefix that the server's answers put before a client's request id."""
         policy = self.dialect.policy
         if policy.request_id_prefix_is_optional and any(map(self._tells_id_bare, self.transcript.streams)):
             return ""
         return policy.request_id_prefix
 
     def _tells_id_bare(self, stream: Stream) -> bool:
-        """True if an answer of this endpoint carries the id that its client chose, without the prefix."""
+        """True if an answer of this endpoint carries the client's request id without the prefix."""
         sent_id = stream.asked.request_id
         if sent_id is None or stream.dialect != self.dialect.name:
             return False
@@ -257,8 +259,9 @@ class Conversation:
         return first is not None and first.details.get("request_id") == sent_id
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
-        """Abort one request by the id that its client gave it, as the server's answers
-        carry it or as it was sent; None if the family has no way to, for this endpoint.
+        """Abort one request by its client's id, with the prefix of the server's answers or as it was sent.
+
+        Returns None if the family cannot abort requests of this endpoint.
         """
         named = request_id if as_sent else f"{self.id_prefix}{request_id}"
         request = self.control.abort_request(named, self.dialect.endpoint.path)
@@ -268,7 +271,9 @@ class Conversation:
         return await self.call(label, request)
 
     async def ask_all(self, asks: Asks, *, slow_reader: SlowReader | None = None) -> dict[str, Stream]:
-        """Ask for several exchanges at once; those that the dialect has words for, by label."""
+        """Send several requests concurrently; return the answers to those that the dialect can express, by
+        label.
+        """
         answers = await together(
             *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
         )
@@ -282,37 +287,40 @@ Given = TypeVar("Given", Run, Callable[[Conversation], Steps])
 
 @dataclass(frozen=True)
 class Scenario:
-    """A named asking."""
+    """A named set of requests."""
 
     name: str
     provokes: str
-    """The thing that it provokes, and how to see it, in a sentence or two."""
+    """The provoked behaviour and its evidence, in a sentence or two."""
     run: Run
     chat: bool | None = None
-    """Only for endpoints that talk in messages (True), only for the others (False), or for all (None)."""
+    """True: only for endpoints with messages. False: only for others. None: for all."""
     items: bool = False
-    """Only for endpoints that answer with typed items."""
+    """True if it is only for endpoints that answer with typed items."""
     results: bool = False
-    """For endpoints that sample nothing and answer with results; no other is asked of them."""
+    """True if it is for endpoints that return results without sampling. They run only such scenarios."""
     budget: Budget = Budget.QUICK
-    """The smallest budget that pays for it."""
+    """The smallest budget that includes it."""
     worker: bool = False
-    """Asked only of a gateway and of the worker behind it, if one is named."""
+    """True if it is only for a gateway with a named worker."""
     alone: bool = False
-    """Asked after all others, while nothing else of the run is under way."""
+    """True if it runs after all others, with no concurrent requests."""
     perilous: int = 0
-    """Above 0, the scenario sends what real servers died of. It is asked when all else was, one exchange at a
-    time; what is more perilous comes later, over all dialects.
+    """Above 0, the scenario sends requests that killed real servers.
+
+    It runs after all others, one request at a time, in the order of this number over all dialects.
     """
     storm: bool = False
-    """It sends very many requests at once, or resets connections: too much for a server that others use."""
+    """True if it sends very many concurrent requests or resets connections, which is too much for a shared
+    server.
+    """
     parrot: bool = False
-    """Only for a target that is a parrot: its conversations have a `parrot`."""
+    """True if it is only for a target that is a parrot; its conversations have a `parrot`."""
     at_most: int = 0
-    """The most requests to an endpoint, if real answers may lead to more than rehearsed ones."""
+    """The most requests to an endpoint, if a rehearsal may underestimate them."""
 
     def fits(self, dialect: Dialect) -> bool:
-        """True if an endpoint of this kind is asked this scenario."""
+        """True if the scenario is for an endpoint of this kind."""
         fits = self.chat in (None, dialect.chat) and (dialect.has_items or not self.items)
         return fits and dialect.gives_results == self.results
 
@@ -321,11 +329,11 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(**kind: Any) -> Callable[[Given], Given]:
-    """Make a function a scenario, named like it; its docstring says what it provokes. The function yields
-    what is asked at once, one step after the other, or it is a coroutine that asks. `kind`: fields of
-    `Scenario`.
+    """Register a function as the scenario of its name; its docstring describes what it provokes.
 
-    A perilous one sends one request at a time, and behind each bad one a good one: its control.
+    The function yields concurrent requests, step by step, or it is a coroutine that sends them. `kind`:
+    fields of `Scenario`. A perilous one sends one request at a time, and after each bad one a valid one as
+    its control.
     """
 
     def register(given: Given) -> Given:
@@ -342,7 +350,7 @@ def scenario(**kind: Any) -> Callable[[Given], Given]:
 
 
 def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
-    """Return a coroutine as it is, and of a function that yields asks the one that asks for them."""
+    """Return a coroutine function: a coroutine function unchanged, or one that sends the yielded asks."""
 
     async def run(talk: Conversation) -> None:
         steps = given(talk)
@@ -363,19 +371,19 @@ def load_scenarios() -> dict[str, Scenario]:
 
 
 def only_choice(stream: Stream | None) -> Choice | None:
-    """Return the one choice of an answer that carries exactly one; None if there is no such answer."""
+    """Return the choice of an answer with exactly one; None otherwise."""
     return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
 
 
 def token_ids(stream: Stream | None) -> tuple[int, ...]:
-    """Return the output ids of an answer with one choice; empty if it has none or where they are not ids."""
+    """Return the output ids of an answer with one choice; empty if it has none, or not integers."""
     choice = only_choice(stream)
     ids = choice.output_ids if choice else None
     return tuple(ids) if ids and all(type(token) is int for token in ids) else ()
 
 
 def text_of(stream: Stream | None) -> str:
-    """Return the text of an answer with one choice; empty if there is none."""
+    """Return the text of an answer with one choice; empty without one."""
     choice = only_choice(stream)
     text = choice.text if choice else None
     return text if isinstance(text, str) else ""

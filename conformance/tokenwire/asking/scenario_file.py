@@ -33,13 +33,13 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import HttpRequest
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-"""It becomes part of the names of files."""
+"""Matches a name that may become part of file names."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request as it is."""
+    """A request to send unchanged."""
 
     path: str
     body: Any = None
@@ -47,7 +47,7 @@ class _Sent:
     text: str | None = None
     """The body if it is not JSON."""
     base64: str | None = None
-    """The body if it is not text, either."""
+    """The body in base64 if it is not text."""
 
     @property
     def request(self) -> HttpRequest:
@@ -70,7 +70,7 @@ class _Table:
 
 @cache
 def load_scenario_file(path: str) -> str:
-    """Make the scenario in a file known; its name. Raises UsageError."""
+    """Register the scenario in a file; return its name. Raises UsageError."""
     try:
         table = typed(_Table, read_foreign_yaml(Path(path)), "it")
     except OSError as error:
@@ -99,7 +99,7 @@ def load_scenario_file(path: str) -> str:
 
 
 def as_scenario_file(name: str, provokes: str, requests: Mapping[str, HttpRequest]) -> str:
-    """Return a scenario that sends requests as they are, by their labels."""
+    """Return a scenario file that sends requests unchanged, by their labels."""
     sent = {
         label: {"method": request.method, "path": request.path, **_body(request)}
         for label, request in requests.items()

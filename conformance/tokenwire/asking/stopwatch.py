@@ -1,4 +1,4 @@
-"""The time of a run, divided between the server that answers and this program."""
+"""Divides the time of a run between the server and this program."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Stopwatch:
-    """Runs from the start of the process on.
+    """Measures from the start of the process.
 
-    The server's is the time in which at least one exchange is under way, less the processor time that this
-    process takes meanwhile: whatever it computes then counts as its own, even where the server worked beside
-    it on another core. All other time is this program's: loading, waiting between exchanges, judging,
+    The server's time is the time with at least one running exchange, less the processor time that this
+    process used meanwhile. Such computation counts as the program's own, even if the server worked at the
+    same time on another core. All other time is this program's: loading, waiting between exchanges, judging,
     reporting. So the reported share is never too small.
     """
 
@@ -31,7 +31,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """Count the time of an exchange."""
+        """Measure the time of an exchange."""
         if not self._under_way:
             self._since = self.clock(), self.processor()
         self._under_way += 1
@@ -44,7 +44,7 @@ class Stopwatch:
                 self._computed_s += self.processor() - self._since[1]
 
     def words(self) -> str:
-        """Describe in a sentence how much of the time so far the server took."""
+        """Describe the server's share of the time so far, in a sentence."""
         whole = self.clock() - self._began
         waited = max(0.0, self._asked_s - self._computed_s)
         return f"Took {whole:.1f} s, {waited:.1f} s of it waiting for the server."

@@ -1,4 +1,4 @@
-"""Ways of reading an answer under way: a tap that follows it and may leave, or a slow reader."""
+"""Control over the reading of an answer: a tap that follows it and may hang up, or a slow reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from tokenwire.wire.exchange import Exchange
 
 
 class Tap:
-    """Given to one exchange. The scenario waits on it, and may hang up; the recorder keeps it informed."""
+    """Follows one exchange. The recorder reports progress to it; the scenario waits on it, and may hang
+    up.
+    """
 
     def __init__(self) -> None:
         self._events = 0
@@ -21,14 +23,14 @@ class Tap:
         self.body = bytearray()
         """The body of the answer so far."""
         self.left = asyncio.Event()
-        """Set as soon as the client has left."""
+        """Set once the client has hung up."""
         self.resets = False
-        """True if leaving resets the connection instead of closing it."""
+        """True if hanging up resets the connection."""
         self.so_far: Callable[[], Exchange | None] = lambda: None
-        """The exchange as far as it has come, without credentials; None before it is sent."""
+        """Returns the exchange so far, without credentials; None before it is sent."""
 
     async def events(self, count: int) -> bool:
-        """Wait for the head of the answer and `count` events; false if it ended before they came."""
+        """Wait for the response head and `count` events; False if the answer ended before them."""
         while not (self._began and self._events >= count):
             if self._over:
                 return False
@@ -37,33 +39,35 @@ class Tap:
         return True
 
     def hang_up(self, *, reset: bool = True) -> None:
-        """Leave now, whatever is still to come: by a reset (RST) or by closing (FIN)."""
+        """Hang up at once, by a reset (RST) or by closing (FIN)."""
         self.resets = reset
         self.left.set()
 
     def begin(self) -> None:
-        """The head of the answer has come."""
+        """Report that the response head came."""
         self._began = True
         self._changed.set()
 
     def read(self, data: bytes) -> None:
-        """Bytes of the body have come."""
+        """Report bytes of the body."""
         self.body += data
         self._events += len(self._parser.feed(data))
         self._changed.set()
 
     def end(self) -> None:
-        """The exchange is over."""
+        """Report the end of the exchange."""
         self._over = True
         self._changed.set()
 
 
 @dataclass(frozen=True)
 class SlowReader:
-    """A reader so slow that the server feels it: stop after the first bytes, wait, read the rest."""
+    """Settings of a reader so slow that the server notices: stop after the first bytes, wait, read the
+    rest.
+    """
 
     after_bytes: int = 1
-    """Stop as soon as this many bytes of the body were read."""
+    """Bytes of the body after which reading stops."""
     pause_s: float = 2.0
     window: int = 4096
     """Size of the receive buffer in bytes (the kernel doubles it)."""

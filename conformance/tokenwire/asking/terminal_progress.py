@@ -11,7 +11,7 @@ from tokenwire.report.meter import Meter
 
 
 class TerminalProgress(Meter, Progress):
-    """Shows finished scenarios and the last exchange; a context manager."""
+    """A context manager that shows finished scenarios and the last exchange."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, "asking")

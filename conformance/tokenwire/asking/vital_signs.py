@@ -1,8 +1,8 @@
-"""Checks that the server still answers, and its restart.
+"""Checks that the server still answers, and restarts it.
 
-A request that fails may have failed by itself, so a small good one follows it. If that one fails too, the
-server is dead, and gets no more requests until it is back. A server that answers 429 or 503 to the small one
-lives. It is asked again later, as it says, and meanwhile gets no other requests.
+A request may fail by its own fault, so a small valid request follows each failure. If that fails too, the
+server is dead, and gets no more requests until it is back. A server that answers 429 or 503 is alive. It is
+retried later, as it says, and gets no other requests meanwhile.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from tokenwire.target.death import RESTARTED, VITALS, closed_silently
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
-"""The exchanges in a row without the end of an answer after which a living server is given up."""
+"""The consecutive exchanges without a complete answer after which a living server is given up."""
 RESTART_WAIT_S = 600.0
-"""Default for how long a server that is started again may take: a model takes minutes to load."""
+"""The default seconds for a restart, because loading a model takes minutes."""
 
 _PAUSES_S = (0.0, 0.1, 0.5)
-"""Before each of the small good requests, all of which must fail."""
+"""Pauses in seconds before the small valid requests. If all of them fail, the server is dead."""
 _POLL_S = 0.25
 ROOM_WAIT_S = 30.0
-"""Seconds that a server may answer 429 or 503 to everything before it is given up; `--wait` allows more."""
+"""Seconds for which a server may answer 429 or 503 to everything; `--wait` changes it."""
 _FIRST_ROOM_PAUSE_S = 0.5
 _LONGEST_ROOM_PAUSE_S = 8.0
-"""Between two looks at a server without room that names no time, each twice as long as the one before."""
+"""The longest pause in seconds between retries of a busy server that names no time. Pauses double."""
 
 _SILENT = (Ending.TIMEOUT, Ending.OUTGROWN)
 _OURS = (Ending.CANCELLED, Ending.HUNG_UP)
@@ -43,21 +43,21 @@ _OURS = (Ending.CANCELLED, Ending.HUNG_UP)
 
 @dataclass(frozen=True)
 class Revival:
-    """The way in which a server that died comes back."""
+    """The way to restart a dead server."""
 
     command: str = ""
-    """Starts it again, in a shell; empty if something else does."""
+    """A shell command that restarts it; empty if something else does."""
     wait_s: float = RESTART_WAIT_S
-    """The longest time that it may take."""
+    """The longest restart in seconds."""
 
 
 class _Trouble(NamedTuple):
-    """The reason why a server cannot be asked."""
+    """The reason why a server cannot be used."""
 
     words: str
-    """Empty if it can."""
+    """The reason; empty if the server can be used."""
     dead: bool = True
-    """It has to be started again; False if it answers, and has no room."""
+    """True if it must be restarted; False if it answers, but is busy."""
 
 
 def has_failed(exchange: ExchangeHead) -> bool:
@@ -69,16 +69,16 @@ def has_failed(exchange: ExchangeHead) -> bool:
 
 
 def _trouble_of(exchange: ExchangeHead) -> _Trouble:
-    """Return what a small good request shows that failed."""
+    """Return the trouble that a failed small request shows."""
     silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
     return _Trouble(f"the target stopped answering ({exchange.ending})" if silent else "the server died")
 
 
 class VitalSigns:
-    """Sends through another sender for as long as the server lives, and goes on when it lives again.
+    """Sends through another sender while the server lives, and continues when it is restarted.
 
-    What was under way beside others when the server died is asked once more, alone: of several suspects, the
-    one that kills again is the cause, and the others get their answers.
+    Concurrent requests that a death cut are repeated one at a time. The one that kills again is the cause,
+    and the others get their answers.
     """
 
     def __init__(
@@ -93,10 +93,12 @@ class VitalSigns:
         on_wait: Callable[[str], object] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """`small`: a good request in the words of `dialect` that was answered before. `patience`: how many
-        exchanges in a row may go without an end of their answers; as many as are under way at a time.
-        `scout`: probes whether the server is back; its exchanges are not recorded. `on_wait`:
-        called with a sentence when the run waits for the server. `sleep`: waits between looks at a server.
+        """Watch over `inner`.
+
+        `small`: a valid request of `dialect` that was answered before. `patience`: the most consecutive
+        exchanges without a complete answer, which is the limit of concurrency. `scout`: probes if the server
+        is back; its exchanges are not recorded. `on_wait`: called with a sentence when the run waits for the
+        server. `sleep`: waits between probes.
         """
         self._sleep = sleep
         self._inner, self._dialect, self._small = inner, dialect, small
@@ -109,18 +111,20 @@ class VitalSigns:
         self._idle.set()
         self._calm.set()
         self.over = ""
-        """Why nothing is asked any more; empty if the server is asked on."""
+        """The reason why no requests are sent any more; empty while they are."""
         self.stopped = ""
-        """Who ended the run, if it was not the server."""
+        """The reason if a signal ended the run; empty otherwise."""
         self.unproved = ""
-        """Why it is not known that the server lived after a failure, as a sentence; empty if it is."""
+        """The reason, as a sentence, why it is unknown if the server survived a failure; empty if it is
+        known.
+        """
         self.signal = ""
-        """The signal that did, if any."""
+        """The signal that ended the run, if any."""
         self.besides: list[Exchange] = []
-        """What was asked to see whether the server lives, and what its death cut that was asked again."""
+        """Exchanges of liveness probes, and those cut by a death that were repeated."""
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request, once more where the server died meanwhile. Raises NotAsked if it is dead."""
+        """Send a request, and repeat it if the server died meanwhile. Raises NotAsked if it is dead."""
         # Nothing new is sent while a dead server is examined: each request would be one more suspect.
         await self._calm.wait()
         if self.over:
@@ -153,7 +157,7 @@ class VitalSigns:
                 self._calm.set()
 
     async def _after_failure(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
-        """Return an exchange that failed, or the response to its request after a restart."""
+        """Return a failed exchange, or its repetition after a restart."""
         if life == self._life and not self.over:
             await self._check_liveness()
             if life == self._life and not self.over and closed_silently(exchange) and how.get("tap") is None:
@@ -175,9 +179,9 @@ class VitalSigns:
         return again
 
     async def _check_liveness(self) -> None:
-        """Find out whether the server lives. If not, have it started again, or give it up.
+        """Check if the server lives. If not, restart it or give it up.
 
-        Where a limit does not pay for a probe, that stays open: nothing shows that the server died.
+        If a limit forbids the probe, this remains unknown, because nothing shows that the server died.
         """
         try:
             trouble = await self._diagnosis()
@@ -207,7 +211,7 @@ class VitalSigns:
             await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> _Trouble:
-        """Find out by small good requests what is wrong with the server."""
+        """Send small valid requests; return the trouble that they show."""
         trouble = _Trouble("")
         for pause in _PAUSES_S:
             await self._sleep(pause)
@@ -222,7 +226,7 @@ class VitalSigns:
         return trouble
 
     async def _wait_for_room(self, exchange: Exchange) -> _Trouble:
-        """Ask a server that has no room again: when it says, or with growing pauses, within a limit."""
+        """Retry a busy server at the time that it names, or with growing pauses, within a limit."""
         self._calm.clear()
         limit = max(ROOM_WAIT_S, self._revival.wait_s if self._revival is not None else 0.0)
         waited, pause, status = 0.0, _FIRST_ROOM_PAUSE_S, exchange.status
@@ -254,7 +258,7 @@ class VitalSigns:
         return exchange
 
     async def _revive(self) -> str:
-        """Have the server started again and wait for it; why it is not back, empty if it is."""
+        """Restart the server and wait for it; return the reason if it is not back, else an empty text."""
         assert self._revival is not None
         command, wait_s = self._revival.command, self._revival.wait_s
         until = asyncio.get_running_loop().time() + wait_s
@@ -280,7 +284,7 @@ class VitalSigns:
 
 
 def _started(command: str, complaints: int) -> int:
-    """Run a command of the user's in a shell; its process. What it starts goes on when the suite is done."""
+    """Run a command of the user in a shell; return its process id. What it starts outlives the suite."""
     nothing = (
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),

@@ -1,1 +1,1 @@
-"""Failures that are known, and what becomes of a run that holds them."""
+"""Known failures, and their effect on a run."""

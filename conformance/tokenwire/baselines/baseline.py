@@ -1,7 +1,7 @@
 """Baselines: files of known failures, each with the reason why it is tolerated.
 
 An entry tolerates one kind of failure of one requirement, in any scenario or, if it is strict, in one. A
-table of the file may hold strict entries for several scenarios. A wrong entry fails the run, as a new failure
+table of the file may have strict entries for several scenarios. A wrong entry fails the run, as a new failure
 does.
 """
 
@@ -32,7 +32,7 @@ class Rate:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Read `1 of 5`. Raises ValueError."""
+        """Parse `1 of 5`. Raises ValueError."""
         match text.split():
             case [failures, "of", runs] if failures.isdecimal() and runs.isdecimal():
                 if 0 < int(failures) < int(runs):
@@ -56,26 +56,26 @@ class Entry:
 
     requirement: str
     scenario: str
-    """Where it is tolerated; empty for any."""
+    """The scenario in which it is tolerated; empty for any."""
     dialect: str
     says: str
-    """The words of the failure, without what differs from run to run."""
+    """The words of the failure, without parts that vary between runs."""
     fingerprint: str
-    """Of dialect and words."""
+    """A fingerprint of dialect and words."""
     reason: str = ""
-    """Why it is tolerated."""
+    """The reason why it is tolerated."""
     link: str = ""
-    """Where it is being worked on."""
+    """A link to the work on it."""
     expires: date | None = None
     """The last day on which it is tolerated; None for no end."""
     at_most: Rate | None = None
     """The rate at which a flaky failure may occur; None for one that always occurs."""
     failures: int = 0
-    """Of a flaky failure: in how many counted runs it occurred."""
+    """The counted runs in which a flaky failure occurred."""
     runs: int = 0
-    """Of a flaky failure: the counted runs."""
+    """The counted runs of a flaky failure."""
     seen_in: int = 0
-    """The fewest scenarios of a run in which it showed when it was written down; 0 if it is strict."""
+    """The fewest scenarios of a run that showed it when it was written; 0 for a strict entry."""
     table: int = field(default=1, compare=False)
     """The number of its table in its section, from 1."""
 
@@ -89,7 +89,7 @@ class Entry:
 
     @property
     def as_written(self) -> FailureKind:
-        """The kind in the words of the file, of which its fingerprint is."""
+        """Return the kind with the file's own words, from which the fingerprint is computed."""
         return FailureKind(self.dialect, self.says)
 
     @property
@@ -104,14 +104,14 @@ class Baseline:
     path: Path
     entries: tuple[Entry, ...] = ()
     budget: Budget | None = None
-    """That of the run that the entries were written from; None for a recording."""
+    """The budget of the run that the entries were written from; None for a recording."""
     filters: tuple[str, ...] = ()
-    """The flags that left something out of that run."""
+    """The flags that limited that run."""
     broken_off: str = ""
-    """Why that run ended early, as `lasting_end` tells it; empty if it did not."""
+    """The reason why that run ended early (`lasting_end`); empty if it did not."""
 
     def tables(self) -> list[tuple[Entry, ...]]:
-        """Return the entries, grouped by their tables."""
+        """Return the entries grouped by table."""
         return [
             tuple(entries)
             for _, entries in groupby(self.entries, key=lambda entry: (entry.section, entry.table))
@@ -120,7 +120,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Fields that both kinds of tables have."""
+    """Fields of both kinds of tables."""
 
     requirement: str
     dialect: str
@@ -168,7 +168,7 @@ _TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
 
 
 def lasting_end(broken_off: str) -> str:
-    """Return why a run ended early, without the part that differs from run to run."""
+    """Return the reason why a run ended early, without the part that varies between runs."""
     return broken_off.partition(";")[0]
 
 
@@ -187,7 +187,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def parse_baseline(path: Path, text: str) -> Baseline:
-    """Return the baseline in a text; `path` is for messages. Raises UsageError."""
+    """Parse a baseline; `path` is for messages. Raises UsageError."""
     try:
         document = parse_foreign_toml(text)
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""Rewriting a baseline from reports: what still fails stays as it is written, comments included.
+"""Rewrites a baseline from reports. Entries that still fail are unchanged, with their comments.
 
-The file is edited block by block: a block is one table with the comments right above it. To tomlkit, which
-edits the tables, such a comment is the end of the table before, and would go with that.
+The file is edited block by block: a block is one table with the comments right above it. tomlkit, which edits
+the tables, would take such a comment for the end of the previous table and remove it with that.
 """
 
 from __future__ import annotations
@@ -46,23 +46,23 @@ _INTRODUCTION = """\
 """
 
 _ANY = ""
-"""Means any scenario."""
+"""The name for any scenario."""
 _Key = tuple[str, str, FailureKind]
-"""Requirement, scenario or `_ANY`, and how it fails."""
+"""Requirement, scenario or `_ANY`, and kind of failure."""
 
 
 @dataclass(frozen=True)
 class _NewTable:
-    """Failures of one kind that no entry names."""
+    """Failures of one kind without an entry."""
 
     requirement: str
     kind: FailureKind
     scenarios: tuple[str, ...]
-    """Where it is tolerated; empty for any."""
+    """The scenarios in which it is tolerated; empty for any."""
     failures: int
-    """The runs in which it occurred, in each of these scenarios."""
+    """The number of runs in which it occurred, in each of these scenarios."""
     seen_in: int = 0
-    """The fewest scenarios of a run in which it showed, if it is tolerated in any."""
+    """The fewest scenarios of a run that showed it, if it is tolerated in any."""
 
     @property
     def name(self) -> str:
@@ -92,7 +92,7 @@ class _NewTable:
 
 @dataclass(frozen=True)
 class _Update:
-    """A rewritten baseline, and what changed."""
+    """A rewritten baseline and a summary of the changes."""
 
     text: str
     kept: int
@@ -125,12 +125,12 @@ def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
 
 @dataclass(frozen=True)
 class _Runs:
-    """Failures of each of several runs."""
+    """The failures of several runs."""
 
     failed: Sequence[Set[_Key]]
-    """The failures of each run, both in their scenario and in `_ANY`."""
+    """The failures of each run, each under its scenario and under `_ANY`."""
     judged: Set[str]
-    """The requirements that any of them judged."""
+    """The requirements that any run judged."""
 
     @classmethod
     def of(cls, reports: Sequence[Mapping[str, Any]]) -> _Runs:
@@ -148,15 +148,15 @@ class _Runs:
 
     @cached_property
     def often(self) -> Counter[_Key]:
-        """The number of runs with each failure."""
+        """Return the number of runs with each failure."""
         return Counter(key for run in self.failed for key in run)
 
     def is_gone(self, entry: Entry) -> bool:
-        """True if no run shows the failure of an entry any more. A flaky failure is never gone."""
+        """True if no run shows an entry's failure any more. A flaky failure is never gone."""
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
     def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """Yield a table for each kind of failure, in any scenario."""
+        """Yield a table for each kind of failure, tolerated in any scenario."""
         for key in keys:
             requirement, scenario, kind = key
             if scenario == _ANY:
@@ -167,7 +167,7 @@ class _Runs:
                 yield _NewTable(requirement, kind, (), self.often[key], seen_in)
 
     def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """Yield a table for each kind that failed in every run, and for each flaky failure."""
+        """Yield a table for each kind that failed in every run, and for each flaky failure, by scenario."""
         tables: dict[tuple[str, FailureKind, str], list[_Key]] = {}
         for key in keys:
             requirement, scenario, kind = key
@@ -193,9 +193,9 @@ def _listed(scenarios: Sequence[str]) -> str | Array:
 
 
 def _rate(failures: int, runs: int) -> str:
-    """Return the lowest rate under which so few failures in all these runs would be a surprise.
+    """Return the lowest rate at which this number of failures would not be a surprise.
 
-    The counted rate is not a bound: half of the runs to come would exceed it.
+    The counted rate is not a bound, because half of the later runs would exceed it.
     """
     for most in range(1, _RATE_RUNS):
         rate = most / _RATE_RUNS
@@ -206,7 +206,7 @@ def _rate(failures: int, runs: int) -> str:
 
 
 def _blocks(text: str) -> list[str]:
-    """Return the head of a file, and then a block for each table, with the comments right above it."""
+    """Return the head of a file, and then a block for each table with the comments above it."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if _HEAD.match(line):
@@ -219,7 +219,7 @@ def _blocks(text: str) -> list[str]:
 
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
-    """Return each block with its entries. Raises UsageError if the text has no such blocks."""
+    """Return each block with its entries. Raises UsageError if the text cannot be split."""
     _, *blocks = _blocks(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
     # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
@@ -230,7 +230,7 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
 
 
 def _edited(block: str, **values: Any) -> str:
-    """Return the block with other values in its table; all else stays as it is written."""
+    """Return the block with changed values in its table. All other text is unchanged."""
     document = tomlkit.parse(block)
     for tables in document.values():
         assert isinstance(tables, AoT)
@@ -239,7 +239,7 @@ def _edited(block: str, **values: Any) -> str:
 
 
 def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs) -> str:
-    """Return the block of a table of which at least one entry stays."""
+    """Return the block of a table in which at least one entry stays."""
     first = staying[0]
     if first.at_most is not None:
         failures = first.failures + runs.often[_key(first)]
@@ -259,9 +259,9 @@ def updated(
 ) -> _Update:
     """Return the baseline rewritten from reports, one for each run; a new one if there is no file.
 
-    New entries get `reason` and `link`. With `strict`, they are for the scenarios in which they failed only;
-    so are they in a file of which all entries are strict.
-    Raises UsageError if a report does not cover the whole baseline, or the file is none.
+    New entries get `reason` and `link`. With `strict`, or if all entries of the file are strict, they apply
+    only to the scenarios in which they failed. Raises UsageError if a report does not cover the whole
+    baseline, or the file is invalid.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     head = _beginning(reports)
@@ -301,8 +301,10 @@ def updated(
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the head of a new baseline: the smallest budget of its reports if all of them have one, the
-    filters of the first, and how the first of those that were broken off ended.
+    """Return the head of a new baseline.
+
+    It has the smallest budget of its reports if all have one, the filters of the first, and the early end of
+    the first report with one.
     """
     selections = [report.get("selection") or {} for report in reports.values()]
     named = [selection.get("budget") for selection in selections]

@@ -1,9 +1,9 @@
-"""Expected verdicts: the findings in a capture, kept in a file beside it, and the changes since.
+"""Expected verdicts: the findings in a capture, kept in a file beside it, and later changes.
 
-`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the requirements that are violated, with the exchanges
-that violate them, and the remarks (INFO). It names the tokenizer of the model, if it is known. A requirement
-that passes or was not evaluated is not listed, so a new requirement changes only the files of captures that
-violate it. `proofs/same_evidence` holds the witnesses of those that pass.
+`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the violated requirements, with the exchanges that
+violate them, and the remarks (INFO). It names the tokenizer of the model, if it is known. A requirement that
+passes or was not evaluated is not listed, so a new requirement changes only the files of captures that
+violate it. `proofs/same_evidence` has the witnesses of those that pass.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _LISTED = (*_VIOLATED, Verdict.INFO)
-"""The verdicts that a file lists; an older file may list PASS too, which is ignored."""
+"""The verdicts in a file. An older file may list PASS too, which is ignored."""
 _MOST_NAMED = 3
 
 
@@ -40,7 +40,7 @@ class _Outcome:
 
     verdict: Verdict
     exchanges: frozenset[str] = frozenset()
-    """Those that violate it."""
+    """The exchanges that violate it."""
 
 
 @dataclass(frozen=True)
@@ -48,36 +48,36 @@ class _Expected:
     """A file of expected verdicts."""
 
     outcomes: Mapping[str, _Outcome]
-    """By requirement; only those that are listed."""
+    """The listed outcomes, by requirement."""
     tokenizer: str = ""
-    """Folder of the model's tokenizer, relative to the file; empty if it is not known."""
+    """Folder of the model's tokenizer, relative to the file; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A capture with its verdicts of now, and those that are expected."""
+    """A capture with its present and its expected verdicts."""
 
     file: Path
-    """The file of its expected verdicts, which need not exist."""
+    """The file of its expected verdicts, which may be missing."""
     outcomes: Mapping[str, _Outcome]
-    """By requirement, PASS included."""
+    """The present outcomes by requirement, including PASS."""
     evidence: Mapping[str, Observation]
-    """The first violation of each requirement that is violated, by its id."""
+    """The first violation of each violated requirement, by id."""
     expected: _Expected | None
-    """None if there is no file."""
+    """The expected verdicts; None without a file."""
     unjudged: Mapping[str, _Outcome]
-    """The file's verdicts on requirements that were not judged now."""
+    """The file's outcomes of requirements that were not judged now."""
     judgements: Sequence[Judgement]
-    """Those that the outcomes sum up."""
+    """The judgements behind the outcomes."""
 
     def update(self) -> None:
-        """Write the verdicts of now as those that are expected; what was not judged stays as it is."""
+        """Write the present verdicts as the expected ones. Outcomes that were not judged are kept."""
         tokenizer = self.expected.tokenizer if self.expected else ""
         self.file.write_text(_written(_Expected({**self.unjudged, **self.outcomes}, tokenizer)), "utf-8")
 
 
 def expected_file(capture: str) -> Path:
-    """Return the file of expected verdicts beside a capture, which is a file or folder."""
+    """Return the path of the expected verdicts beside a capture, which is a file or a folder."""
     suffix = next((suffix for suffix in SUFFIXES if capture.endswith(suffix)), "")
     return Path(capture.removesuffix(suffix) + ".expected.yaml")
 
@@ -131,7 +131,7 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
     """Judge the captures at a path one by one, with the tokenizers that their expected verdicts name.
 
-    `requirements`: only these; all if None. Raises UsageError, OSError.
+    `requirements`: only these; None for all. Raises UsageError, OSError.
     """
     for name, exchanges in captures(path):
         file = expected_file(name)
@@ -149,7 +149,7 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
 
 
 def difference(judged: Judged) -> list[str]:
-    """Return a line for each requirement whose verdict differs from what is expected."""
+    """Return a line for each requirement with an unexpected verdict."""
     if judged.expected is None:
         return [f"has no expected verdicts beside it ({judged.file.name}); --update writes them"]
     was, now = judged.expected.outcomes, judged.outcomes

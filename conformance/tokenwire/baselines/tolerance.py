@@ -1,4 +1,4 @@
-"""Applying a baseline to a run: which failures it tolerates, and which of its entries are wrong.
+"""Applies a baseline to a run: finds the tolerated failures and the wrong entries.
 
 The run may be judgements or a JSON report; both give the same result.
 """
@@ -24,11 +24,11 @@ from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
 
 _SURELY_SEEN_IN = 5
-"""The next run misses a failure in this many scenarios in fewer than 1 of 100 cases (e⁻⁵), even if
-each of them showed it by chance.
+"""The number of scenarios with a failure from which the next run misses it in fewer than 1 of 100 cases
+(e⁻⁵), even if each showed it by chance.
 """
 _STALE_AFTER = 3
-"""A flaky entry is stale after this multiple of the runs of its rate without a failure."""
+"""A flaky entry is stale after this multiple of its runs without a failure."""
 
 
 class _FaultKind(StrEnum):
@@ -45,14 +45,14 @@ class _FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong entry, or several of one table that are wrong alike. It fails the run."""
+    """A wrong entry, or several of one table with the same error. It fails the run."""
 
     kind: _FaultKind
     requirement: str
     scenario: str
-    """That of the first entry."""
+    """The scenario of the first entry."""
     message: str
-    """The file, the entry, what is wrong, and the way out."""
+    """The message: the file, the entry, the error, and the way out."""
 
     @property
     def name(self) -> str:
@@ -68,9 +68,9 @@ class Outcome:
     scenario: str
     verdict: Verdict
     kinds: tuple[FailureKind, ...]
-    """The ways in which it fails; empty unless it does."""
+    """The kinds of its failures; empty if it does not fail."""
     follows_from: str = ""
-    """The requirement whose violation explains all of its failures; empty for none."""
+    """The requirement whose violation explains all of its failures; empty without one."""
 
     @property
     def name(self) -> str:
@@ -83,13 +83,13 @@ class BaselineResult:
 
     baseline: Baseline
     tolerated: Mapping[str, str]
-    """Names of outcomes of which all failures are known, with the reasons in words."""
+    """Names of outcomes whose failures are all known, with the reasons in words."""
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
-    """What every flaky entry did, and which other failures were not seen, in words; for information."""
+    """Results of flaky entries, and known failures that did not occur, in words."""
 
     def as_json(self, faults: Iterable[Fault]) -> dict[str, Any]:
-        """Return the key `baseline` of the JSON report, with those of its faults that count."""
+        """Return the key `baseline` of the JSON report, with the faults that count."""
         return {
             "file": str(self.baseline.path),
             "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
@@ -100,10 +100,10 @@ class BaselineResult:
 def covers_baseline(
     baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
 ) -> bool:
-    """True if a run asked at least as much as the run that the entries were written from.
+    """True if a run covers at least the run that the entries were written from.
 
-    `broken_off`: why it ended early, empty if it did not. `budget`: None for a recording, whose budget is not
-    known. `filters`: the flags that left something out of what was asked.
+    `broken_off`: the reason why it ended early, empty if it did not. `budget`: None for a recording, whose
+    budget is unknown. `filters`: the flags that limited the run.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
     ended = not broken_off or ended_as_known(baseline, broken_off)
@@ -116,7 +116,7 @@ def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
 
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
-    """Return the outcomes of a run that was just judged."""
+    """Return the outcomes of judgements."""
     every = list(judgements)
     folded = causes(every).folded
     return [
@@ -146,9 +146,9 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
 
 
 _Wrong = tuple[_FaultKind, str]
-"""The error of an entry, in words with the way out."""
+"""The kind of an entry's error, and the message with the way out."""
 _Known = tuple[str, FailureKind]
-"""A failure that is known: the name of its outcome, or of its requirement for any scenario, and its kind."""
+"""A known failure: the outcome's name, or the requirement's for any scenario, and the kind."""
 _MOVED = "which is known, and showed in few scenarios; `tokenwire baseline update` writes it down here too"
 _RARE = "which showed in few scenarios before; remove the entry where you know that it is mended"
 
@@ -156,10 +156,10 @@ _RARE = "which showed in few scenarios before; remove the entry where you know t
 def apply_baseline(
     baseline: Baseline, run: Sequence[Outcome], *, complete: bool, today: date
 ) -> BaselineResult:
-    """Decide which failures of a run the baseline tolerates, and which of its entries are wrong.
+    """Return the tolerated failures of a run and the wrong entries of the baseline.
 
-    `complete`: the run asked and judged at least what the entries were written from, so that a failure which
-    is absent is gone. Entries on requirements that were not judged are not stale.
+    `complete`: the run covers all entries, so that an absent failure is fixed. Entries of requirements that
+    were not judged are not stale.
     """
     scenarios = {outcome.scenario for outcome in run}
     wrong = {entry: next(_unsound(entry, baseline, scenarios, today), None) for entry in baseline.entries}
@@ -222,7 +222,7 @@ def _may_be_missed(entry: Entry) -> bool:
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
-    """One fault for each table and error; it names the first such entry of the table."""
+    """Yield one fault for each table and error; it names the first wrong entry of the table."""
     alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
     for entry, wrong in found:
         alike.setdefault((entry.section, entry.table, wrong), []).append(entry)
@@ -269,7 +269,7 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
 
 
 def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
-    """Entries that repeat an earlier one."""
+    """Yield the entries that repeat an earlier one."""
     earlier: set[_Known] = set()
     for entry in baseline.entries:
         if (entry.name, entry.kind) in earlier:
@@ -278,7 +278,7 @@ def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
 
 
 def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
-    """Return the error of an entry whose failure did not occur in a complete run."""
+    """Return the error of an entry whose failure is absent from a complete run."""
     judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
     here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
     verdicts = {outcome.verdict for outcome in here or judged}
@@ -297,7 +297,7 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
 
 
 def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
-    """Return the error of a flaky entry once this run is counted."""
+    """Return the error of a flaky entry after counting this run."""
     failures, runs, rate = entry.failures + happened, entry.runs + 1, entry.at_most
     assert rate is not None
     if happened and not rate.allows(failures, runs):
@@ -320,8 +320,9 @@ def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
 
 
 def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
-    """Return the names of outcomes that fail in known ways only, in every server of the run, with
-    the reasons. What follows from a requirement whose failures are all known is known, too.
+    """Return the names of outcomes with only known failures in every server of the run, with the reasons.
+
+    A failure that follows from a requirement with only known failures is known, too.
     """
     found: dict[str, list[Entry | None]] = {}
     for outcome in run:
@@ -354,7 +355,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
 
 
 def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:
-    """Return the judgements; those that are tolerated carry the reasons."""
+    """Return the judgements, with the reasons on tolerated ones."""
     return [
         replace(judgement, known=result.tolerated[judgement.name])
         if judgement.verdict is Verdict.FAIL and judgement.name in result.tolerated

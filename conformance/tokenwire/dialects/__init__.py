@@ -1,1 +1,1 @@
-"""Server families' forms of the abstract record: bindings between their wire shapes and ours."""
+"""The wire forms of server families: bindings between their wire shapes and the abstract record."""

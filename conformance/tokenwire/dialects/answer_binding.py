@@ -1,4 +1,4 @@
-"""The answer side of a dialect: one document or event read into emissions."""
+"""The answer side of a dialect: parses a document or event into emissions."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ _SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_id
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _SLOTS: Mapping[Kind, int] = {kind: slot for slot, kind in enumerate(_NAMED, 1)}
-"""Where the fields of a kind are gathered while a choice is read; those of all single kinds at 0."""
+"""The slot that collects the fields of each kind while a choice is parsed; 0 for all single kinds."""
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
-"""What a piece of a tool call may hold, beside the place of the list (`at`)."""
+"""The members of a tool-call piece, besides the place of the list (`at`)."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _NOTHING: Mapping[str, Any] = {}
 _KNOWN = {
@@ -56,13 +56,13 @@ class Delivered(NamedTuple):
     event: Event
     emissions: Sequence[Emission]
     usage: Mapping[str, Any] | None
-    """The counts of the answer as a whole, by their names in the record; None where it has none."""
+    """Counts of the whole answer by their names in the record; None without any."""
     usage_pointer: str
 
 
 @dataclass(frozen=True)
 class _Field:
-    """One field of the record that a key is bound to."""
+    """A field of the record that is bound to a key."""
 
     kind: Kind
     name: str
@@ -78,7 +78,7 @@ class _Field:
 
 
 def _as_sets(entries: Any) -> Any:
-    """Sort lists of ids; anything else stays as it is."""
+    """Sort lists of ids; return other values unchanged."""
     if not isinstance(entries, list):
         return entries
     return [
@@ -103,7 +103,7 @@ def _fields(table: Mapping[str, Any]) -> list[_Field]:
 
 @dataclass(eq=False)
 class _Parent:
-    """One object of a choice that holds bound fields; found once and walked once for each emission."""
+    """An object of a choice with bound fields, walked once for each emission."""
 
     keys: Keys
     fields: dict[str, list[_Field]] = field(default_factory=dict)
@@ -113,7 +113,7 @@ class _Parent:
     # Bounded: the pointer holds the position of the choice, and a server may write any number of choices.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
-        """Map each key to the slots and names of its fields, and to their places in a choice at a pointer."""
+        """Map each key to its fields: the slot, the name, and the pointer in a choice at `pointer`."""
         return {
             key: tuple((field.slot, field.name, intern(pointer + field.pointer)) for field in bound)
             for key, bound in self.fields.items()
@@ -129,25 +129,25 @@ class AnswerBinding:
     parents: tuple[_Parent, ...]
     finish: Mapping[str, Keys]
     finish_types: Mapping[str, str]
-    """The record's word for a finish type, by the server's, where they differ."""
+    """The record's word for each finish type of the server that differs."""
     document: tuple[_Field, ...]
-    """Fields beside the choices that apply to all of the event's choices."""
+    """Fields outside the choices that apply to all of the event's choices."""
     of_a_call: Mapping[str, Keys]
-    """Where a piece of a tool call says what."""
+    """The place of each member of a tool-call piece."""
     usage: Keys | None
     echoed: Echoed | None
     nulls_are_absent: bool
-    """The server writes null where it has nothing to say."""
+    """True if the server writes null for a missing value."""
     carrier: Keys | None
-    """What a choice has that delivers something; one without it delivers only what is not null."""
+    """The key of a choice with content. A choice without it delivers only values other than null."""
     empty_is_absent: frozenset[str]
-    """Series that the server writes as an empty list where it has nothing to say."""
+    """Series that the server writes as an empty list if they are missing."""
     ends: Finish | None
-    """How each choice ends where none says so: nothing is sampled."""
+    """The finish of each choice for endpoints without sampling; None for others."""
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
-        """Raises ValueError for a name that the record does not have."""
+        """Build the binding from a table. Raises ValueError for a name that the record does not have."""
         unknown = table.keys() - _KNOWN
         if unknown:
             raise ValueError(
@@ -198,13 +198,13 @@ class AnswerBinding:
 
     @property
     def names_stops(self) -> bool:
-        """True if a finish names what stopped the choice."""
+        """True if a finish contains the stop of the choice."""
         return "matched" in self.finish
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[Delivered]:
-        """Yield what each event delivers, choice by choice, and its usage.
+        """Yield the content of each event, choice by choice, and its usage.
 
-        `of_all`: counters beside the choices count all of them together, so they do not belong to a single
+        `of_all`: counters outside the choices count all of them together, so they do not belong to a single
         choice.
         """
         pointer = join(*self.usage) if self.usage is not None else ""
@@ -223,7 +223,7 @@ class AnswerBinding:
         return join(*self.choices)
 
     def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
-        """Yield what the data of an event delivers, choice by choice; nothing without a bound field."""
+        """Yield the emissions in an event, choice by choice; empty without a bound field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
             items = [(position, f"{self._pointer}/{position}", item) for position, item in enumerate(found)]
@@ -244,7 +244,7 @@ class AnswerBinding:
                     yield emission
 
     def _is_nothing(self, value: Any, name: str) -> bool:
-        """True if the value of a field means nothing."""
+        """True if the value of a field has the meaning of a missing field."""
         if value is None:
             # A finish that is null keeps its pointer: one that never comes is reported there.
             return self.nulls_are_absent and name != "finish"
@@ -257,7 +257,7 @@ class AnswerBinding:
         return all(value is None for fields in values for value in fields.values())
 
     def error_in(self, data: Any) -> Any:
-        """Return the error that an event or document carries; None where there is none."""
+        """Return the error in an event or document; None without one."""
         return data.get("error") if isinstance(data, dict) else None
 
     def index_of(self, item: Any, position: int = 0) -> int:

@@ -1,4 +1,4 @@
-"""Per-token arrays that are not series: their encodings, and the tokens with a row."""
+"""Per-token arrays other than series: their encodings, and the tokens that have a row."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ _FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i
     "f4": "f",
     "f8": "d",
 }
-"""The names in `struct` of numpy's types."""
+"""The format in `struct` of each numpy type."""
 
 
 class Rows(StrEnum):
-    """Kinds of tokens that have a row in an array."""
+    """The kinds of tokens that have a row in an array."""
 
     RUN = "run"
-    """Each token that was run from a position on: all but the last, which nothing follows."""
+    """Each token run from a start position on. The last token is not run, because it has no successor."""
     UNCACHED = "uncached"
-    """Each token that was run for this answer: what was cached of the prompt is left out."""
+    """Each token run for this answer. Cached tokens of the prompt have no row."""
     OUTPUT = "output"
     """Each output id."""
 
@@ -39,9 +39,9 @@ class Encoding(StrEnum):
 
     LISTS = "lists"
     BASE64_INT32 = "base64-int32"
-    """The numbers in a row, little-endian, without a shape."""
+    """The numbers in sequence, little-endian, without a shape."""
     BASE64_NPY = "base64-npy"
-    """The file that numpy.save writes."""
+    """The bytes that numpy.save writes."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +49,19 @@ class ArrayRule:
     """One array, as the table of a dialect declares it."""
 
     name: str
-    """The detail of an emission that holds it."""
+    """The detail of an emission that contains it."""
     rows: Rows
     encoding: Encoding
     start: Pointer | None = None
-    """Where the request says from which position on it wants rows; it wants all where it says nothing."""
+    """The place of the first position in a request; without it, rows of all positions are due."""
     below: int | None = None
-    """What its numbers lie below: ids of experts do, and two of 16 bits that are read as one of 32 do not."""
+    """The exclusive upper bound of its numbers, such as expert ids. It detects two 16-bit numbers read as one
+    of 32 bits.
+    """
 
     def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
-        """Return how many rows a choice must have; None if the request asks for none, or if that depends on
-        cached tokens that are not known.
+        """Return the number of rows that a choice must have; None if the request does not enable the array,
+        or if the number depends on unknown cached tokens.
         """
         if self.rows is Rows.OUTPUT:
             return output_ids
@@ -71,9 +73,7 @@ class ArrayRule:
         return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
 
     def read(self, value: Any) -> Array:
-        """Return the array in a value. Raises ValueError, in words, for what is not written as it
-        should be.
-        """
+        """Parse an array. Raises ValueError with words for a wrong form."""
         if self.encoding is Encoding.LISTS:
             if not isinstance(value, list):
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
@@ -99,7 +99,7 @@ class ArrayRule:
 
 @dataclass(frozen=True)
 class Array:
-    """The rows of an array; one for all where it has no shape."""
+    """The rows of an array; a single row for all numbers if it has no shape."""
 
     rows: tuple[Sequence[float], ...]
     shaped: bool = True
@@ -118,12 +118,14 @@ class Array:
 
 
 def _rows(value: Any) -> list[Any]:
-    """Return the rows in a list of an array: itself, or those of the prompt, if they are in one list."""
+    """Return the rows of a listed array: the array itself, or the rows of the prompt if these form one
+    list.
+    """
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield all numbers in nested lists, in their order. Raises ValueError for anything else."""
+    """Yield all numbers of nested lists in order. Raises ValueError for other values."""
     # Without recursion: a server may nest lists as deep as it likes.
     waiting = [value]
     while waiting:

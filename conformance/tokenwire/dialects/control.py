@@ -1,7 +1,7 @@
-"""Control endpoints: what a server family answers beside its answers. Aborts, the prefix cache, its load.
+"""Control endpoints of server families: aborts, the prefix cache, the load.
 
-The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is read into a
-`ControlCall`; checks see calls beside streams.
+The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is parsed into a
+`ControlCall`; checks get calls in addition to streams.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenwire.wire.exchange import Ending, ExchangeHead, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
-"""One sample of Prometheus' text format: its name and its value."""
+"""Matches a sample in Prometheus' text format: its name and its value."""
 
 
 class Action(StrEnum):
@@ -36,7 +36,7 @@ class Action(StrEnum):
     CLOSE = "close_session"
     UPDATE = "update_of_weights"
     RENAME = "rename"
-    """Of the version of the weights, which stay."""
+    """Renames the version of the weights, which do not change."""
 
 
 @dataclass(frozen=True)
@@ -44,9 +44,9 @@ class Load:
     """The load that a server reports."""
 
     live: int
-    """Requests that run or wait."""
+    """Requests that are running or waiting."""
     used_tokens: int | None = None
-    """Positions of the KV cache that live requests hold; None if it is not reported."""
+    """Positions of the KV cache in use by live requests; None if they are not reported."""
 
 
 @dataclass(frozen=True)
@@ -56,32 +56,32 @@ class ControlCall:
     exchange: ExchangeHead
     action: Action
     ids: frozenset[str] = frozenset()
-    """The requests that an abort names."""
+    """The request ids in an abort."""
     everything: bool = False
-    """It aborts all requests, by itself or beside a pause or an update."""
+    """True if it aborts all requests, by itself or with a pause or an update."""
     effect: str = ""
-    """The effect of a pause on running requests: `ends`, `retracts` or `keeps`; empty if it is not known."""
+    """The effect of a pause on running requests: `ends`, `retracts` or `keeps`; empty if unknown."""
     flushes: bool = False
-    """It forgets what is cached, as a flush does and an update of weights that does not say otherwise."""
+    """True if it clears the cache: a flush, or an update of weights that does not exclude it."""
     version: str = ""
-    """The name that an update gives the weights; empty without one."""
+    """The name of the weights in an update; empty without one."""
     load: Load | None = None
-    """What came back of a load; None where it cannot be read."""
+    """The reported load; None if it cannot be parsed."""
 
     @property
     def aborts(self) -> bool:
-        """True if it aborts any request."""
+        """True if it aborts at least one request."""
         return self.everything or self.action is Action.ABORT
 
     @property
     def done(self) -> bool:
-        """True if the server answered that it did what was asked."""
+        """True if the server answered that it carried out the action."""
         status = self.exchange.status
         return self.exchange.ending is Ending.COMPLETE and status is not None and 200 <= status < 300
 
     @property
     def refused(self) -> bool:
-        """True if the server answered that it did not do it."""
+        """True if the server answered that it did not carry out the action."""
         return self.exchange.status is not None and 400 <= self.exchange.status < 500
 
 
@@ -100,7 +100,7 @@ class _LoadEndpoint:
         return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
 
     def read(self, exchange: ExchangeHead) -> Load | None:
-        """Return the load in an answer; None where there is none."""
+        """Return the load in an answer; None without one."""
         if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
             return None
         text = exchange.load().body.decode(errors="replace")
@@ -110,7 +110,7 @@ class _LoadEndpoint:
 
 
 def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
-    """Yield the members of each item of a JSON list, by their pointers."""
+    """Yield the members of each item of a JSON list, by pointer."""
     try:
         listed = find(strict_json.loads(text), items)
     except strict_json.StrictJsonError:
@@ -121,7 +121,7 @@ def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
 
 
 def _exposed(text: str) -> Iterator[tuple[str, object]]:
-    """Yield the samples of Prometheus' text format, by their names."""
+    """Yield the samples of Prometheus' text format, by name."""
     for name, value in _SAMPLE.findall(text):
         try:
             yield name, float(value)
@@ -130,7 +130,7 @@ def _exposed(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int | None:
-    """Return the sum of the named numbers; None where any name has none."""
+    """Return the sum of the named numbers; None if any of them is missing."""
     found = [(name, value) for name, value in samples if name in names]
     if not names or {name for name, _ in found} != set(names):
         return None
@@ -141,20 +141,18 @@ def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int
 
 @dataclass(frozen=True)
 class Control:
-    """The control endpoints of one server family, as its table describes them."""
+    """The control endpoints of one server family, from its table."""
 
     family: str
     table: Mapping[str, Any]
 
     @property
     def load_requests(self) -> tuple[HttpRequest, ...]:
-        """The requests that may return the load, best first."""
+        """Return the requests that may return the load, most reliable first."""
         return tuple(HttpRequest("GET", row["path"]) for row in self.table.get("load", ()))
 
     def idle(self, request: HttpRequest) -> bytes | None:
-        """Make a server's answer to one of `load_requests` while nothing runs or waits; None for
-        any other.
-        """
+        """Return an idle server's answer to one of `load_requests`; None for any other request."""
         row = next((row for row in self.table.get("load", ()) if row["path"] == request.path), None)
         if row is None:
             return None
@@ -169,12 +167,12 @@ class Control:
         return json.dumps(document["listed"]).encode()
 
     def plain_request(self, action: Action) -> HttpRequest | None:
-        """Return the request for a flush, or for the end of a pause; None where the family has none."""
+        """Return the request for a flush or the end of a pause; None if the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
 
     def update_request(self, weights: str) -> HttpRequest | None:
-        """Return the request for an update of the weights that flushes; None where the family has none."""
+        """Return the request for an update of the weights that flushes; None if the family has none."""
         row = self.table.get(Action.UPDATE)
         if row is None:
             return None
@@ -184,7 +182,7 @@ class Control:
         return HttpRequest(row["method"], row["paths"][0], body)
 
     def pause_request(self, effect: str) -> HttpRequest | None:
-        """Return the request for a pause of this effect; None where the family has none in a body."""
+        """Return the request for a pause with this effect; None if the family has none in a body."""
         row = self.table.get("pause", {})
         name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
         if name is None or "mode" not in row:
@@ -194,7 +192,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def session_request(self, action: Action, session: str) -> HttpRequest | None:
-        """Return the request that opens or closes a session of this id; None where the family has none."""
+        """Return the request that opens or closes a session; None if the family has none."""
         row = self.table.get(action)
         if row is None:
             return None
@@ -204,7 +202,7 @@ class Control:
 
     @property
     def abort_of_everything(self) -> HttpRequest | None:
-        """The request that aborts whatever runs or waits; None where the family has none."""
+        """Return the request that aborts all requests; None if the family has none."""
         row = self.table.get("abort")
         if row is None or "everything" not in row:
             return None
@@ -213,7 +211,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
-        """Return the request that aborts one request to an endpoint; None where the family has none."""
+        """Return the request that aborts one request to an endpoint; None if the family has none."""
         row = self.table.get("abort")
         if row is None or endpoint not in row["endpoints"]:
             return None
@@ -225,7 +223,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def read(self, exchange: ExchangeHead) -> ControlCall | None:
-        """Return the call that an exchange is; None for an exchange with any other endpoint."""
+        """Parse an exchange as a control call; None for an exchange with any other endpoint."""
         method, (path, _, query) = exchange.request.method, exchange.request.path.partition("?")
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
@@ -253,7 +251,7 @@ class Control:
 
 
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
-    """Return the ids that an abort names, and whether it names everything."""
+    """Return the ids in an abort, and True if it applies to all requests."""
     named = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
     values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
@@ -261,7 +259,7 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
 
 
 def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
-    """Return what a pause does with running requests, by the mode in its body or its query."""
+    """Return the effect of a pause on running requests, by the mode in its body or query."""
     if "mode" in row:
         named = find(body, parse(row["mode"]))
     else:
@@ -278,9 +276,9 @@ def load_controls() -> dict[str, Control]:
 
 
 def read_call(exchange: ExchangeHead) -> ControlCall | None:
-    """Return the call that an exchange is; None where it is none.
+    """Parse an exchange as a control call of any family; None for other exchanges.
 
-    Families share paths, such as /metrics: the one that can read the load in the answer wrote it.
+    Families share paths, such as /metrics: the family whose table can parse the load is chosen.
     """
     calls = [call for control in load_controls().values() if (call := control.read(exchange)) is not None]
     return next((call for call in calls if call.load is not None), next(iter(calls), None))

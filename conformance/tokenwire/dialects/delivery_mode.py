@@ -9,13 +9,11 @@ from itertools import pairwise
 from tokenwire.record import Delivery, Emission
 
 _CLEAR = 2
-"""The votes, all alike, that outweigh the mode that the server declares."""
+"""The number of unanimous votes that outweigh the declared mode."""
 
 
 def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """Yield the modes in which the ids of emissions are as many as were counted since the ones
-    before them.
-    """
+    """Yield the modes in which the number of ids agrees with the counters of neighbouring emissions."""
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
         # If nothing was counted before, both modes carry the same list.
@@ -27,9 +25,9 @@ def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 
 
 def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """Yield the modes that emissions look like, by whether they begin like the ones before them.
+    """Yield the apparent modes of neighbouring emissions: cumulative if one begins like the previous.
 
-    A token that is repeated in pieces that grow looks cumulative and need not be.
+    A repeated token in growing pieces may look cumulative without being so.
     """
     for previous, emission in pairwise(emissions):
         ids, before = emission.output_ids, previous.output_ids
@@ -43,11 +41,10 @@ def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery | None = None) -> Delivery:
     """Return the delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
 
-    The ids of each pair are compared with completion_tokens, and ids and text with those before. Votes by
-    appearance do not count against votes by counters. The mode that the server declares wins, unless all
-    votes are against it, because a server with a wrong declaration is not to blame for ids that it never
-    sent. A stream without evidence, such as a single emission, counts as incremental: both modes read it
-    alike.
+    The ids of each pair are compared with completion_tokens, and ids and text with the previous ones. Votes
+    by counters outweigh votes by appearance. The declared mode wins, unless all votes are against it, because
+    a server with a wrong declaration is not to blame for ids that it never sent. A stream without evidence,
+    such as a single emission, counts as incremental: both modes parse it alike.
     """
     choices = list(choices)
     proof = Counter(vote for emissions in choices for vote in _counted(emissions))

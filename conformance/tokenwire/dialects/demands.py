@@ -1,4 +1,4 @@
-"""Demands of a request on a text: calls of tools, a language, or the exact words. Written, and parsed."""
+"""Demands of a request on a text: tool calls, a language, or the exact words. Renders and parses them."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, put
 
 @dataclass(frozen=True)
 class Says:
-    """A way to make the model output a text that alone fits a grammar."""
+    """The way to force an exact text, with a grammar that permits only that text."""
 
     pattern: Pointer
-    """The place of the expression that the output has to match."""
+    """The place of the regular expression for the output."""
     beside: tuple[Mapping[str, Any], ...]
-    """What else the body says, of which one lets the grammar hold from the first token on."""
+    """Alternative other fields, of which one makes the grammar apply from the first token on."""
     thinking: Mapping[str, Any] = field(default_factory=dict)
-    """What it says so that the model reasons first; empty where nothing does."""
+    """Fields that make the model reason first; empty if there are none."""
 
     def body(self, text: str, way: int) -> dict[str, Any]:
-        """Make the fields of a body so that the output is this text."""
+        """Return the fields of a body that force this text."""
         body = copy.deepcopy(dict(self.beside[way]))
         put(body, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
         return body
 
     def text(self, body: Any) -> str | None:
-        """Return the one text that a body lets the model say; None where it says no such thing."""
+        """Return the only text that a body permits; None if it permits others."""
         pattern = find(body, self.pattern)
         text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
         # An expression that is not spelled as `body` spells it may match more than one text.
@@ -42,23 +42,23 @@ class Says:
 
 @dataclass(frozen=True)
 class ToolBinding:
-    """The writing of the functions that may be called."""
+    """The form of functions that may be called."""
 
     at: Pointer
     as_: Mapping[str, Any]
-    """One of them, with NAME, DESCRIPTION and PARAMETERS in their places."""
+    """One function, with NAME, DESCRIPTION and PARAMETERS as placeholders."""
     name: Pointer = ()
     parameters: Pointer = ()
     strict: Pointer = ()
     choice: Pointer = ()
-    """Where a request says whether it wants calls, and of what."""
+    """The place of the choice between tools."""
     chooses: Mapping[str, Any] = field(default_factory=dict)
-    """What it says there: for no call, for any, and for one of NAME."""
+    """The values of the choice: for no call, for any call, and for the function NAME."""
     alone: Mapping[Pointer, Any] = field(default_factory=dict)
-    """The fields that ask for one at most, and then those that have to be beside them."""
+    """The fields for at most one call, followed by fields that they require."""
 
     def written(self, tool: Tool) -> Any:
-        """Return a tool as the endpoint has it."""
+        """Return a tool in the endpoint's form."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
         written = _filled_in(self.as_, values)
         if tool.strict and self.strict:
@@ -66,20 +66,20 @@ class ToolBinding:
         return written
 
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
-        """Make the fields of a body for `none`, `required` or `named` calls."""
+        """Return the fields of a body for `none`, `required` or `named` calls."""
         body: dict[str, Any] = {}
         put(body, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
         return body
 
     def one_at_most(self) -> dict[str, Any]:
-        """Make the fields of a body for one call at most."""
+        """Return the fields of a body for at most one call."""
         body: dict[str, Any] = {}
         for keys, value in self.alone.items():
             put(body, keys, value)
         return body
 
     def names(self, body: Any) -> tuple[str, ...] | None:
-        """Return the names of the tools that a body offers; None where it says none."""
+        """Return the names of the tools in a body; None if it has no list of tools."""
         tools = find(body, self.at)
         if not isinstance(tools, list) or not tools:
             return None
@@ -87,7 +87,7 @@ class ToolBinding:
         return tuple(name for name in found if isinstance(name, str))
 
     def rule(self, body: Any) -> ToolRule | None:
-        """Parse the demands of a body on calls; None if it neither offers tools nor chooses any."""
+        """Parse the rules for calls in a body; None if it neither offers nor chooses tools."""
         choice, names = find(body, self.choice), self.names(body)
         if names is None and choice in (ABSENT, None):
             return None
@@ -116,17 +116,17 @@ class ToolBinding:
 
 
 def _kind(choice: Any) -> Any:
-    """Return the word of a choice of tools, alone or as the type of an object."""
+    """Return the word of a choice of tools: a string, or the type of an object."""
     return choice.get("type") if isinstance(choice, dict) else choice
 
 
 _FORMAT = "format"
-"""The kind of a place that holds an object which says of what type a constraint is, as OpenAI has it."""
+"""The kind of a place whose object has the constraint's type as a member, as in OpenAI's API."""
 
 
 @dataclass(frozen=True)
 class SchemaPlace:
-    """The place of a schema, and its form with SCHEMA in its place."""
+    """The place of a schema, and its form with SCHEMA as a placeholder."""
 
     at: Pointer
     as_: Any
@@ -137,7 +137,7 @@ class ConstraintBinding:
     """The places of the language that the text of a choice must belong to."""
 
     places: Mapping[Keys, str]
-    """By kind."""
+    """The kind of constraint at each place."""
     schema_as: SchemaPlace | None
 
     def read(self, body: Any) -> tuple[Constraint, ...]:
@@ -149,7 +149,7 @@ class ConstraintBinding:
         )
 
     def written(self, kind: str, value: Any) -> dict[str, Any] | None:
-        """Make the fields of a body for a constraint; None if the endpoint has no place for it."""
+        """Return the fields of a body for a constraint; None if the endpoint does not support it."""
         body: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
             put(body, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
@@ -170,7 +170,7 @@ def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
 
 
 def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
-    """Return a template with values in the places of their names."""
+    """Return a template with its placeholders replaced by values."""
     if isinstance(template, Mapping):
         return {name: _filled_in(member, values) for name, member in template.items()}
     return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)

@@ -1,7 +1,8 @@
 """Requests for the text of token ids, and their answers.
 
-An endpoint that takes one list of ids can still be asked for many texts: the lists are joined by a divider,
-an id that is spelled out, three times. Where a list shows the id itself, the last three of a run divide.
+An endpoint that takes one list of ids can still be asked for many texts. The lists are joined by three copies
+of a divider, an id with a visible text. If a list ends with the divider's id itself, the last three of a run
+divide.
 """
 
 from __future__ import annotations
@@ -20,21 +21,21 @@ _TIMES = 3
 """The number of the divider's ids between two lists."""
 _LONGEST_SPELLING = 64
 _JOINED_BY = re.compile(r"-joined-by-(\d+)-")
-"""In the name of an exchange whose list of ids is joined from several."""
+"""Matches the name of an exchange with joined lists."""
 
 
 def joined_label(family: str, divider: int, number: int) -> str:
-    """Return the label of a request for joined lists, by which a replay knows the divider."""
+    """Return the label of a request for joined lists, which contains the divider for a replay."""
     return f"{family}-joined-by-{divider}-{number}"
 
 
 def can_be_joined(ids: Ids, divider: int) -> bool:
-    """True if a list of ids can be separated from the dividers beside it."""
+    """True if a list of ids can be separated from the dividers around it."""
     return ids[:1] != (divider,) and all(run < _TIMES for run in _runs(ids, divider))
 
 
 def joined(many: Sequence[Ids], divider: int) -> Ids:
-    """Join lists of ids, each between two dividers: all of them begin behind the same ids."""
+    """Join lists of ids, each between two dividers, so that all of them follow the same ids."""
     between = (divider,) * _TIMES
     return between + tuple(token for ids in many for token in (*ids, *between))
 
@@ -52,7 +53,7 @@ def _runs(ids: Ids, divider: int) -> Iterator[int]:
 
 
 def _taken_apart(ids: Ids, divider: int) -> list[Ids]:
-    """Return the lists that were joined; empty if the dividers are not at both ends."""
+    """Split joined lists; empty if the dividers are not at both ends."""
     if ids[:_TIMES] != (divider,) * _TIMES:
         return []
     parts: list[Ids] = []
@@ -69,7 +70,7 @@ def _taken_apart(ids: Ids, divider: int) -> list[Ids]:
 
 
 def _spelling(text: str, count: int) -> str:
-    """Return the text of the divider, of which a joined text begins with three; empty if there is none."""
+    """Return the text of the divider, with which a joined text begins three times; empty if it does not."""
     for size in range(1, _LONGEST_SPELLING):
         piece = text[:size]
         if text.startswith(piece * _TIMES) and text.count(piece) == count:
@@ -82,17 +83,19 @@ class Detokenize:
     """A server family's request for the text of ids. Made from the `detokenize` part of a dialect."""
 
     name: str
-    """The family."""
+    """The name of the family."""
     path: str
     tokens: Pointer
     text: Pointer
     batches: bool
     """True if a list of lists is answered by a list of texts."""
     skip_special_tokens: Pointer | None = None
-    """None: the endpoint takes no such flag, and always spells special tokens out."""
+    """The place of the flag to skip special tokens; None if the endpoint always includes them."""
 
     def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
-        """Ask for the texts of some ids; of one only, where the endpoint takes no batches."""
+        """Return a request for the texts of lists of ids; of a single list if the endpoint takes no
+        batches.
+        """
         body: dict[str, Any] = {}
         tokens = [list(ids) for ids in many]
         put(body, self.tokens, tokens if self.batches else tokens[0])
@@ -101,12 +104,12 @@ class Detokenize:
         return HttpRequest("POST", self.path, body)
 
     def is_asked_by(self, request: RequestHead) -> bool:
-        """True if a request is one of these; the path may begin with a version, as in `/v1/detokenize`."""
+        """True if a request is of this kind. Its path may begin with a version, as in `/v1/detokenize`."""
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
     def joined_texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts of lists that were joined in one; empty if their borders are not clear."""
+        """Return the texts of joined lists; empty if they cannot be separated."""
         match = _JOINED_BY.search(head.name)
         if match is None:
             return {}
@@ -125,13 +128,11 @@ class Detokenize:
         return found
 
     def texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts of the lists that an answer was asked for; empty if it has none, or if they were
-        joined.
-        """
+        """Return the texts in an answer by ids and flag; empty without any, or if the lists were joined."""
         return {} if _JOINED_BY.search(head.name) else self._texts(head)
 
     def _texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts in an answer, unchanged."""
+        """Return the texts in an answer without splitting them."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}
         exchange = head.load()

@@ -1,7 +1,7 @@
-"""Dialects: how one endpoint of one server family writes the abstract record.
+"""Dialects: the wire form of the abstract record at one endpoint of one server family.
 
 A dialect is a table (`spec/dialects/<name>.yaml`) of JSON pointers. A new server family is a new table, and
-code here only where a table cannot say it.
+new code only if a table cannot express it.
 """
 
 from __future__ import annotations
@@ -61,16 +61,16 @@ __all__ = [
 _SCHEMA_ERRORS = 8
 _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
-"""Errors of a value that fits none of several shapes."""
+"""Errors of a value that fits none of several alternatives."""
 _CHOICES = "choices"
-"""Holds records, and is not a field of one."""
+"""The name of the list of records, which is not a field of a record."""
 _TOTAL = "completion_tokens"
 _LONG = 1024
-"""Bytes of an event that is worth being shared with the one before it."""
+"""The least bytes of an event whose values are shared with the previous event."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
 _HEAD = 4
-"""The bytes that show if JSON begins."""
+"""The number of leading bytes that show if a body is JSON."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
 
@@ -80,7 +80,7 @@ SchemaSource = Callable[[str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The HTTP methods and the path of a dialect; asks go out with the first method."""
+    """The HTTP methods and the path of a dialect. Requests use the first method."""
 
     methods: tuple[str, ...]
     path: str
@@ -90,12 +90,11 @@ class Endpoint:
 
 
 def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
-    """Yield the errors as `pointer: words`; if a value fits none of several shapes, those of the intended
-    one.
+    """Yield the errors as `pointer: words`; for alternatives, those of the intended one.
 
-    Where a field `type` tells the shapes apart, the intended ones have the type of the value. A shape is not
-    intended if several of its constants are others. Of several shapes, the first is taken whose faults are
-    all further in, or else the first of all.
+    If a field `type` distinguishes the alternatives, the intended one has the type of the value. An
+    alternative is not intended if several of its constants differ. Of several, the first is taken whose
+    errors are all further in, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
@@ -115,14 +114,14 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
 
 
 def _is_another(fault: jsonschema_rs.ValidationError, position: list[str | int]) -> bool:
-    """True if a constant of the value at a position is another."""
+    """True if a constant at a position differs from the value."""
     constant = isinstance(fault.kind, jsonschema_rs.ValidationErrorKind.Constant)
     return constant and list(fault.instance_path)[:-1] == position
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A mark that distinguishes an answer of one dialect from others: keys that it has, or lacks."""
+    """Keys that distinguish answers of one dialect, because only these have them, or lack them."""
 
     all: tuple[Keys, ...]
     none: tuple[Keys, ...] = ()
@@ -134,12 +133,12 @@ class Mark:
         return cls(tuple(map(parse, row["all"])), tuple(map(parse, row.get("none", ()))))
 
     def may_stand_in(self, body: bytes) -> bool:
-        """True if a body may contain the keys: they occur as they are, or something is escaped."""
+        """True if a body may contain the keys, literally or with escapes."""
         names = (key for keys in self.all for key in keys if not key.isdecimal())
         return b"\\u" in body or all(b'"%b"' % name.encode() in body for name in names)
 
     def seen_in(self, data: Any) -> bool:
-        """True if a document or event has it."""
+        """True if a document or event has the mark."""
         there = all(find(data, keys) is not ABSENT for keys in self.all)
         return there and all(find(data, keys) is ABSENT for keys in self.none)
 
@@ -161,7 +160,7 @@ def _told_names(table: Any) -> Iterator[str]:
 
 
 class _Schemas:
-    """The validators of a dialect, made at first use and kept."""
+    """The validators of a dialect, built at first use and cached."""
 
     def __init__(self, names: Mapping[str, str], source: SchemaSource) -> None:
         self._names = names
@@ -172,15 +171,15 @@ class _Schemas:
         return self._names[kind]
 
     def validator(self, kind: str) -> jsonschema_rs.Draft202012Validator:
-        """Raises FileNotFoundError without a schema."""
+        """Return the validator of a kind. Raises FileNotFoundError without a schema."""
         name = self._names[kind]
         if name not in self._validators:
             self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
         return self._validators[name]
 
     def errors(self, kind: str, data: Any) -> tuple[str, ...]:
-        """Return what the schema refuses, each as `pointer: words`. Raises FileNotFoundError
-        without a schema.
+        """Return the schema errors of a value, each as `pointer: words`. Raises FileNotFoundError without a
+        schema.
         """
         validator = self.validator(kind)
         try:
@@ -201,7 +200,7 @@ class _Places:
         self._read_ends = list(accumulate(len(read.data) for read in exchange.reads))
 
     def place(self, index: int, start: int, end: int) -> Place:
-        """Return the place of an event; its time is that of the read which brought its last byte."""
+        """Return the place of an event; its time is that of the read with its last byte."""
         read = min(bisect_left(self._read_ends, end), len(self._times) - 1)
         return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0)
 
@@ -210,7 +209,7 @@ class Dialect:
     """One endpoint of one server family, as its table describes it."""
 
     def __init__(self, table: Mapping[str, Any], *, schemas: SchemaSource = load_schema) -> None:
-        """Raises KeyError or ValueError for a table that is not a dialect."""
+        """Build a dialect from its table. Raises KeyError or ValueError for an invalid table."""
         self.table = table
         self.name: str = table["name"]
         self.family: str = table["family"]
@@ -220,45 +219,45 @@ class Dialect:
         for name in self.policy.least.keys() - table["request"]["fields"].keys():
             raise ValueError(f"policy: least: {name!r} is not a field of this dialect's requests")
         self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
-        """What only this dialect writes into its answers, and into every one of them; perhaps nothing."""
+        """Marks that only this dialect's answers have, and every one of them; may be empty."""
         self.likeliest: bool = table.get("likeliest", not self.marks)
-        """True if it is taken where no answer of its endpoint could tell yet."""
+        """True if the dialect is assumed for its endpoint before any answer shows a mark."""
         detokenize = table.get("detokenize")
         self.detokenize = (
             typed(Detokenize, {"name": self.family, **detokenize}, f"{where}: detokenize")
             if detokenize
             else None
         )
-        """How the server is asked for the text of ids, where its family knows a way."""
+        """The request for the text of ids; None if the family has none."""
         self.error_types: Mapping[str, int] = table.get("error_types", {})
-        """The status of each type of errors without a code."""
+        """The status of each error type without a code."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         arrays = table.get("arrays", {})
         self.arrays = tuple(
             typed(ArrayRule, {"name": name, **row}, f"{where}: {name}") for name, row in arrays.items()
         )
-        """The per-token arrays that are not series."""
+        """The per-token arrays other than series."""
         self.has_items = "kinds" in table["answer"]["stream"]
-        """True if an answer is a list of typed items, and its events are pieces of these."""
+        """True if an answer is a list of typed items, and events are pieces of them."""
         self._whole: Binding = self._bound("whole")
         self._stream: Binding = self._bound("stream")
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
         """The grammar of a stream's events; None if events are not distinguished."""
         self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
-        """True if a choice is the result of an input, such as its vector, and no tokens are sampled."""
+        """True if a choice is the result of an input, such as its vector, and nothing is sampled."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
         """True if the best results come first."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
-        """True if answers have a place for output ids."""
+        """True if answers have a field for output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
             "",
             _CHOICES,
         }
-        """The names of the fields that hold the record, and of what a request can ask for beside it."""
+        """The names of fields with the record, and of other outputs that requests can enable."""
         self._schemas = _Schemas(table["schemas"], schemas)
         self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
-        """The mode of all streams of this endpoint; None if the server chooses."""
+        """The mode of all streams of this endpoint; None if it varies."""
 
     def _bound(self, form: str) -> Binding:
         table = self.table["answer"][form]
@@ -269,11 +268,11 @@ class Dialect:
         )
 
     def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
-        """Return the counts of the event that begins a stream of items; None for other events."""
+        """Return the counts in the first event of a stream of items; None for other events."""
         return self._stream.begun_counts(data) if isinstance(self._stream, ItemBinding) else None
 
     def demand_schema(self, kind: str) -> None:
-        """Raises ValueError without a schema."""
+        """Check that a schema exists. Raises ValueError if it does not."""
         try:
             self._schemas.validator(kind)
         except FileNotFoundError as error:
@@ -291,26 +290,28 @@ class Dialect:
 
     @property
     def names_stops(self) -> bool:
-        """True if answers have a field for what stopped a choice."""
+        """True if answers have a field for the stop that ended a choice."""
         return self._whole.names_stops and self._stream.names_stops
 
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
     def can_say(self, ask: Ask, model: str = "") -> bool:
-        """True if there is a request for all that an ask wants."""
+        """True if a request can express everything in an ask."""
         return not isinstance(self.render(ask, model), Unsupported)
 
     def limited(self, name: str, count: int) -> dict[str, Any]:
-        """Make the fields of a body that truncate inputs, or limit the results; empty without a field."""
+        """Return the fields of a body that truncate inputs or limit results; empty if the endpoint has
+        none.
+        """
         keys = self.request.limits.get(name)
         return {str(keys[-1]): count} if keys else {}
 
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
-        """Return the request that says what the ask wants, or why the endpoint has no way to say it.
+        """Return the request for an ask, or the reason why the endpoint cannot express it.
 
-        `model` is the name that the server knows its model by; where it is empty, a name that any server of
-        one model takes.
+        `model` is the server's name of the model; if it is empty, a name that any server of one model
+        accepts.
         """
         body = self.request.render(ask, model)
         if isinstance(body, Unsupported):
@@ -318,9 +319,9 @@ class Dialect:
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
 
     def as_wanted(self, refusal: str) -> tuple[Dialect, str] | None:
-        """Return the dialect as a server wants it that refuses in these words, and what differs.
+        """Return the dialect with the change that a refusal's words require, and its description.
 
-        None if the words name nothing that could be changed.
+        Returns None if the words do not name a possible change.
         """
         wanted = self.request.as_wanted(refusal)
         if wanted is None:
@@ -331,7 +332,7 @@ class Dialect:
 
     @property
     def in_words(self) -> Dialect | None:
-        """The dialect of a server that refuses prompts as ids; None where it has no other words."""
+        """The dialect for a server that refuses prompts as ids; None if it has no other form."""
         if not self.takes_ids or self.chat or "text" not in self.request.prompt:
             return None
         other = copy.copy(self)
@@ -339,7 +340,7 @@ class Dialect:
         return other
 
     def read_asked(self, request: HttpRequest) -> Asked:
-        """Parse what a request asked for, from the request itself."""
+        """Parse a request into the abstract fields."""
         return self.request.read(request)
 
     def read(
@@ -349,12 +350,12 @@ class Dialect:
         delivery_hint: Delivery | None = None,
         adapters: Collection[str] = (),
     ) -> Stream:
-        """Return the record that an exchange delivered and how.
+        """Parse an exchange into the delivered record.
 
-        Never raises for what a target wrote. The delivery mode of a stream is the dialect's own where it
-        has one, else `delivery_hint` (what the server advertises) unless the stream itself shows clearly that
-        it is not so, else what the stream shows. What one of `adapters` is asked is sampled from another
-        distribution, and related to no answer of the model.
+        Never raises, whatever the target wrote. The delivery mode of a stream is the dialect's own if it is
+        fixed. Otherwise it is `delivery_hint` (the server's advertisement), unless the stream clearly
+        contradicts it, or else the mode that the stream shows. Requests to one of `adapters` sample from
+        another distribution, so they are never compared with the model's answers.
         """
         asked = self.read_asked(exchange.request)
         names = (asked.model, *(asked.adapter.values if asked.adapter is not None else ()))
@@ -424,8 +425,8 @@ class Dialect:
         )
 
     def _events(self, exchange: Exchange) -> tuple[tuple[Event, ...], bytes, int | None]:
-        """Return the events of a body, the unterminated rest, the offset of the first byte that is
-        not UTF-8.
+        """Return the events of a body, the unterminated rest, and the offset of the first byte that is not
+        UTF-8.
         """
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(exchange.body, cut_off=cut_off)
@@ -449,8 +450,8 @@ class Dialect:
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
-        """Return the value of the data of an event, why it is not a strict JSON object, and what its
-        schema refuses.
+        """Return the value of an event's data, the reason if it is not a strict JSON object, and its schema
+        errors.
         """
         try:
             value = strict_json.loads(text)
@@ -461,7 +462,7 @@ class Dialect:
         return value, "", self._schemas.errors("stream", value)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
-        """Return the one document of an answer, and the offset of its first byte that is not UTF-8."""
+        """Return the single document of an answer, and the offset of its first byte that is not UTF-8."""
         body = exchange.body
         place = Place(exchange.name, None, "", 0, len(body), exchange.last_read or 0.0)
         undecodable_at = None
@@ -480,9 +481,7 @@ class Dialect:
     def _delivered(
         self, binding: Binding, events: Iterable[Event], asked: Asked
     ) -> tuple[list[Emission], tuple[Usage, ...]]:
-        """Return what events deliver to the choices, and the usage objects beside that, each with
-        its place.
-        """
+        """Return the emissions and the usage objects of events, each with its place."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
         # With usage in every event, the usage of an event counts its own choice alone.
@@ -502,9 +501,9 @@ class Dialect:
 
 
 def _without_total(emission: Emission, usage: Usage) -> Emission:
-    """Return an emission without the count of a usage that comes once, beside the finish.
+    """Return an emission without the count of a usage that comes once, with the finish.
 
-    It counts the answer, and not the tokens that came with its event.
+    Such a count is of the whole answer, not of the tokens up to its event.
     """
     place = usage.place
     counter = emission.pointers.get(_TOTAL, "")
@@ -523,7 +522,7 @@ def _begins_as_json(body: bytes) -> bool:
 
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
-    """True if a 200 is to be read as events: by its body, then by the request and the media type."""
+    """True if a 200 is parsed as events, by its body, or else by the request and the media type."""
     if _begins_as_json(exchange.begin(_HEAD)):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
@@ -531,7 +530,7 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
 
 
 def beginning(exchange: Exchange, events: int) -> bytes:
-    """Return the bytes of the first events of an answer; all bytes of one that is a document or has fewer."""
+    """Return the bytes of the first events of an answer; all bytes of a document or of a shorter stream."""
     body, end = exchange.body, 0
     if _begins_as_json(body):
         return body
@@ -544,7 +543,7 @@ def beginning(exchange: Exchange, events: int) -> bytes:
 
 
 def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
-    """Yield the JSON values that an answer consists of, whatever they say: its events' data, or its body."""
+    """Yield the JSON values of an answer: its events' data, or its body."""
     if _begins_as_json(body):
         texts = [body.decode(errors="replace")]
     else:
@@ -574,7 +573,7 @@ def dialect_of(stream: Answer) -> Dialect | None:
 
 
 def family_of(dialect: str) -> str:
-    """Return the family that a dialect is of, by its name, such as `sglang`."""
+    """Return the family in a dialect's name, such as `sglang`."""
     return dialect.partition("-")[0]
 
 
@@ -591,51 +590,43 @@ def has_items(stream: Answer) -> bool:
 
 
 def gives_results(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint that samples nothing, and answers with results."""
+    """True if a stream belongs to an endpoint that returns results without sampling."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.gives_results
 
 
 def is_ranked(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint that answers with the best results first."""
+    """True if a stream belongs to an endpoint that returns the best results first."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.is_ranked
 
 
 def policy_of(stream: Answer) -> Policy:
-    """Return the choices of a stream's dialect where the specification allows several; or else the
-    usual ones.
-    """
+    """Return the policy of a stream's dialect; the usual one if it is unknown."""
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else _USUAL
 
 
 def arrays_of(stream: Answer) -> tuple[ArrayRule, ...]:
-    """Return the per-token arrays that the dialect of a stream knows beside the series; none if it
-    is unknown.
-    """
+    """Return the per-token arrays of a stream's dialect; empty if it is unknown."""
     dialect = dialect_of(stream)
     return dialect.arrays if dialect is not None else ()
 
 
 def known_as(stream: Answer) -> str | None:
-    """Return the id by which a server knows a request that its client named: that id behind the
-    dialect's prefix.
-    """
+    """Return the server's id of a request that its client named: the dialect's prefix and the client's id."""
     sent_id = stream.asked.request_id
     return None if sent_id is None else f"{policy_of(stream).request_id_prefix}{sent_id}"
 
 
 def names_of(stream: Answer) -> frozenset[str]:
-    """Return the ids by which an abort may mean a request: the one that its client chose, and the
-    server's of it.
-    """
+    """Return the ids that an abort may use for a request: the client's and the server's."""
     sent_id = stream.asked.request_id
     return _NO_NAMES if sent_id is None else frozenset((sent_id, known_as(stream) or sent_id))
 
 
 def vocabulary_told(streams: Iterable[Answer]) -> int | None:
-    """Return how many ids a server has by its own words in a refusal; None if no refusal contains it.
+    """Return the vocabulary size that a refusal mentions; None without one.
 
     The policy of a family has the pattern of its words.
     """
@@ -649,9 +640,7 @@ def vocabulary_told(streams: Iterable[Answer]) -> int | None:
 
 @cache
 def load_dialects() -> dict[str, Dialect]:
-    """Return all dialects by name, those of installed packages last. Raises ValueError for a table
-    that is none.
-    """
+    """Return all dialects by name, those of extensions last. Raises ValueError for an invalid table."""
     known: dict[str, Dialect] = {}
     for folder in spec_folders():
         for path in sorted((folder / "dialects").glob("*.yaml")):
@@ -660,16 +649,16 @@ def load_dialects() -> dict[str, Dialect]:
 
 
 def named_dialects(names: Iterable[str]) -> set[str]:
-    """Return the names of dialects that are named, or whose file is: a file's dialect is known from then on.
+    """Return the names of dialects, which may be given as names or files. Dialects in files are registered.
 
-    Its schemas may lie in the folder `schemas` beside the file. Raises ValueError for a file without a
+    Their schemas may be in the folder `schemas` beside the file. Raises ValueError for a file without a
     dialect.
     """
     return {_dialect_in(Path(name).resolve()) if _is_dialect_file(name) else name for name in names}
 
 
 def _is_dialect_file(name: str) -> bool:
-    """True if a name is that of a file, not of a dialect."""
+    """True if a name is a file of a dialect."""
     return name.endswith((".yaml", ".yml"))
 
 

@@ -1,4 +1,4 @@
-"""The prompt at the head of an answer: an echo puts the prompt's entries before those of the output.
+"""Echoed prompts: an echo puts the prompt's entries before those of the output.
 
 The length of the prompt separates them, so that a series of the record has one entry for each output id on
 every endpoint.
@@ -17,21 +17,21 @@ from tokenwire.record import Emission
 
 @dataclass(frozen=True)
 class Echoed:
-    """The series that begin with the prompt's entries, in the first emission of a choice that
-    carries them.
-    """
+    """The series that begin with the prompt's entries, in a choice's first emission with them."""
 
     series: tuple[str, ...]
     from_top_logprobs: int
-    """The least number of top logprobs that a request with an echo gets such entries for."""
+    """The least number of top logprobs with which an echo includes such entries."""
 
 
 _TOKENS = "tokens"
-"""The series of the texts of the tokens."""
+"""The series with the text of each token."""
 
 
 def _spelled(emission: Emission, text: str) -> list[int]:
-    """Return how many tokens at the head of an emission spell a text; several if a token has no text."""
+    """Return the possible numbers of leading tokens whose texts form `text`; several if a token has no
+    text.
+    """
     tokens = emission.series.get(_TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
         return []
@@ -40,8 +40,10 @@ def _spelled(emission: Emission, text: str) -> list[int]:
 
 
 def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
-    """Return how many tokens the prompt of a choice has: by the ids that were sent or came back, by the text
-    that tokens spell, and only then by the answer's counter, which may be wrong; None if it is not known.
+    """Return the number of tokens in a choice's prompt; None if it is unknown.
+
+    It is derived from the ids sent or returned, or else from the texts of tokens, and last from the answer's
+    counter, which may be wrong.
     """
     prompt = emission.choice // max(asked.n, 1)
     if asked.input_ids is not None and prompt < len(asked.input_ids):
@@ -71,7 +73,7 @@ def without_echo(
 ) -> Iterator[Emission]:
     """Yield the emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
 
-    If the length of the prompt is not known, the series of that emission are left out of the record.
+    If the prompt's length is unknown, the series of that emission are removed.
     """
     wanted = asked.echo and asked.logprobs and echoed and asked.top_logprobs >= echoed.from_top_logprobs
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""The grammar of a stream of named events: a small machine, declared in `spec/grammars/`.
+"""The grammar of a stream of named events: a small state machine, declared in `spec/grammars/`.
 
-An event begins or ends the stream, opens or closes a frame (an item, a part, a block), or belongs to one that
-is open. Frames are numbered from 0 in the order in which they open.
+An event begins or ends the stream, opens or closes a frame (an item, a part, a block), or belongs to an open
+frame. Frames are numbered from 0 in the order in which they open.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ class Rule(StrEnum):
     """Rules that an event may break."""
 
     ENDS = "ends"
-    """It begins, ends, or comes after the end."""
+    """The event begins or ends the stream in the wrong place, or comes after the end."""
     OPEN = "open"
-    """What it belongs to is not open, or of another kind."""
+    """The event's frame is not open, or of another kind."""
     CLOSED = "closed"
-    """What it closes is not open, or is still open where it should not be."""
+    """The frame to close is not open, or a frame is still open at the end."""
     NUMBERED = "numbered"
-    """What it opens has not the next number, or opens beside another."""
+    """The opened frame does not have the next number, or opens while another is open."""
     DONE = "done"
-    """The event with the whole text is missing, comes twice, or comes before a piece of that text."""
+    """The event with the whole text is missing, repeated, or precedes a piece of that text."""
 
 
 @dataclass(frozen=True)
@@ -46,49 +46,49 @@ class FrameRule:
     object: str
     within: str = ""
     id: str = ""
-    """The name of the frame in its events."""
+    """The field of events with the frame's id; empty without one."""
     same: tuple[str, ...] = ()
-    """Fields of its object that no event changes."""
+    """Fields of its object that must not change."""
     overlaps: bool = False
-    """Several may be open at once."""
+    """True if several may be open at once."""
     done: Mapping[str, str] = field(default_factory=dict)
-    """By the kind of a frame, the event that has its whole text: once, behind all pieces."""
+    """The event with the whole text for each kind of frame. It comes once, after all pieces."""
     signed: Mapping[str, str] = field(default_factory=dict)
-    """By the kind of a frame, the event that brings its signature."""
+    """The event with the signature for each kind of frame."""
     empty: tuple[str, ...] = ()
-    """Texts of its object that are empty when it opens: they come in pieces."""
+    """Text fields of its object that are empty when it opens, because the text comes in pieces."""
 
 
 @dataclass(frozen=True)
 class FinalObject:
-    """The object that the last event repeats; a whole answer is that object."""
+    """The object that the last event repeats. A whole answer is such an object."""
 
     object: str
-    """Its place in the last event."""
+    """The object's place in the last event."""
     items: str
-    """The place of its list of items."""
+    """The place of the object's list of items."""
     id: str
     same: tuple[str, ...]
-    """What is the same of an item where it closed and in the object."""
+    """Fields of an item that are equal in its closing event and in the object."""
     stays: tuple[str, ...] = ()
-    """Fields of the object that no event changes."""
+    """Fields of the object that must not change."""
     usage: str = ""
     error: str = ""
     whole: tuple[str, ...] = ()
-    """Statuses with which the object has no error."""
+    """Statuses of the object that exclude an error."""
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """Content that comes in pieces, and again all at once: the places of both, by the kind of the event."""
+    """Content that comes in pieces and again as a whole, with the places of both by kind of event."""
 
     pieces: Mapping[str, str]
     again: Mapping[str, tuple[str, ...]]
     entry: tuple[str, ...] = ()
-    """Lists instead of texts: what both say of an entry."""
+    """For lists in place of texts: the fields of an entry that both repeat."""
 
     def joined(self, data: Any, pointer: str) -> str | list[Any] | None:
-        """Return the content at a pointer of an event: a text, or a list of entries; None for nothing."""
+        """Return the content at a pointer of an event: a text, or a list of entries; None without any."""
         kind = list if self.entry else str
         found: list[Any] = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
         if not found:
@@ -103,21 +103,21 @@ class Repetition:
 
 @dataclass(frozen=True)
 class EventGrammar:
-    """One grammar, as its file says it. All pointers are JSON pointers into the data of an event."""
+    """One grammar, as in its file. All pointers are JSON pointers into the data of an event."""
 
     kind: tuple[str, ...]
     begins: str
     ends: Mapping[str, str | None]
-    """The last event by its kind, and the status that its object has then."""
+    """The kinds of last events, each with the object's status then."""
     frames: Mapping[str, FrameRule]
     inside: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """The frame of each kind of event, and the kinds that it may have."""
+    """The frame of each kind of event, and the kinds that the frame may have."""
     within: tuple[str, ...] = ()
     """Events that may come anywhere before the end."""
     behind: Mapping[str, str] = field(default_factory=dict)
-    """By the kind of the last event, the one that may follow it once, and is then the last."""
+    """The event that may follow each kind of last event, once."""
     once: str = ""
-    """What comes once, when all frames are closed, before the end."""
+    """The event that comes once, after all frames are closed and before the end."""
     numbered: str = ""
     status: str = ""
     final: FinalObject | None = None
@@ -125,29 +125,29 @@ class EventGrammar:
 
     @cached_property
     def pieces(self) -> frozenset[str]:
-        """The kinds of all events that bring a piece of a text."""
+        """Return the kinds of all events with a piece of text."""
         return frozenset(kind for row in self.repeated if not row.entry for kind in row.pieces)
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """The kinds of all events that the grammar has a place for; others are extensions."""
+        """Return the kinds of all events in the grammar; other events are extensions."""
         framing = (kind for rule in self.frames.values() for kind in (rule.opens, rule.closes))
         kinds = (self.begins, self.once, *self.ends, *self.within, *self.inside, *framing)
         return frozenset((*kinds, *self.behind, *self.behind.values())) - {""}
 
     def kind_of(self, data: Any) -> str:
-        """Return the kind of an event: its type, with that of its content if the grammar
-        distinguishes these.
+        """Return the kind of an event: its type, with its content's type if the grammar distinguishes
+        these.
         """
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
         return " ".join(names)
 
     def goes_on(self, last: Event, event: Event) -> bool:
-        """True if an event may follow one that ends the stream."""
+        """True if an event may follow the last event."""
         return self.behind.get(self.kind_of(last.data), "") == self.kind_of(event.data) != ""
 
     def walk(self, events: Iterable[Event]) -> Walk:
-        """Go through the events of a stream, each as if all before it had been legal."""
+        """Parse the events of a stream. Each is judged as if all events before it were legal."""
         walk = Walk(self)
         for event in events:
             if not event.problem and not event.done:
@@ -165,11 +165,11 @@ class Frame:
     opened: Event
     parent: Frame | None = None
     inner: list[Frame] = field(default_factory=list)
-    """The frames that opened within it."""
+    """The frames that opened inside this frame."""
     events: list[tuple[str, Event]] = field(default_factory=list)
-    """With the kind of each."""
+    """Its events, each with its kind."""
     done: Event | None = None
-    """The event that has its whole text."""
+    """The event with its whole text."""
     closed: Event | None = None
 
     @property
@@ -178,13 +178,13 @@ class Frame:
 
     @property
     def all_events(self) -> list[tuple[str, Event]]:
-        """Its events and those of the frames within it."""
+        """Return its events and those of the frames inside it."""
         return [*self.events, *chain.from_iterable(frame.events for frame in self.inner)]
 
 
 @dataclass(frozen=True)
 class Misplaced:
-    """An event at a place where the grammar does not allow it."""
+    """An event in a place that the grammar forbids."""
 
     event: Event
     rule: Rule
@@ -196,22 +196,22 @@ class Walk:
     """The parse of a stream by its grammar: its frames, and misplaced events.
 
     An event breaks a rule at most once, and costs the same however many frames are open. Otherwise a stream
-    of frames that are never closed would take time and memory that grow by the square of its length.
+    of unclosed frames would take time and memory quadratic in its length.
     """
 
     grammar: EventGrammar
     frames: list[Frame] = field(default_factory=list)
     misplaced: list[Misplaced] = field(default_factory=list)
     seen: dict[Rule, Event] = field(default_factory=dict)
-    """The last event to which a rule applied."""
+    """The last event that each rule applied to."""
     end: Event | None = None
     _begun: bool = False
     _once_seen: bool = False
     _due: Counter[tuple[str, Frame | None]] = field(default_factory=Counter)
-    """The number of the next frame of a name in a parent."""
+    """The next number of a frame, by name and parent."""
     _open: dict[tuple[str, Frame | None], dict[int, list[Frame]]] = field(default_factory=dict)
-    """The open frames of a name in a parent by their numbers: several have one number where that is broken.
-    Nothing stays behind of what was closed.
+    """The open frames by name and parent, and then by number. Several may have one number if that rule is
+    broken. Closed frames are removed.
     """
     _broken: set[Rule] = field(default_factory=set)
     """The rules that the current event breaks."""
@@ -222,7 +222,7 @@ class Walk:
             self.misplaced.append(Misplaced(event, rule, words))
 
     def take(self, event: Event) -> None:
-        """Read the next event."""
+        """Add the next event."""
         kind, grammar = self.grammar.kind_of(event.data), self.grammar
         first, self._begun = not self._begun, True
         self._broken.clear()
@@ -256,7 +256,7 @@ class Walk:
         self._expect_nothing_open(event, kind)
 
     def _close_all(self, event: Event, kind: str) -> None:
-        """Check that the end comes in time. After an error, frames need not be closed."""
+        """Check that the end comes in time. After an error, frames may be open."""
         if self.end is not None or kind == "error":
             return
         self._expect_nothing_open(event, kind)
@@ -271,14 +271,14 @@ class Walk:
             self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
 
     def _parent(self, event: Event, rule: FrameRule) -> Frame | None:
-        """Return the open frame around a frame, as an event names it."""
+        """Return the open frame that an event names as the parent of another."""
         return self._find(event, rule.within) if rule.within else None
 
     def _index(self, event: Event, rule: FrameRule) -> Any:
         return find(event.data, parse(rule.index))
 
     def _find(self, event: Event, name: str) -> Frame | None:
-        """The open frame that an event names; the last that opened, where several have its number."""
+        """Return the open frame that an event names; if several have its number, the last one."""
         rule = self.grammar.frames[name]
         index = self._index(event, rule)
         frames = self._open.get((name, self._parent(event, rule)), {})
@@ -322,7 +322,7 @@ class Walk:
         self._forget(frame)
 
     def _forget(self, frame: Frame) -> None:
-        """Take a frame, the last of its number, out of those that are open."""
+        """Remove a frame, the last of its number, from the open ones."""
         key = frame.name, frame.parent
         same_number = self._open[key][frame.index]
         same_number.pop()
@@ -351,15 +351,15 @@ class Walk:
             frame.done = event
 
     def _bringing(self, frame: Frame) -> list[tuple[str, Event]]:
-        """All events of a frame and of those within it, with those that open them."""
+        """Return all events of a frame and of those inside it, with their opening events."""
         opened = [(self.grammar.frames[some.name].opens, some.opened) for some in (frame, *frame.inner)]
         return sorted((*opened, *frame.all_events), key=lambda found: found[1].index)
 
     def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
-        """Yield each event that repeats the pieces of a frame: its place, its content, and that of the
-        pieces.
+        """Yield each event that repeats the pieces of a frame: the event, its place, its content, and the
+        joined pieces.
 
-        A frame without pieces repeats nothing.
+        A frame without pieces has no repetition.
         """
         for frame, row in product(self.frames, self.grammar.repeated):
             pieces = [
@@ -377,5 +377,5 @@ class Walk:
 
 @cache
 def load_grammar(name: str) -> EventGrammar:
-    """The grammar of `spec/grammars/<name>.yaml`. Raises FileNotFoundError where there is none."""
+    """Return the grammar of `spec/grammars/<name>.yaml`. Raises FileNotFoundError if it does not exist."""
     return typed(EventGrammar, read_yaml(spec_root() / "grammars" / f"{name}.yaml"), f"grammar {name}")

@@ -1,6 +1,6 @@
-"""The answer side of a dialect whose answers are typed items: Responses and Messages.
+"""The answer side of a dialect with typed items: Responses and Messages.
 
-A whole answer lists them; in a stream, each event brings a piece of one. All of them together are one choice.
+A whole answer lists the items; in a stream, each event has a piece of one. All items together are one choice.
 """
 
 from __future__ import annotations
@@ -20,9 +20,7 @@ _CHOICE = 0
 
 @dataclass(frozen=True)
 class _FinishBinding:
-    """The places of the reason, of which the first that is not null counts, and the record's word for it;
-    None for none.
-    """
+    """The places of the finish reason (the first that is not null counts), and the record's word for each."""
 
     reason: tuple[Pointer, ...]
     types: Mapping[str, str | None]
@@ -47,33 +45,33 @@ class _PartBinding:
     """The content of an item or event of one kind."""
 
     text: Pointer | None = None
-    """Each entry of a list is at `*`."""
+    """The place of the text; `*` means each entry of a list."""
     reasoning: Pointer | None = None
     call: Mapping[_OfACall, Pointer] = field(default_factory=dict)
     series: Mapping[str, Pointer] = field(default_factory=dict)
-    """The places of the lists of which a series is joined; an empty one counts as missing."""
+    """The places of lists that are joined to a series; an empty list counts as missing."""
     details: Mapping[str, Pointer] = field(default_factory=dict)
     finish: _FinishBinding | None = None
     opens: bool = False
-    """It opens what pieces are joined to: its text is a piece where it is not empty."""
+    """True if it opens an item or part; its text, if not empty, is the first piece."""
     restates: bool = False
-    """The text or the arguments are all of them, and count only where no piece came before."""
+    """True if it repeats the whole text or arguments, which count only if no piece came before."""
 
     @property
     def channels(self) -> Mapping[str, Keys]:
-        """The places of text and reasoning."""
+        """Return the places of text and reasoning."""
         places = {"text": self.text, "reasoning": self.reasoning}
         return {name: keys for name, keys in places.items() if keys is not None}
 
 
 @dataclass(frozen=True)
 class _UsageBinding:
-    """The place of usage, and its counts by their names in the record; several are added up."""
+    """The place of usage, and the places of its counts by name; several are added."""
 
     at: Pointer
     names: Mapping[str, tuple[Pointer, ...]]
     begun: Pointer | None = None
-    """The place of the counts that are known when a stream begins."""
+    """The place of the counts at the beginning of a stream."""
 
     def read(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         counts: dict[str, Any] = {}
@@ -87,16 +85,16 @@ class _UsageBinding:
 
 @dataclass
 class _Progress:
-    """The content of a stream so far that later events refer to."""
+    """The state of a stream that later events refer to."""
 
     calls: dict[Any, int] = field(default_factory=dict)
-    """The number of each call, by the index of its item."""
+    """The number of each call, by item index."""
     spoken: set[tuple[str, ...]] = field(default_factory=set)
-    """The items, and the parts of them, of which a piece of text came."""
+    """The items and parts with at least one piece of text."""
     arguments: set[int] = field(default_factory=set)
-    """The calls of which arguments came."""
+    """The calls with at least one piece of arguments."""
     begun: Mapping[str, Any] = field(default_factory=dict)
-    """The usage of the beginning."""
+    """The usage counts of the stream's first event."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -107,23 +105,23 @@ class ItemBinding:
     kinds: Mapping[str, _PartBinding]
     usage: _UsageBinding
     items: Pointer | None = None
-    """The list of them; None where each event is a piece of one."""
+    """The place of the list of items; None if each event has a piece of one."""
     document: _PartBinding | None = None
     place: tuple[Pointer, ...] = ()
-    """Where an event names the item and the part that it belongs to."""
+    """The places of an event's item and part numbers."""
     calls_finish: str = ""
-    """The finish of a choice that stopped with calls, where the server's word is that of any stop."""
+    """The finish of a stopped choice with calls, if the server uses the same word as for other stops."""
     errors: Mapping[str, Pointer] = field(default_factory=dict)
     """The place of the error in each type of event."""
 
     @property
     def names_stops(self) -> bool:
-        """True if a finish names what stopped the choice."""
+        """True if a finish contains the stop of the choice."""
         parts = (*self.kinds.values(), *filter(None, [self.document]))
         return any(part.finish is not None and part.finish.matched is not None for part in parts)
 
     def error_in(self, data: Any) -> Any:
-        """The error that an event is, or that it or its object carries; None where there is none."""
+        """Return the error that an event is or contains, itself or in its object; None without one."""
         if not isinstance(data, dict):
             return None
         kind = data.get("type")
@@ -132,12 +130,12 @@ class ItemBinding:
         return (find(data, keys) if keys is not None else None) or data.get("error")
 
     def index_of(self, item: Any, position: int = 0) -> int:  # noqa: ARG002
-        """All items are one choice."""
+        """Return the index of the single choice, which all items belong to."""
         return _CHOICE
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[Delivered]:  # noqa: ARG002
-        """Yield what each event delivers, and its usage. There is one choice, so `of_all` makes no
-        difference.
+        """Yield the content of each event and its usage. `of_all` has no effect, because there is one
+        choice.
         """
         progress = _Progress()
         for event in events:
@@ -146,7 +144,7 @@ class ItemBinding:
             yield Delivered(event, [emission] if emission else [], counts, join(*self.usage.at))
 
     def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
-        """Return the counts in an event that begins a stream; None for other events."""
+        """Return the counts in the first event of a stream; None for other events."""
         found = find(data, self.usage.begun) if self.usage.begun is not None else ABSENT
         return self.usage.read(found) if isinstance(found, dict) else None
 
@@ -158,7 +156,7 @@ class ItemBinding:
         return self.usage.read({**progress.begun, **found}) if isinstance(found, dict) else None
 
     def _parts(self, data: Any) -> Iterator[tuple[_PartBinding, str, Any]]:
-        """The items of a document or the piece that an event is, each with its binding and its place."""
+        """Yield the items of a document, or the piece in an event, each with its binding and its place."""
         if self.document is not None:
             yield self.document, "", data
         found = [data] if self.items is None else find(data, self.items)
@@ -216,7 +214,7 @@ class ItemBinding:
         )
 
     def _texts(self, binding: _PartBinding, part: Any, progress: _Progress) -> dict[str, str] | None:
-        """The text of each channel that a part brings; None where the part says nothing new."""
+        """Return the text of each channel in a part; None if the part only repeats."""
         found = {
             name: [value for value in gather(part, keys) if isinstance(value, str)]
             for name, keys in binding.channels.items()
@@ -236,7 +234,7 @@ class ItemBinding:
     def _call(
         self, binding: _PartBinding, place: str, part: Any, position: int, progress: _Progress
     ) -> CallPiece | None:
-        """The piece of a call that a part is; its number counts the calls before it, whatever is between."""
+        """Return the call piece in a part. Its number counts the calls before it, not other items."""
         found = {name: find(part, keys) for name, keys in binding.call.items()}
         values = {name: value for name, value in found.items() if value is not ABSENT}
         index = values.pop("index", position)

@@ -1,8 +1,8 @@
-"""Logprobs in the one shape in which checks see them, whatever shape their server writes.
+"""Logprobs in one form for checks, independent of the server's form.
 
 SGLang writes `[logprob, id, text]`; chat and vLLM write objects with those names under `logprobs.content`,
-the alternatives inside; completions write four parallel lists, in which tokens have texts and no ids; vLLM
-writes an object by id for each position of a prompt. The names of the record's series say which is which.
+including the alternatives; completions write four parallel lists, in which tokens have texts and no ids; vLLM
+writes an object by id for each position of a prompt. The names of the record's series determine the form.
 """
 
 from __future__ import annotations
@@ -22,45 +22,45 @@ PROMPT = "input_token_logprobs"
 PROMPT_TOP = "input_top_logprobs"
 PROMPT_CHOSEN = "input_token_ids_logprobs"
 CONTENT = "logprobs_content"
-"""One object for each token, as chat has them."""
+"""One object for each token, as in chat."""
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
-"""The ids that each id was sampled from, a set, and the logprob of the id among these."""
+"""The set of ids that each id was sampled from, and the logprob of the id among these."""
 NAMES, NAMED, NAMED_TOP, OFFSETS = "tokens", "token_logprobs", "top_logprobs", "text_offset"
 """The parallel lists of completions: the text of each token, its logprob, the likeliest by text, offsets."""
 LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
 RANKED = "prompt_logprobs"
-"""For each prompt position an object from token ids to logprob, rank and text, as vLLM has it."""
+"""For each prompt position an object from token ids to logprob, rank and text, as in vLLM."""
 
 _LARGE = 2**53
 _ID_AS_TEXT = re.compile(r"token_id:(\d{1,19})")
-"""An id as vLLM writes it where the shape has room for a text only; not longer than Python reads at once."""
+"""Matches an id that vLLM writes in place of a text, with no more digits than Python parses at once."""
 _ID_AS_KEY = re.compile(r"\d{1,19}")
 
 
 class Logprob(NamedTuple):
-    """One token and the logprob that it had at its position; each may be any JSON value."""
+    """A token and its logprob at its position; each may be any JSON value."""
 
     value: Any
     id: Any = None
-    """None where the entry names no id."""
+    """The id; None if the entry lacks it."""
     text: Any = None
     data: Any = None
-    """The bytes of the token, where the entry has them."""
+    """The bytes of the token, if the entry has them."""
 
     @property
     def whole_text(self) -> str | None:
-        """The text by which the token is known; None for a part of a character, whose text others share."""
+        """The text that identifies the token; None for a part of a character, which several tokens share."""
         text = self.text
         return text if isinstance(text, str) and text and BROKEN not in text else None
 
     @property
     def names_id(self) -> bool:
-        """True if it names its token by an id, or should because it has no text either."""
+        """True if the entry identifies its token by an id, or must because it has no text."""
         return self.id is not None or self.text is None
 
     @property
     def bytes(self) -> bytes | None:
-        """The bytes of its token; None where it has none, or no bytes."""
+        """The token's bytes; None if they are missing or invalid."""
         data = self.data
         fits = isinstance(data, list) and all(type(byte) is int and 0 <= byte < 256 for byte in data)
         return bytes(data) if fits else None
@@ -74,13 +74,13 @@ Logprobs = list[Logprob]
 
 
 def id_in_text(text: object) -> int | None:
-    """Return the id in a text of the form `token_id:7`; None for every other text."""
+    """Return the id in a text of the form `token_id:7`; None for any other text."""
     found = _ID_AS_TEXT.fullmatch(text) if isinstance(text, str) else None
     return int(found[1]) if found else None
 
 
 def _entry(value: object) -> Logprob | None:
-    """`[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
+    """Parse `[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
     if type(value) is list:
         # A list of alternatives of which the first is broken is not an entry.
         if len(value) < 2 or isinstance(value[0], (list, dict)):
@@ -126,7 +126,7 @@ def _by_text(value: object) -> Logprobs | None:
 
 
 def _by_id(value: object) -> Logprobs | None:
-    """In the order of their ranks: that of keys means nothing, and gateways sort them."""
+    """Return the entries by rank, because gateways sort the keys."""
     if not isinstance(value, dict) or not all(map(_ID_AS_KEY.fullmatch, value)):
         return None
     read = [(int(key), _entry(entry)) for key, entry in sorted(value.items(), key=_rank)]
@@ -135,14 +135,14 @@ def _by_id(value: object) -> Logprobs | None:
 
 
 def _rank(item: tuple[str, Any]) -> float:
-    """Return the rank of an entry; without one, its place by its logprob."""
+    """Return the rank of an entry; without one, the order by logprob."""
     entry = item[1] if isinstance(item[1], dict) else {}
     rank = entry.get("rank")
     return rank if type(rank) is int else -(number_of(entry.get("logprob")) or 0.0)
 
 
 def _named(number: object, text: object = None) -> Logprob:
-    """Return an entry of a list of numbers, whose tokens are named by texts and never should by ids."""
+    """Return an entry of the parallel lists, whose token is identified by its text."""
     return Logprob(number, id_in_text(text), text if isinstance(text, str) else "")
 
 
@@ -159,28 +159,30 @@ _SHAPES: Mapping[str, Callable[[Any], Logprobs | None]] = {
     NAMED_TOP: _by_text,
     RANKED: _by_id,
 }
-"""How a position of each series is read; None for a value that is not in the shape."""
+"""The parser of each series' positions. It returns None for a value of another form."""
 
 
 class LogprobSeries(NamedTuple):
-    """A logprob series of an emission, read."""
+    """A parsed logprob series of an emission."""
 
     name: str
     values: list[Any]
-    """The values as they are on the wire."""
+    """The raw values."""
     positions: list[Logprobs | None]
-    """The entries of each value, that of the token itself before its alternatives; None for a value that is
-    not in the shape of its series.
+    """The entries of each value, the token's own before its alternatives; None for a value of another
+    form.
     """
 
     @property
     def tokens(self) -> list[Logprob | None]:
-        """The entry of the token itself at each position."""
+        """Return the token's own entry at each position."""
         return [position[0] if position else None for position in self.positions]
 
     @property
     def illegal(self) -> list[Any]:
-        """The logprobs that are not finite numbers up to 0; a value itself that holds no entry."""
+        """Return the logprobs that are not finite numbers of at most 0; the raw value if it is not an
+        entry.
+        """
         found: list[Any] = []
         for value, position in zip(self.values, self.positions, strict=True):
             if not position:
@@ -193,7 +195,7 @@ class LogprobSeries(NamedTuple):
 
     @property
     def ids(self) -> list[Any]:
-        """The ids, or what is in their place, of each entry that names its token by one or should."""
+        """Return the id, or the wrong value, of each entry that must identify its token by id."""
         return [
             token
             for position in self.positions
@@ -203,7 +205,7 @@ class LogprobSeries(NamedTuple):
 
 
 def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSeries:
-    """Read a logprob series; `texts` are those of its tokens, if they are in a separate list."""
+    """Parse a logprob series; `texts` are those of its tokens, if they are in a separate list."""
     if name == NAMED and isinstance(texts, list):
         named = zip_longest(values, texts[: len(values)])
         return LogprobSeries(name, values, [[_named(value, text)] for value, text in named])
@@ -211,30 +213,30 @@ def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSe
 
 
 class Position(NamedTuple):
-    """An emission's logprobs at one output id."""
+    """The logprobs of an emission for one output id."""
 
     sampled: Logprob | None
-    """None for a value that is not an entry."""
+    """The entry of the sampled id; None for a value of another form."""
     top: Logprobs | None = None
-    """None if alternatives are missing, or in an unknown shape."""
+    """The alternatives; None if they are missing or of another form."""
     written_top: Any = None
-    """The alternatives as they are on the wire."""
+    """The raw alternatives."""
 
 
 class ReportedLogprobs(NamedTuple):
-    """One way in which an emission has the logprobs of its new output ids."""
+    """The logprobs of an emission's new output ids, in one of their forms."""
 
     series: str
     """The series of the sampled entries."""
     top_series: str
-    """The series of the alternatives; empty where the emission tells none."""
+    """The series of the alternatives; empty without one."""
     positions: list[Position]
     by_text: bool = False
-    """True if the alternatives are keyed by their texts, of which several may be equal."""
+    """True if the alternatives have texts as keys, of which several may be equal."""
 
 
 def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:
-    """Return the positions of a series with the alternatives that a series of their own has for them."""
+    """Return the positions of a series with the alternatives in a separate series."""
     if top is None:
         return [Position(token) for token in sampled.tokens]
     known = zip_longest(sampled.tokens, top.positions, top.values)
@@ -252,9 +254,7 @@ def _of_content(content: LogprobSeries) -> ReportedLogprobs:
 
 
 def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator[ReportedLogprobs]:
-    """Yield the logprobs of the output ids that an emission is the first to carry, in each shape
-    that it uses.
-    """
+    """Yield the logprobs of an emission's new output ids, in each form that it uses."""
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
         # Lists of unlike length do not tell which alternatives belong to which id.
@@ -270,10 +270,10 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
 
 
 class _EmittedLogprobs(NamedTuple):
-    """All logprobs of the output ids that an emission carries first."""
+    """All logprobs of an emission's new output ids."""
 
     series: Sequence[LogprobSeries]
-    """In the order of their names; none is empty."""
+    """The series, not empty, sorted by name."""
     reported: Sequence[ReportedLogprobs]
 
 
@@ -281,7 +281,7 @@ _NO_LOGPROBS = _EmittedLogprobs((), ())
 
 
 def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
-    """Return the logprobs in each emission of a choice; read once, because nearly all checks of logprobs need
+    """Return the logprobs of each emission of a choice, cached because nearly all checks of logprobs use
     them.
     """
     if logprobs_of not in choice.cache:
@@ -307,7 +307,7 @@ def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
 
 
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
-    """Return all logprob series of the emissions of a choice, for its new ids."""
+    """Yield all logprob series of a choice's emissions, limited to new ids."""
     every = logprobs_of(choice)
     return ((emission, series) for emission in choice.delivered for series in every[emission.position].series)
 
@@ -323,7 +323,7 @@ def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]
 
 
 def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
-    """Return a series as a choice has it in the end; None where no emission has it as a list."""
+    """Return a series of a choice, joined over all emissions; None if no emission has a list."""
     if all(emission.entries(name) is None for emission in choice.emissions):
         return None
     joined = LogprobSeries(name, [], [])
@@ -335,14 +335,14 @@ def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
 
 
 def sampled_entries(choice: Choice) -> list[Logprob | None]:
-    """Return the entries of the output ids of a choice, by position, in the first shape that has them."""
+    """Return the entries of a choice's output ids, by position, in the first form that has them."""
     every = logprobs_of(choice)
     first = (reported for emission in choice.delivered for reported in every[emission.position].reported[:1])
     return [position.sampled for reported in first for position in reported.positions]
 
 
 def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] | None:
-    """Return the first list that a choice has of a logprob series of its prompt."""
+    """Return the first list of a logprob series of a choice's prompt."""
     for emission in choice.emissions:
         if isinstance(values := emission.prompt_series.get(name), list):
             return emission, read_series(name, values, emission.prompt_series.get(NAMES))
@@ -350,19 +350,19 @@ def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] |
 
 
 def is_logprob_series(name: str) -> bool:
-    """True if a series of the server has logprobs of the model, not of the sampler's own distribution."""
+    """True if a series has logprobs of the model, and not of the sampler's own distribution."""
     return "logprob" in name and "sampling" not in name
 
 
 def is_legal(value: object) -> bool:
-    """True if a value is a logprob: a finite JSON number that is not above 0."""
+    """True if a value is a logprob: a finite JSON number of at most 0."""
     if type(value) is float:
         return -math.inf < value <= 0
     return type(value) is int and value <= 0
 
 
 def number_of(value: object) -> float | None:
-    """Return a JSON number that can be calculated with; None for every other value."""
+    """Return a JSON number as a float; None for any other value."""
     if type(value) is float:
         return value if math.isfinite(value) else None
     # A larger integer has no exact float, and a much larger one none at all.

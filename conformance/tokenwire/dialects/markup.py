@@ -1,7 +1,7 @@
-"""Markup: how models write reasoning and tool calls into their text, and what a parser has to take out of it.
+"""Markup: the forms of reasoning and tool calls in a model's text, which parsers must extract.
 
-The forms are data (`spec/markup.yaml`). What is read here is what a form says without doubt; what no document
-settles is called disputed.
+The forms are data (`spec/markup.yaml`). Only what a form defines clearly is extracted; anything that no
+document defines is called disputed.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any
 from tokenwire.spec_files import read_yaml, spec_root
 
 BEHIND = "text follows a tool call"
-"""The one dispute that leaves no doubt what the calls are."""
+"""The only dispute in which the calls are still certain."""
 
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 _SPACE = re.compile(r"\s*+")
@@ -28,11 +28,13 @@ _FUNCTION_END = "</function>"
 _PYTHON_TEXT_OR_BRACKET = re.compile(
     r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'?|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]]""", re.S
 )
-"""A text without an end goes up to the end: the list has none, then."""
+"""Matches a string or bracket in Python. An unclosed string extends to the end, so the list has no end."""
 _MOST_PYTHON = 1 << 16
-"""Characters of a list of calls that is read as Python: its parser takes a stack as deep as the text says."""
+"""The most characters of a list of calls to parse as Python, because the parser's stack grows with the
+text.
+"""
 _UNREADABLE = (ValueError, RecursionError)
-"""What Python's readers of JSON raise: the second for a text that is nested too deep."""
+"""The exceptions of Python's JSON parsers; RecursionError for text that is nested too deep."""
 
 
 @dataclass(frozen=True)
@@ -53,9 +55,9 @@ class Form:
     opens: str = ""
     closes: str = ""
     begins: str = ""
-    """A pattern of how a call begins that has no marker."""
+    """A pattern for the beginning of a call without a marker."""
     optional: str = ""
-    """A marker that may come before that."""
+    """A marker that may precede this pattern."""
     arguments: str = ""
     """The key of the arguments in a JSON object."""
     writes: str = ""
@@ -63,7 +65,7 @@ class Form:
     between: str = ""
 
     def spelled(self, *calls: tuple[str, Mapping[str, Any]]) -> str:
-        """Some calls as a model writes them; empty where the form has no spelling here."""
+        """Return some calls in a model's spelling; empty if the form has none here."""
 
         def written(name: str, arguments: Mapping[str, Any]) -> str:
             reported = {
@@ -84,13 +86,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Markup:
-    """The markup that a target's parsers read; None for a parser that was not seen at work."""
+    """The markup of a target's parsers; None for a parser that was not observed."""
 
     thoughts: Thoughts | None = None
     form: Form | None = None
 
     def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
-        """Return the markers of the parsers, of those kinds that are wanted."""
+        """Return the markers of the selected parsers."""
         marks = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
         if self.form and calls:
             marks += [self.form.opens, self.form.closes, self.form.optional]
@@ -99,16 +101,16 @@ class Markup:
 
 @dataclass(frozen=True)
 class _WrittenCall:
-    """A tool call as the text of a model has it."""
+    """A tool call as in a model's text."""
 
     name: str
     arguments: Any
-    """An object; of parameters in tags, their texts."""
+    """The arguments as an object; for parameters in tags, as texts."""
     loose: bool = False
-    """True if the texts may mean values of another type, which the tags do not show."""
+    """True if the texts may represent values of other types, which tags do not show."""
 
     def is_told_by(self, arguments: str) -> bool:
-        """True if the arguments of an answer are these."""
+        """True if the arguments of an answer equal these."""
         reported = as_object(arguments)
         if reported is None or reported.keys() != self.arguments.keys():
             return False
@@ -119,7 +121,7 @@ class _WrittenCall:
 
 
 def as_object(arguments: str) -> dict[str, Any] | None:
-    """Return the JSON object that arguments are; None where they are none."""
+    """Return a JSON object of arguments; None if they are not one."""
     try:
         value = json.loads(arguments)
     except _UNREADABLE:
@@ -138,34 +140,32 @@ def _is_of(value: Any, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """A text, taken apart."""
+    """The result of parsing a text with markup."""
 
     reasoning: str = ""
     contents: tuple[str, ...] = ("",)
-    """The content before the first call and behind each."""
+    """The content before the first call and after each call."""
     calls: tuple[_WrittenCall, ...] = ()
     cut: str | None = None
-    """What was begun of a call that the text ends in, empty where it ends in its reasoning; None where it
-    ends in neither.
+    """The unfinished call at the end of the text, empty if it ends in reasoning; None if it ends in
+    content.
     """
     unclosed: _WrittenCall | None = None
-    """The call that was begun, where only its closing marker is missing."""
+    """The unfinished call, if only its closing marker is missing."""
     disputed: str = ""
-    """What of it no document settles, as a clause; empty for nothing."""
+    """The undefined part, as a clause; empty without one."""
 
 
 @cache
 def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
-    """Return the ways of marking reasoning and the forms of tool calls, by name. Raises TypeError for a key
-    that neither has.
-    """
+    """Return the forms of reasoning and of tool calls, by name. Raises TypeError for an unknown key."""
     table = read_yaml(spec_root() / "markup.yaml")
     thoughts = {name: Thoughts(**row) for name, row in table["reasoning"].items()}
     return thoughts, {name: Form(name, **row) for name, row in table["calls"].items()}
 
 
 def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None) -> Reading:
-    """Take a text apart as a parser must. `tools` are the names of those that the request offers."""
+    """Parse a text as a parser must. `tools` are the names of the request's tools."""
     reasoning, rest, disputed = "", text, ""
     if markup.thoughts is not None:
         opens, closes = markup.thoughts.opens, markup.thoughts.closes
@@ -193,7 +193,7 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
 
 
 def _first_call(form: Form, text: str, start: int) -> int:
-    """Return where the next call begins; -1 if there is none."""
+    """Return the start of the next call; -1 without one."""
     if form.opens:
         return text.find(form.opens, start)
     found = re.compile(form.begins).search(text, start)
@@ -201,7 +201,7 @@ def _first_call(form: Form, text: str, start: int) -> int:
 
 
 def _calls(text: str, form: Form) -> Reading:
-    """Return the calls of a text and the content around them."""
+    """Return the calls of a text and the content between them."""
     calls: list[_WrittenCall] = []
     contents: list[str] = []
     position = 0
@@ -242,7 +242,7 @@ def _is_balanced(text: str) -> bool:
 
 
 _Found = tuple[list[_WrittenCall], int]
-"""The calls at a place, and where they end."""
+"""The calls at a place, and their end."""
 
 
 def _as_json(text: str, begin: int, form: Form) -> _Found | None:
@@ -296,9 +296,7 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
 
 
 def _end_of_list(text: str, begin: int) -> int | None:
-    """Return the end of the list that begins there; brackets within texts count for nothing. None
-    without an end.
-    """
+    """Return the end of the list that begins there, ignoring brackets in strings; None without an end."""
     depth = 0
     for found in _PYTHON_TEXT_OR_BRACKET.finditer(text, begin):
         depth += {"[": 1, "]": -1}.get(found[0], 0)
@@ -311,8 +309,8 @@ _BODIES = {"json": _as_json, "parameters": _as_parameters, "python": _as_python}
 
 
 def begun(cut: str, form: Form) -> tuple[str, str | None] | None:
-    """Return the name of a call that was cut, and the text of its arguments so far where they are JSON; None
-    where its name was not complete.
+    """Return the name of an unfinished call, and its arguments so far if they are JSON; None if its name is
+    unfinished.
     """
     named = (_OPENED if form.holds == "parameters" else _NAME).search(cut)
     if named is None:

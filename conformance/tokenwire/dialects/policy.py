@@ -1,4 +1,4 @@
-"""Choices of server families where the specification allows several: the `policy` of a dialect's table."""
+"""The policy of a dialect: the server family's choices between alternatives of the specification."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal
 
 @dataclass(frozen=True)
 class Policy:
-    """The choices of one dialect. The defaults are what is usual: a table names what differs from them.
+    """The choices of one dialect. The defaults are the usual choices; a table contains only differences.
 
     `spec/dialects/README.md` shows these fields (`python -m docs_build.field_tables` writes its table).
     """

@@ -1,8 +1,7 @@
-"""Recognition of the dialect of an endpoint that several families share.
+"""Recognizes the dialect of an endpoint that several families share.
 
 The marks of a dialect are fields that only its own answers have. A dialect without marks fits every answer of
-its endpoint, and is chosen if no mark is seen. If all have marks and none is seen, the dialect of the
-endpoint is not known.
+its endpoint, and is chosen if no mark is seen. If all have marks and none is seen, the dialect is unknown.
 """
 
 from __future__ import annotations
@@ -15,25 +14,25 @@ from tokenwire.dialects.dialect import Dialect, Mark, beginning, json_values, lo
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, RequestHead
 
 ASKS_FOR_THE_UNKNOWN = "honesty"
-"""The scenario with requests that no server supports: its exchanges may go to paths without an endpoint."""
+"""The scenario with unknown fields and paths, some of which have no endpoint."""
 _ENOUGH_EVENTS = 16
-"""The number of events that are searched: a field of every event is in one of these."""
+"""The number of events to search. A field of every event is in one of these."""
 
 
 @dataclass(frozen=True)
 class _Recognised:
-    """A dialect among those of one endpoint, and the reason for it."""
+    """The dialect chosen for one endpoint, and the reason."""
 
     dialect: Dialect | None
-    """None if the endpoint speaks another one."""
+    """The dialect; None if the endpoint uses an unknown one."""
     why: str
-    """In words, as a clause."""
+    """The reason as a clause."""
     by_mark: bool = False
-    """An answer held a mark of the dialect; otherwise it is only the likeliest."""
+    """True if an answer has a mark of the dialect; otherwise the dialect is only the likeliest."""
 
 
 def dialects_at(request: RequestHead) -> tuple[Dialect, ...]:
-    """Return all dialects whose endpoint a request went to, by method and path."""
+    """Return all dialects with the method and path of a request."""
     return tuple(dialect for dialect in load_dialects().values() if request in dialect.endpoint)
 
 
@@ -75,7 +74,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
 
 
 def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator[tuple[Dialect, Mark]]:
-    """Yield the first mark of each dialect that an answer holds; nothing for one of which it holds none."""
+    """Yield the first mark of each dialect that an answer has; dialects without a mark are skipped."""
     if exchange.status != 200 or exchange.ending is Ending.OUTGROWN:
         return
     body, cut_off = beginning(exchange.load(), _ENOUGH_EVENTS), exchange.ending is not Ending.COMPLETE
@@ -91,18 +90,18 @@ def _marks_seen(dialects: Sequence[Dialect], exchange: ExchangeHead) -> Iterator
 
 
 class DialectResolver:
-    """The dialect that each exchange of one server is read by, and the reason."""
+    """Assigns a dialect to each exchange of one server, and keeps the reason."""
 
     def __init__(self, exchanges: Sequence[ExchangeHead]) -> None:
         self._exchanges = exchanges
         self._recognised: dict[tuple[Dialect, ...], _Recognised] = {}
         self.why: dict[str, str] = {}
-        """The reason for each dialect, by its name; of those that were needed so far."""
+        """The reason for each dialect used so far, by name."""
 
     def dialect_of(self, exchange: ExchangeHead) -> Dialect | None:
-        """Return the dialect that asked, if the exchange's name has it; else the one of its endpoint.
+        """Return the dialect in the exchange's name, or else the dialect of its endpoint.
 
-        None for an endpoint that no dialect knows, or whose answers have no dialect's marks.
+        Returns None for an unknown endpoint, or if all dialects of the endpoint have marks and none is seen.
         """
         candidates = dialects_at(exchange.request)
         if not candidates:
@@ -125,16 +124,14 @@ class DialectResolver:
 
 @dataclass(frozen=True)
 class Detected:
-    """Dialects that were each answered with a record: those that are spoken, those that are not, and why."""
+    """The dialects answered with a record, divided into supported and other ones, with the reasons."""
 
     taken: Mapping[str, str]
     left_out: Mapping[str, str]
 
 
 def detect(answers: Mapping[Dialect, Exchange]) -> Detected:
-    """Separate the dialects that a server speaks from those that its endpoints do not; one for each
-    endpoint.
-    """
+    """Separate the dialects that a server uses from others of the same endpoints; one for each endpoint."""
     taken: dict[str, str] = {}
     left_out: dict[str, str] = {}
     shared: dict[str, list[Dialect]] = {}

@@ -1,4 +1,4 @@
-"""The request side of a dialect: an ask rendered into a body, and a body read back into what it asked for."""
+"""The request side of a dialect: renders an ask into a body, and parses a body into the abstract fields."""
 
 from __future__ import annotations
 
@@ -38,34 +38,34 @@ _IMPLIED = (
     *("return_prompt_token_ids", "return_token_ids", "return_meta_info"),
     *("logprob_texts", "continuous_usage"),
 )
-"""Fields that others may ask for, or that ask for nothing without another."""
+"""Fields that others may imply, or that have no effect without another."""
 _OF_STREAMS = ("usage", "continuous_usage")
-"""Fields that mean nothing to a whole answer."""
+"""Fields without an effect on a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
 _ALL = -1
-"""As a number of top logprobs: all of the vocabulary."""
+"""The number of top logprobs that means the whole vocabulary."""
 _NOTHING = RequestFields()
 _NO_KEY = (ABSENT, None, "")
-"""What a field of `cache_keys` holds that names none."""
+"""Values of a `cache_keys` field that do not name a key."""
 _ANY_MODEL = "default"
-"""The model's name if none is known: servers of one model take any."""
+"""The model's name if none is known, because servers of one model accept any."""
 
 
 @dataclass(frozen=True)
 class Unsupported:
-    """The endpoint has no way to say what an ask wants."""
+    """The reason why an endpoint cannot express an ask."""
 
     reason: str
 
 
 def _places(value: Any) -> tuple[Keys, ...]:
-    """One pointer, or several."""
+    """Parse one pointer or several."""
     return tuple(map(parse, [value] if isinstance(value, str) else value))
 
 
 @dataclass(frozen=True)
 class _Count:
-    """The place of a number of top logprobs that asks for them, and the least number that does."""
+    """The place of a number of top logprobs that enables them, and the least number that does."""
 
     at: Pointer
     least: int = 0
@@ -95,68 +95,68 @@ class RequestBinding:
     model: Pointer | None = None
     prompt: Mapping[str, Pointer]
     media: Pointer | None = None
-    """The place of images beside the prompt."""
+    """The place of images in addition to the prompt."""
     prompt_else: Mapping[str, Pointer] = _nothing()
-    """The places of prompts in requests of another family."""
+    """The places of prompts in another family's requests."""
     batches: bool
     alone_in_a_list: bool = False
-    """One prompt is a list, too."""
+    """True if a single prompt is a list, too."""
     fields: Mapping[str, Annotated[tuple[Keys, ...], _places]]
     logprob_count: Annotated[_Count, _Count.read] | None = None
-    """What asks for `logprobs` by a number instead of a flag."""
+    """The number that enables `logprobs`, if it is not a flag."""
     prompt_logprob_count: Annotated[_Count, _Count.read] | None = None
-    """The same for those of the whole prompt."""
+    """The number that enables logprobs of the whole prompt."""
     listed: Mapping[str, _Listed] = _nothing()
     headers: Mapping[str, str] = _nothing()
-    """Headers that say what a field says, and win over it."""
+    """Headers that replace the value of a field."""
     always: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
     implies: Mapping[str, tuple[str, ...]] = _nothing()
     only_with: Mapping[str, str] = _nothing()
-    """Fields that ask for nothing without another one."""
+    """Fields without an effect, each with the field that it requires."""
     defaults: Mapping[str, Any] = _nothing()
     constants: Mapping[Pointer, Any] = _nothing()
     beside_input_ids: Mapping[Pointer, Any] = _nothing()
     neutral: Mapping[Pointer, Any] = _nothing()
     same_ids_need: Mapping[Pointer, Any] = _nothing()
     cache_keys: tuple[Pointer, ...] = ()
-    """Fields that requests share cached prefixes under: only those of equal values do."""
+    """Fields that partition the cache of prefixes: only requests with equal values share it."""
     adapter: Pointer | None = None
-    """Where an adapter of the model is named."""
+    """The place of the adapter's name."""
     adapter_behind: str = ""
-    """The separator before an adapter in the name of the model; empty if it cannot name one."""
+    """The separator before an adapter in the model's name; empty if it cannot contain one."""
     rank: tuple[Pointer, ...] = ()
-    """Fields that name the data-parallel rank which is to run a request."""
+    """Fields with the data-parallel rank of a request."""
     rank_header: str = ""
-    """A header that does."""
+    """The header with the data-parallel rank of a request."""
     history: Pointer | None = None
-    """Names the request whose prompt and answer come before the prompt of this one."""
+    """The place of the request that the prompt continues."""
     goes_on: str = ""
-    """The field that names the answer which a request goes on from; empty where there is none."""
+    """The field with the id of the answer to continue; empty without one."""
     report_only: tuple[Pointer, ...] = ()
     forms: tuple[Pointer, ...] = ()
-    """Fields that shape what an answer tells of its tokens, and not the tokens."""
+    """Fields that shape the report about the tokens, and not the tokens."""
     asks: Mapping[Pointer, Any] = _nothing()
-    """Fields of the body that ask for something of the answer beyond the fields of an ask: its name there, or
-    its names and pointers.
+    """Fields that enable other outputs of the answer, each with the output's name, or its names and
+    pointers.
     """
     logit_bias: Pointer | None = None
     frequency_penalty: Pointer | None = None
     chosen_in_top: Pointer | None = None
-    """Ids whose logprobs replace the likeliest; parsed, but never sent."""
+    """The place of ids whose logprobs replace the likeliest; it is parsed, but never sent."""
     says: Says | None = None
-    """How a grammar makes the model say a text, where the endpoint has any."""
+    """The way to force an exact text by a grammar; None without one."""
     tool: ToolBinding | None = None
     constraints: Mapping[Pointer, str] = _nothing()
     schema_as: SchemaPlace | None = None
     system: Pointer | None = None
     """The place of system messages outside of the conversation; None if they are part of it."""
     truncate: Pointer | None = None
-    """The place of the truncation of an input."""
+    """The place of an input's truncation."""
     most: Pointer | None = None
     """The place of the number of results."""
     same_results: Mapping[str, Mapping[str, Any]] = _nothing()
-    """The fields of a body that ask for the same results in another form, by name."""
+    """Fields of a body that return the same results in another form, by name."""
 
     def __post_init__(self) -> None:
         unknown = (self.fields.keys() - RULES.keys()) | (self.prompt.keys() - set(_PROMPTS))
@@ -165,25 +165,25 @@ class RequestBinding:
 
     @cached_property
     def counts(self) -> Mapping[str, _Count]:
-        """Numbers of top logprobs that ask for something, by what they ask for."""
+        """Return the numbers of top logprobs that enable an output, by output."""
         named = {"logprobs": self.logprob_count, "logprob_start": self.prompt_logprob_count}
         return {name: count for name, count in named.items() if count is not None}
 
     @cached_property
     def limits(self) -> Mapping[str, Keys]:
-        """The places of the truncation of inputs, and of the number of results."""
+        """Return the places of the truncation of inputs, and of the number of results."""
         places = {"truncate": self.truncate, "most": self.most}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
-        """The places of the fields of `PENALTIES`."""
+        """Return the places of the fields of `PENALTIES`."""
         places = {name: getattr(self, name) for name in PENALTIES}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def wanted(self) -> Mapping[Keys, Wanted]:
-        """The answer fields that the fields of `asks` ask for."""
+        """Return the outputs that the fields of `asks` enable."""
         return {keys: _wanted(keys, names) for keys, names in self.asks.items()}
 
     @cached_property
@@ -191,7 +191,7 @@ class RequestBinding:
         return ConstraintBinding(self.constraints, self.schema_as)
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
-        """Return the body that says what the ask wants of a model, or why there is none."""
+        """Return the body for an ask, or the reason why there is none."""
         if ask.prompts == 0 and not ask.raw:
             return Unsupported("the ask holds no prompt")
         body: dict[str, Any] = {}
@@ -248,7 +248,7 @@ class RequestBinding:
         return body
 
     def _put_messages(self, body: dict[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
-        """Write messages; those of the system in a field of their own, where the endpoint has one."""
+        """Write messages into a body; system messages go to a separate field if the endpoint has one."""
         apart = [
             message["content"] for message in messages if self.system and message.get("role") == "system"
         ]
@@ -260,9 +260,9 @@ class RequestBinding:
         put(body, self.prompt["messages"], others)
 
     def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
-        """Return the binding that a server wants which refuses in these words, and what differs.
+        """Return the binding with the change that a refusal's words require, and its description.
 
-        None if the words name nothing that could be changed.
+        Returns None if the words do not name a possible change.
         """
         words = set(re.findall(r"\w+", refusal.lower()))
         for name, places in self.fields.items():
@@ -279,12 +279,12 @@ class RequestBinding:
         return None
 
     def without(self, form: str) -> RequestBinding:
-        """Return the binding of an endpoint that takes no prompt in one of its forms."""
+        """Return the binding of an endpoint that refuses one form of prompts."""
         prompt = {name: keys for name, keys in self.prompt.items() if name != form}
         return dataclasses.replace(self, prompt=prompt)
 
     def read(self, request: HttpRequest) -> Asked:
-        """Parse what a request asked for. A request that cannot be parsed asks for nothing and has no key."""
+        """Parse a request. An invalid one has default fields and no key."""
         body = _json_body(request)
         if not isinstance(body, dict):
             return Asked()
@@ -384,7 +384,7 @@ class RequestBinding:
         return SentField("model", (name,)) if name else None
 
     def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
-        """Parse a session turn; the engine runs the history and this prompt."""
+        """Parse a session turn. The engine runs the history and this prompt."""
         session = find(body, history)
         alone = copy.deepcopy(dict(body))
         remove(alone, history)
@@ -415,7 +415,7 @@ class RequestBinding:
 
     @cached_property
     def written(self) -> dict[str, Keys]:
-        """The place of each prompt and field of an endpoint, by its name."""
+        """Return the place of each prompt and field of the endpoint, by name."""
         named = {} if self.model is None else {"model": self.model}
         listed = {name: row.in_ for name, row in self.listed.items()}
         counted = {"top_logprobs": self.counts["logprobs"].at} if "logprobs" in self.counts else {}
@@ -423,8 +423,8 @@ class RequestBinding:
         return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
 
     def _places(self, name: str) -> tuple[Keys, ...]:
-        """Return the places of a prompt or a field, the one to write first; empty if the endpoint
-        lacks it.
+        """Return the places of a prompt or a field, the first one for writing; empty if the endpoint lacks
+        it.
         """
         if name in self.prompt:
             return (self.prompt[name],)
@@ -432,8 +432,8 @@ class RequestBinding:
         return self.fields.get(name, (counted.at,) if counted else ())
 
     def _stated(self, body: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
-        """Map each field to its wire name and its values, one for each item of a batch, at the first place
-        that has it.
+        """Map each field to its wire name and its values, one for each batch item, at the first place
+        present.
         """
         stated: dict[str, tuple[str, list[Any]]] = {}
         for name, places in self.fields.items():
@@ -447,7 +447,7 @@ class RequestBinding:
     def _sent_fields(
         self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
     ) -> dict[str, SentField]:
-        """Return every bound field and prompt that the body itself says."""
+        """Return every bound field and prompt that the body contains."""
         beside = [(name, self.prompt[name]) for name in prompts] + [
             (name, count.at) for name, count in self.counts.items()
         ]
@@ -485,7 +485,9 @@ class RequestBinding:
         return {name: sent[header] for name, header in names.items() if header in sent}
 
     def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what numbers of top logprobs ask for: the flag, the start and the number of an ask."""
+        """Return the fields that numbers of top logprobs imply: the flag, the start and the number of an
+        ask.
+        """
         numbers = {name: find(body, count.at) for name, count in self.counts.items()}
         asked = {
             name: number
@@ -500,7 +502,7 @@ class RequestBinding:
         return by_field
 
     def _value_of(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
-        """Return the value of a field, or its default; a tuple of values where items of a batch differ."""
+        """Return the value of a field, or its default; a tuple of values if batch items differ."""
         default = self.defaults.get(name)
         if name not in stated:
             return default
@@ -513,8 +515,8 @@ class RequestBinding:
         return asked and (name not in self.only_with or by_field.get(self.only_with[name]) is True)
 
     def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
-        """Return the prompts of a body by their form, without what is ignored beside ids; None
-        where malformed.
+        """Return the prompts of a body by form, without those ignored beside ids; None if they are
+        malformed.
         """
         if "input_ids" not in found:
             return dict(found)
@@ -532,7 +534,9 @@ class RequestBinding:
         prompt: Mapping[str, Any],
         rest: Mapping[str, Any],
     ) -> tuple[str, str]:
-        """Canonical JSON of all that shapes the result but for the prompt, and the `ids_key` of `Asked`."""
+        """Return canonical JSON of all that shapes the result except the prompt, and the `ids_key` of
+        `Asked`.
+        """
         if not asked.greedy and asked.seed is None:
             return "", ""
         shaping = {name: by_field[name] for name in by_field if RULES[name].shapes}
@@ -571,7 +575,7 @@ class RequestBinding:
         )
 
     def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the rest of the body that may shape the result: fields that the dialect does not bind."""
+        """Return the fields that the dialect does not bind and that may shape the result."""
         rest = _with_own_objects(body)
         for keys in self._bound:
             if keys[0] in rest:
@@ -583,19 +587,19 @@ class RequestBinding:
 
 
 def _headers_of(request: HttpRequest) -> dict[str, str]:
-    """Return the last value of each header, by its name in small letters."""
+    """Return the last value of each header, by its lower-case name."""
     return {name.lower(): value for name, value in request.headers}
 
 
 def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
-    """Return what a field asks for. A name that begins with "/" is beside the choices."""
+    """Return the output that a field enables. A name that begins with "/" is outside the choices."""
     places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
     return Wanted(keys[-1], tuple(place for place in places if place not in pointers), pointers)
 
 
 def _fields_of(ask: Ask) -> dict[str, Any]:
-    """Return the fields of an ask that have to be written, as JSON."""
+    """Return the fields of an ask that must be written, as JSON."""
     fields: dict[str, Any] = {}
     for name in sorted(RULES):
         value = getattr(ask, name)
@@ -628,7 +632,7 @@ def _json_body(request: HttpRequest) -> Any:
 
 
 def _gather(body: Any, keys: Keys) -> list[Any]:
-    """Collect the values at a place, one for each item of a list of objects on the way."""
+    """Return the values at a place, one for each item of a list of objects on the way."""
     for position, key in enumerate(keys):
         if isinstance(body, list):
             return [value for item in body for value in _gather(item, keys[position:])]
@@ -637,7 +641,7 @@ def _gather(body: Any, keys: Keys) -> list[Any]:
 
 
 def _with_own_objects(value: Any) -> Any:
-    """Return a JSON value that may be changed, but for its lists of integers: they are long."""
+    """Return a copy of a JSON value that shares only its long lists of integers."""
     if isinstance(value, dict):
         return {name: _with_own_objects(member) for name, member in value.items()}
     if isinstance(value, list) and not are_ids(value):
@@ -657,4 +661,4 @@ def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
 
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""A JSON value as text: equal for equal values."""
+"""Encodes a JSON value as text, equal for equal values."""

@@ -1,4 +1,4 @@
-"""Values of request fields, read from untrusted JSON: a value of another kind counts as unset."""
+"""Values of request fields, parsed from untrusted JSON. A value of another type counts as unset."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _GREEDY_BELOW = 1e-6
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _LARGEST_NUMBER = 2**53
 _ID_AS_KEY = re.compile(r"\d{1,19}")
-"""An id as the name of a member; Python refuses to read more digits than a few thousand."""
+"""Matches an id as the name of a member, with no more digits than Python parses."""
 
 
 def is_text(value: Any) -> bool:
-    """A text, or a list of texts."""
+    """True if a value is a text or a list of texts."""
     return isinstance(value, str) or (
         isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
     )
@@ -32,8 +32,8 @@ def are_ids(values: Iterable[Any]) -> bool:
 
 
 def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
-    """Return the prompts in a value of input_ids, None where malformed; whether they came as a list
-    of prompts.
+    """Return the prompts in a value of input_ids, None if malformed; and True if they came as a list of
+    prompts.
     """
     if not isinstance(value, list):
         return None, False
@@ -59,7 +59,7 @@ def _number_or_none(value: Any) -> float | None:
 
 
 def _biases(value: Any) -> dict[int, float]:
-    """Biases by id, from an object whose names are ids; none where it is anything else."""
+    """Return the biases by id from an object with ids as names; empty for any other value."""
     pairs = value.items() if isinstance(value, dict) else ()
     read = {int(key): _number_or_none(bias) for key, bias in pairs if _ID_AS_KEY.fullmatch(str(key))}
     return {token: bias for token, bias in read.items() if bias is not None}
@@ -76,7 +76,7 @@ def budgets_of(value: Any) -> tuple[int, ...]:
 
 
 def fields_by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of each prompt of a batch; nothing where they are the same for all."""
+    """Yield the fields of each prompt of a batch; empty if all prompts have the same."""
     by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
     if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
         for prompt in range(prompts):
@@ -92,7 +92,7 @@ def _any_true(value: Any) -> bool:
 
 
 def is_uniform(by_field: Mapping[str, Any]) -> bool:
-    """True if all prompts of a batch were asked for the same metadata; a flat list of ids is for all."""
+    """True if all prompts of a batch request the same metadata. A flat list of ids applies to all."""
     chosen = by_field.get("chosen_ids")
     nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
     return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)
@@ -118,10 +118,10 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
     "name": lambda value: value if isinstance(value, str) else None,
     "biases": _biases,
 }
-"""What a field of each kind says; None for a value of another kind."""
+"""The parser of each kind of field. It returns None for a value of another type."""
 
 
 def read_fields(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
-    """Return the values of fields, without those that are of another kind."""
+    """Return the values of fields, without those of a wrong type."""
     values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
     return {name: value for name, value in values.items() if value is not None}

@@ -1,1 +1,1 @@
-"""From observations to verdicts. Nothing here touches the network."""
+"""Turns observations into verdicts, without using the network."""

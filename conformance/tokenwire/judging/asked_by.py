@@ -1,6 +1,6 @@
-"""Requests for capabilities: which fields of a request ask for one, and in which scenario.
+"""Requests for capabilities: the request fields that enable one, and the scenario that has them.
 
-An answer shows some capabilities only if its request asked for them (`spec/asked_by.yaml`).
+An answer shows some capabilities only if its request enabled them (`spec/asked_by.yaml`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class AskedBy:
-    """Request fields that ask for a capability."""
+    """The request fields that enable a capability."""
 
     asks: Mapping[str, Any]
-    """Fields of a request, by their names in an ask."""
+    """The fields of a request, by their names in an ask."""
     scenario: str
-    """The scenario that has them."""
+    """The scenario with these fields."""
 
     def is_asked(self, asked: RequestFields) -> bool:
-        """True if a request holds all of the fields, whatever their values."""
+        """True if a request has all of the fields, with any values."""
         return all(getattr(asked, name) != _DEFAULTS[name] for name in self.asks)
 
     def can_be_asked(self, dialect: Dialect) -> bool:
-        """True if an endpoint has words for them."""
+        """True if an endpoint supports the fields."""
         values: dict[str, Any] = (
             {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
         )
@@ -44,13 +44,13 @@ _DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
 
 @cache
 def asked_by() -> Mapping[str, AskedBy]:
-    """Return the request fields that ask for each capability, by its name."""
+    """Return the fields that enable each capability, by its name."""
     table = read_yaml(spec_root() / "asked_by.yaml")
     return {name: typed(AskedBy, row, name) for name, row in table.items()}
 
 
 def asked_among(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the capabilities that any request asks for. Each answer is looked at once."""
+    """Return the capabilities that any request enables. Each answer is inspected once."""
     rows = asked_by().items()
     requests = (stream.asked for stream in streams)
     return frozenset(name for asked in requests for name, row in rows if row.is_asked(asked))

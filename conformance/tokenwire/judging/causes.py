@@ -54,17 +54,17 @@ Specificity = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CauseRow:
-    """A thing that an endpoint ignores or mistakes."""
+    """Something that an endpoint ignores or misinterprets."""
 
     cause: str
-    """The requirement that says so."""
+    """The requirement whose violation shows it."""
     says: str
     of: str
-    """The requests that have it, by a name in `REQUESTS`."""
+    """The affected requests, by a name in `REQUESTS`."""
     follows: tuple[str, ...]
-    """The requirements that break for such requests."""
+    """The requirements that such requests break."""
     gateway: bool = False
-    """Only a gateway does so, which was compared with its worker."""
+    """True if only a gateway does so, compared with its worker."""
 
 
 REQUESTS: Mapping[str, Callable[[Asked], bool]] = {
@@ -98,7 +98,7 @@ def _rows_behind() -> dict[str, tuple[CauseRow, ...]]:
 
 @cache
 def _ancestors() -> dict[str, tuple[str, ...]]:
-    """Map each requirement to all that it may follow from, at any distance."""
+    """Map each requirement to all its possible causes, direct or not."""
     behind = _rows_behind()
     rows = {
         name: replace(row, implied_by=(*row.implied_by, *(found.cause for found in behind.get(name, ()))))
@@ -109,7 +109,7 @@ def _ancestors() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _implied() -> dict[str, tuple[str, ...]]:
-    """Map each requirement to those that imply it, at any distance, by one answer."""
+    """Map each requirement to those that imply it through one answer, directly or not."""
     return ancestors(load_requirements())
 
 
@@ -119,8 +119,10 @@ def _order() -> dict[str, int]:
 
 
 def specificity(requirement: Requirement) -> Specificity:
-    """Return a key that sorts the most specific requirement first: what follows from little, then what looks
-    at little, then the order of the specification.
+    """Return a sort key that puts the most specific requirement first.
+
+    It sorts by the number of possible causes, then by the scope of the check, then by the order of the
+    specification.
     """
     return (
         len(_implied().get(requirement.id, ())),
@@ -139,7 +141,7 @@ def _exchanges(seen: Sequence[Observation]) -> set[str]:
 
 
 class _Violations:
-    """The places where the judgements of a run violate something, by their positions."""
+    """The places of the violations of a run, by the positions of their judgements."""
 
     def __init__(self, judgements: Sequence[Judgement]) -> None:
         self._judgements = judgements
@@ -158,7 +160,7 @@ class _Violations:
         self.positions.sort(key=lambda n: (self._specific[n], n))
 
     def causes_first(self, positions: Iterable[int]) -> list[int]:
-        """Return the positions in the order of the table of causes: what follows comes later."""
+        """Return the positions in the order of the table of causes: causes before consequences."""
         names = {n: self._judgements[n].requirement.id for n in positions}
         return sorted(names, key=lambda n: (len(_ancestors().get(names[n], ())), self._specific[n], n))
 
@@ -171,12 +173,12 @@ class _Violations:
             yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
-        """Return the dialect of the answer that a place is in; its name where there is no such answer."""
+        """Return the dialect of the answer at a place; the exchange's name if there is no such answer."""
         stream = self._judgements[n].run.by_exchange.get(place.exchange)
         return (stream.dialect if stream else place.exchange,)
 
     def explaining(self, n: int, seen: Observation) -> set[int]:
-        """Return the judgements that a finding may follow from."""
+        """Return the judgements that may explain a finding."""
         judgement = self._judgements[n]
         run, places = id(judgement.run), (seen.place, *seen.related)
         found: set[int] = set()
@@ -193,7 +195,7 @@ class _Violations:
         return found - {n}
 
     def behind(self, n: int, seen: Observation) -> set[int]:
-        """Return the judgements that a finding may follow from by the table of causes."""
+        """Return the judgements that may explain a finding by the table of causes."""
         run, found = self._judgements[n].run, set[int]()
         for row in _rows_behind().get(self._judgements[n].requirement.id, ()):
             for place in (seen.place, *seen.related):
@@ -204,7 +206,7 @@ class _Violations:
         return found
 
     def shown_with(self, n: int, m: int) -> bool:
-        """True if a judgement may be folded under another: a FAIL must share an answer with it."""
+        """True if a judgement may be folded under another. A FAIL must share an answer with it."""
         first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
             *first.requirement.implied_by,
@@ -216,8 +218,8 @@ class _Violations:
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
     def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
-        """Return a key that sorts the likeliest cause of `n` first: the same answer, then field,
-        then scenario.
+        """Return a sort key that puts the likeliest cause of `n` first: the same answer, then field, then
+        scenario.
         """
         judgement, other = self._judgements[n], self._judgements[m]
         first = judgement.violations[0]
@@ -236,15 +238,15 @@ class _Violations:
 
 @dataclass(frozen=True)
 class Causes:
-    """Violations that follow from others."""
+    """The violations that follow from others."""
 
     folded: Mapping[int, int]
-    """The positions of the judgements that follow from others, each with that of its cause."""
+    """The positions of the folded judgements, each with the position of its cause."""
     unexplained: Mapping[int, Observation]
-    """By the position of a judgement of which other findings are explained, the first that is not."""
+    """The first unexplained finding of a judgement whose other findings are explained, by position."""
 
     def leading(self, position: int, judgement: Judgement) -> Judgement:
-        """Return the judgement at a position, its first unexplained violation first."""
+        """Return the judgement at a position, with its first unexplained violation first."""
         first = self.unexplained.get(position)
         if first is None:
             return judgement
@@ -253,10 +255,10 @@ class Causes:
 
 
 def causes(judgements: Sequence[Judgement]) -> Causes:
-    """Find out which violations follow from others.
+    """Find the violations that follow from others.
 
-    A cause follows from nothing, and is as grave as what follows from it. What a baseline knows neither folds
-    nor is folded.
+    A cause does not follow from another, and is at least as grave as its consequences. Known failures of a
+    baseline neither fold nor are folded.
     """
     violations = _Violations(judgements)
     folded: dict[int, int] = {}

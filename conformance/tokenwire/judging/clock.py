@@ -1,10 +1,10 @@
-"""The judge's clock: limits the processor time that one check may take for one exchange.
+"""The judge's clock: limits the processor time of one check for one exchange.
 
-What checks look at is foreign: their work is bounded by a clock, whatever a server wrote. The limit is in
-seconds of the processor, so that a loaded machine ends nothing. A check that takes longer is interrupted
-where it is, also within a regular expression, and its requirement becomes HARNESS_ERROR; others go on.
+Answers are untrusted, so the work on them is bounded. The limit is in seconds of processor time, so that a
+busy machine does not interrupt anything. A check that takes longer is interrupted, even inside a regular
+expression, and its requirement becomes HARNESS_ERROR; others continue.
 
-A timer of the process looks every second at the most. Work that ends within a second costs two assignments.
+A timer of the process fires at most every second. Work that ends within a second costs two assignments.
 Python interrupts only its main thread: elsewhere, and on systems without such timers, nothing is limited.
 """
 
@@ -22,24 +22,24 @@ from tokenwire.record import Answer
 
 DEFAULT_LIMIT_S = 60.0
 LARGEST = 64 << 20
-"""Bytes of answers that the limit is for: as many as an exchange of a capture may have. A check of a run with
-more of them has as many limits.
+"""The bytes of answers covered by one limit, which is the most for an exchange of a capture. A check of a
+larger run has proportionally more time.
 """
 _MOST_BETWEEN_S = 1.0
 _LOOKS = 4
-"""Looks at the clock within the limit, at least."""
+"""The least number of timer checks within the limit."""
 _DEEPEST = 200
-"""Frames that are searched for the answer that a check reads."""
+"""The most stack frames to search for the answer that a check reads."""
 
 Result = TypeVar("Result")
 
 
 class TooSlowError(BaseException):
-    """Some work takes longer than the limit. No Exception: what a check catches must not swallow it."""
+    """Some work exceeds the limit. It is not an Exception, so that a check cannot catch it."""
 
     def __init__(self, limit_s: float, exchange: str) -> None:
         self.exchange = exchange
-        """The name of the exchange that was read; empty if that is unknown."""
+        """The name of the exchange in work; empty if unknown."""
         where = f"{exchange}: " if exchange else ""
         super().__init__(
             f"{where}the check took more than {limit_s:g} s of processor time; --judge-limit N allows more"
@@ -47,11 +47,11 @@ class TooSlowError(BaseException):
 
 
 class Clock:
-    """The work that is done now, and how long it may take."""
+    """The current work and its time limit."""
 
     def __init__(self) -> None:
         self.work: object | None = None
-        """Distinct for each piece of work; None while nothing is limited."""
+        """A distinct object for each piece of work; None while nothing is limited."""
         self._seen: object | None = None
         self._since = 0.0
         self._limit_s = DEFAULT_LIMIT_S
@@ -82,7 +82,7 @@ class Clock:
             self.work = outer
 
     def _look(self, _number: int, frame: FrameType | None) -> None:
-        """Raises TooSlowError in work that was seen before, and takes too long."""
+        """Interrupt work that was seen before and exceeds the limit, by raising TooSlowError."""
         now = time.thread_time()
         if self.work is None or self.work is not self._seen:
             self._seen, self._since = self.work, now
@@ -92,7 +92,7 @@ class Clock:
 
 
 def _read_in(frame: FrameType | None) -> str:
-    """Return the name of the exchange that the innermost function which holds an answer reads."""
+    """Return the exchange that the innermost function with an answer reads."""
     for _ in range(_DEEPEST):
         if frame is None:
             break
@@ -104,4 +104,4 @@ def _read_in(frame: FrameType | None) -> str:
 
 
 CLOCK = Clock()
-"""That of this process."""
+"""The clock of this process."""

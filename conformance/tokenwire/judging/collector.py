@@ -1,4 +1,6 @@
-"""Read and judge with few runs of the garbage collector: nearly all that was read of a run is in use."""
+"""Reduces runs of the garbage collector while a run is parsed and judged, because nearly all objects are in
+use.
+"""
 
 from __future__ import annotations
 
@@ -7,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ALLOCATIONS = 100_000
-"""The objects that are allocated before the collector looks for cycles among them."""
+"""The number of allocations before the collector searches for cycles."""
 
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Run the collector seldom, until the end of the block.
+    """Run the collector seldom until the end of the block.
 
     A run and its observations are millions of objects that stay until all are dropped. By default, the
-    collector runs after 700 allocations and traverses objects again and again: a quarter of the time of a
-    replay.
+    collector runs after 700 allocations and traverses objects again and again, which takes a quarter of the
+    time of a replay.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS, *thresholds[1:])

@@ -1,6 +1,6 @@
-"""Kinds of failures: what stays the same of a violation from run to run, so that it can be known again.
+"""Kinds of failures: the constant part of a violation, by which it is recognized in later runs.
 
-Numbers, texts and lists of one run are taken out of the words; the dialect, the place in the event and the
+Numbers, texts and lists of one run are removed from the words; the dialect, the place in the event and the
 words of the check stay.
 """
 
@@ -32,33 +32,33 @@ _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
 _ONE_WAS_REFUSED = re.compile(r"were (?:refused, and answered|answered, and refused) in")
 _LETTERS_OF_A_FINGERPRINT = 12
 _DEEPEST_LIST = 50
-"""Lists within each other are taken out up to this depth."""
+"""The greatest depth of nested lists that are removed."""
 
 
 @dataclass(frozen=True)
 class FailureKind:
-    """One way in which a requirement is violated in one scenario."""
+    """A way in which a requirement is violated in one scenario."""
 
     dialect: str
-    """Name of the dialect; `-` where the violation lies in no single answer."""
+    """Name of the dialect; `-` if the violation is not in a single answer."""
     says: str
-    """The place in the event and what is wrong there, without what differs from run to run."""
+    """The place in the event and the error there, without parts that vary between runs."""
 
     @property
     def words(self) -> str:
-        """What is wrong, without the place, which each dialect names in its own way."""
+        """The error without its place, which each dialect names in its own way."""
         place, separator, words = self.says.partition(": ")
         return words if separator and place.startswith("/") else self.says
 
     @property
     def fingerprint(self) -> str:
-        """The same for the same kind, and for no other."""
+        """A fingerprint that is equal exactly for equal kinds."""
         both = f"{self.dialect}\n{self.says}".encode()
         return hashlib.sha256(both).hexdigest()[:_LETTERS_OF_A_FINGERPRINT]
 
 
 def lasting_words(text: str) -> str:
-    """The text without what differs from run to run: quoted texts, lists, words with digits, one or many."""
+    """Return a text without parts that vary between runs: quoted texts, lists, words with digits, plurals."""
     text = _without_quoted(" ".join(text.split()))
     # Lists hold lists: the inner ones are taken out first.
     for _ in range(_DEEPEST_LIST):
@@ -69,15 +69,15 @@ def lasting_words(text: str) -> str:
 
 
 def either_way(says: str) -> str:
-    """Return the words of a kind without what tells one side of a pair from the other, as baselines of
-    earlier versions have it.
+    """Return the words of a kind without the difference between the sides of a pair, as in baselines of
+    earlier versions.
     """
     says = _ONE_WAS_REFUSED.sub("were refused or answered, and not so in", says)
     return _ONE_SIDE_HAS_MORE.sub("is missing or too much: # instead of the #", says)
 
 
 def _without_quoted(text: str) -> str:
-    """Return the text with `'…'` in the place of each quoted text. A quote that is never closed stays."""
+    """Return the text with `'…'` in place of each quoted text. An unclosed quote stays."""
     parts: list[str] = []
     end = 0
     unclosed: set[str] = set()
@@ -96,7 +96,7 @@ def _without_quoted(text: str) -> str:
 
 
 def _without_digits(found: re.Match[str]) -> str:
-    """Return `#` for a word with digits, and the punctuation behind it."""
+    """Return `#` for a word with digits, with its trailing punctuation."""
     word = found[0]
     if _DIGIT.search(word) is None:
         return word
@@ -104,7 +104,7 @@ def _without_digits(found: re.Match[str]) -> str:
 
 
 def _shape(value: Any) -> str:  # whatever stood on the wire
-    """Return the kind of a value, without the value."""
+    """Return the type of a value, without the value."""
     match value:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
@@ -130,6 +130,6 @@ def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
 
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:
-    """The kinds of all violations of a judgement, each once, in the order of their words."""
+    """Return the distinct kinds of a judgement's violations, sorted by their words."""
     kinds = {_kind(observation, judgement) for observation in judgement.violations}
     return tuple(sorted(kinds, key=lambda kind: (kind.dialect, kind.says)))

@@ -1,7 +1,7 @@
-"""The judge: from all streams of one run to verdicts. Pure; nothing here knows where the streams came from.
+"""The judge: turns all streams of a run into verdicts, as pure functions of the streams.
 
-The unit of a verdict is a requirement in a scenario. A PASS needs the witnesses that the requirement asks for
-over the whole run; an observation that a condition occurred is not a witness.
+A verdict is on a requirement in a scenario. A PASS needs the requirement's number of witnesses over the whole
+run; the observation that a condition occurred is not a witness.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ from tokenwire.target.determinism import Doubt, rarer_than
 
 _GRAVEST_FIRST = list(VIOLATED)
 _SEEN_IN_A_PART = frozenset({*VIOLATED.values(), Verdict.HARNESS_ERROR})
-"""Verdicts that need not have seen the whole run."""
+"""Verdicts that do not require the whole run."""
 _MOST_TOO_SLOW = 3
-"""Exchanges that a run is judged without, as they take too long to read."""
+"""The most exchanges to skip because they take too long to read."""
 _NO_CHANCE = 0.01
-"""Differences that chance brings about less often are violations of their row."""
+"""The probability below which chance differences are violations of their row."""
 
 
 @dataclass(frozen=True)
@@ -53,20 +53,20 @@ class Judgement:
     verdict: Verdict
     witnesses: int = 0
     reason: Reason = field(default="", compare=False)
-    """Why, in one clause, or what computes it; empty for a PASS."""
+    """The reason in one clause, or a function that computes it; empty for a PASS."""
     violations: tuple[Observation, ...] = ()
-    """In wire order: the first is the one to show."""
+    """The violations in wire order; the first one is shown."""
     doubted: tuple[Observation, ...] = ()
-    """Differences by chance, between answers that the target was not seen to repeat."""
+    """Chance differences between answers that the target did not repeat."""
     witness: Observation | None = None
-    """The strongest witness of a PASS, furthest into a stream; None with any other verdict."""
+    """The strongest witness of a PASS, furthest into a stream; None for other verdicts."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
     known: str = ""
-    """Why a baseline tolerates the violations; empty where none does."""
+    """The reason why a baseline tolerates the violations; empty if it does not."""
 
     @cached_property
     def message(self) -> str:
-        """The reason, in one clause; computed when needed, because most reasons count answers of the run."""
+        """The reason in one clause, computed when needed, because most reasons count answers of the run."""
         return self.reason if isinstance(self.reason, str) else self.reason()
 
     @property
@@ -75,8 +75,10 @@ class Judgement:
 
 
 def _level(requirement: Requirement, answer: Answer | None, violation: Observation) -> Level:
-    """Return the level of a violation: that of its requirement for the family of the answer's dialect, or
-    less if the observation sets it. `answer`: that of the violation; None if it is in no single one.
+    """Return the level of a violation: the requirement's level for the family, or a lower one that the
+    observation sets.
+
+    `answer` is the answer with the violation; None if it is not in a single one.
     """
     level = requirement.level if answer is None else requirement.level_for(family_of(answer.dialect))
     return max((level, violation.level or level), key=_GRAVEST_FIRST.index)
@@ -85,7 +87,7 @@ def _level(requirement: Requirement, answer: Answer | None, violation: Observati
 def _gravest(
     requirement: Requirement, run: Run, violations: Sequence[Observation]
 ) -> tuple[Observation, ...]:
-    """The violations that are as grave as the gravest of them."""
+    """Return the violations of the gravest level among them."""
     answers = (run.by_exchange.get(violation.place.exchange) for violation in violations)
     levels = [_level(requirement, *pair) for pair in zip(answers, violations, strict=True)]
     most = min(levels, key=_GRAVEST_FIRST.index, default=None)
@@ -93,7 +95,9 @@ def _gravest(
 
 
 def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation, ...]:
-    """The violations, those of each answer in the order of its events: checks look at choice after choice."""
+    """Return the violations with those of each answer in the order of events, because checks go choice by
+    choice.
+    """
     answers = {violation.place.exchange: n for n, violation in enumerate(reversed(violations))}
 
     def position(violation: Observation) -> tuple[int, float]:
@@ -104,11 +108,11 @@ def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation,
 
 
 def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, Doubt], Observation | Doubt]:
-    """Make a function that weighs differences of repeated whole answers, by how many answers of the run
-    differ.
+    """Return a function that weighs chance differences from repeated whole answers by their number in the
+    run.
 
     If they are more than chance explains, each has the level of its row. If whole answers never differed, it
-    is at least a SHOULD: a race is a fault even if it happens once.
+    is at least a SHOULD, because a race is a fault even if it happens once.
     """
     every = [
         (found.observation, run.doubt(found.observation))
@@ -142,7 +146,7 @@ def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, D
 def _weigh(
     requirement: Requirement, run: Run, tallies: Mapping[str, Tally], too_few: Callable[[], str]
 ) -> Iterator[Judgement]:
-    """Turn what was seen into one verdict for each scenario. `too_few` says why witnesses are missing."""
+    """Yield one verdict for each scenario. `too_few` explains missing witnesses."""
     total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
     by_count: Callable[[Observation, Doubt], Observation | Doubt] | None = None
@@ -192,7 +196,7 @@ def _weigh(
 
 
 def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
-    """The verdict on a requirement whose check need not observe anything; None where it has to."""
+    """Return the verdict on a requirement that needs no observation; None for others."""
     judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
     try:
         known = CLOCK.timed(partial(unjudged, requirement, run))
@@ -209,10 +213,10 @@ def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
 def _judged(
     requirement: Requirement, run: Run, seen: dict[str, TallyBuilder], stopped: str = ""
 ) -> list[Judgement]:
-    """The verdicts on a requirement whose check has observed the run.
+    """Return the verdicts on a requirement after its check has observed the run.
 
-    `stopped`: why the check has not observed all of it, empty if it has. What it saw violated stays violated;
-    nothing else is known.
+    `stopped`: the reason why the check observed only a part, empty if it observed all. Violations count even
+    then; nothing else does.
     """
     judged = _weighed(requirement, run, seen)
     if not stopped:
@@ -233,10 +237,10 @@ def _weighed(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) 
 
 
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
-    """Return the ids of the MUSTs that one more answer of a run's target violates by itself.
+    """Return the ids of the MUSTs that one additional answer of a run's target violates.
 
-    MUSTs whose check raises on it are among them. Only checks of single answers can decide. Their facts about
-    the target are those of the run.
+    MUSTs whose check crashes on it are included. Only checks of single answers apply. Their facts about the
+    target are those of the run.
     """
     rows = [row for row in load_requirements().values() if row.level is Level.MUST and row.id in CHECKS]
     violated = []
@@ -252,7 +256,7 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
 
 
 OnDone = Callable[[int, str], object]
-"""Is called with how many answers and requirements more were observed, and the name of the last one."""
+"""Called with the numbers of further answers and requirements observed, and the name of the last one."""
 ByRun = Sequence[Sequence[Sequence[Judgement]]]
 """The verdicts of each run on each requirement."""
 
@@ -263,10 +267,10 @@ def judge(
     *,
     limit_s: float = DEFAULT_LIMIT_S,
 ) -> list[Judgement]:
-    """The verdicts on all requirements, or on some, in the order of the specification.
+    """Return the verdicts on all requirements, or on some, in the order of the specification.
 
-    Each run is judged by itself. A requirement of which a run says nothing has a verdict only where all are
-    silent. `limit_s`: the processor time that a check may take for an exchange.
+    Each run is judged separately. A requirement that some run has verdicts on gets none from runs without
+    evidence. `limit_s`: the processor time of a check for an exchange.
     """
     wanted = list(load_requirements().values() if requirements is None else requirements)
     return combined(judge_runs(runs, wanted, limit_s=limit_s))
@@ -281,9 +285,11 @@ def judge_runs(
     stop: Stop | None = None,
     on_done: OnDone = lambda _count, _name: None,
 ) -> ByRun:
-    """Judge run by run, as `judge` does. `jobs` processes share the answers; the verdicts are the same. A
-    system that cannot fork has one process. Once `stop` is set, what was judged so far is returned, and the
-    other requirements are INCONCLUSIVE. Raises BrokenProcessPool if one of them was killed.
+    """Judge run by run, as `judge` does.
+
+    `jobs` processes share the answers; the verdicts are the same. A system that cannot fork uses one process.
+    Once `stop` is set, the verdicts so far are returned, and the other requirements are INCONCLUSIVE. Raises
+    BrokenProcessPool if a process was killed.
     """
     stop = stop or Stop()
     with few_collections():
@@ -327,10 +333,10 @@ def judge_runs(
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts about a run before any check observes it."""
+    """Facts about a run that are known before the observation."""
 
     run: Run
-    """Without the exchanges that take too long to read."""
+    """The run without the exchanges that take too long to read."""
     at_once: Mapping[str, Judgement]
     """The verdicts on requirements that need no observation, by id."""
     left: tuple[Requirement, ...]
@@ -340,7 +346,7 @@ class _Known:
 
 
 def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
-    """Find the facts for checks, and the requirements that need no observation."""
+    """Return the facts for checks, and the requirements that need no observation."""
     too_slow: dict[str, tuple[str, str]] = {}
     # What one answer makes too slow is found out from the others.
     with CLOCK.limited(limit_s * max(1.0, sum(answer.exchange.size for answer in run.streams) / LARGEST)):
@@ -366,7 +372,7 @@ def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
 
 
 def _by_row(row: Requirement, known: _Known, seen: dict[str, TallyBuilder], stopped: str) -> list[Judgement]:
-    """The verdicts on a requirement; HARNESS_ERROR for exchanges that take too long to read."""
+    """Return the verdicts on a requirement; HARNESS_ERROR for exchanges that take too long to read."""
     if row.id in known.at_once:
         return [known.at_once[row.id]]
     unread = [
@@ -383,12 +389,12 @@ def _by_row(row: Requirement, known: _Known, seen: dict[str, TallyBuilder], stop
 
 
 def combined(by_run: ByRun) -> list[Judgement]:
-    """The verdicts of all runs, requirement by requirement."""
+    """Return the verdicts of all runs, requirement by requirement."""
     return [judgement for of_row in zip(*by_run, strict=True) for judgement in _combined(of_row)]
 
 
 def _combined(by_run: Sequence[Sequence[Judgement]]) -> list[Judgement]:
-    """The verdicts of all runs on a requirement; the most severe one where no run shows anything of it."""
+    """Return the verdicts of all runs on a requirement; the most severe one if no run has evidence."""
     every = [judgement for judgements in by_run for judgement in judgements]
     telling = [
         judgement
@@ -402,7 +408,7 @@ def _combined(by_run: Sequence[Sequence[Judgement]]) -> list[Judgement]:
 
 
 def _prepare(run: Run) -> None:
-    """Compute once what all checks, and every process, would compute for themselves."""
+    """Compute shared values once, before the work is divided over processes."""
     of_several = ("honesty", "comparisons", "capabilities_beside") if len(run.streams) > 1 else ()
     for known in ("target", "clouded", "empty_answers", *of_several):
         getattr(run, known)

@@ -1,6 +1,6 @@
-"""The checks of requirements observe a run: single answers, pairs of answers, the run as a whole.
+"""Lets the checks of requirements observe a run: single answers, pairs of answers, or the whole run.
 
-What they observe is counted for each requirement and scenario. A run may be shared out to processes in parts.
+Observations are counted for each requirement and scenario. The parts of a run may be divided over processes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tokenwire.requirement import Requirement
 from tokenwire.target.determinism import AnswerPair
 
 NO_SCENARIO = "-"
-"""Replaces the scenario if nothing was observed in any."""
+"""The scenario's name if nothing was observed in any."""
 
 _TOGETHER = 16
-"""Pairs of answers in a part of a run, and observations that are counted at once."""
+"""The number of answer pairs in a part, and of observations counted at once."""
 _LARGE = 4 << 20
-"""Bytes of answers in a part of a run."""
+"""The bytes of answers in a part of a run."""
 
 Counted = tuple[str, str, Tally]
-"""A requirement, a scenario, and what the check of the one observed in the other."""
+"""A requirement, a scenario, and the tally of the check in the scenario."""
 Tallies = dict[str, dict[str, TallyBuilder]]
-"""The observations on each requirement, by its id and by scenario."""
+"""The observations by requirement id and scenario."""
 
 
 class Part(NamedTuple):
-    """Some answers of a run, some pairs of them, or the run as a whole for some requirements."""
+    """A part of a run: some answers, some pairs, or the whole run for some requirements."""
 
     run: int
     observes: str
@@ -53,13 +53,13 @@ def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
 
 
 def pairs_for(requirement: Requirement, run: Run) -> Sequence[AnswerPair]:
-    """The pairs that a check which compares two answers is given."""
+    """Return the pairs for a check that compares two answers."""
     return run.pairs_beside if requirement.oracle == "across-targets" else run.comparisons
 
 
 @dataclass(frozen=True)
 class Observing:
-    """Runs, and for each the requirements whose checks have to observe it."""
+    """Runs, and the requirements to observe in each."""
 
     runs: tuple[Run, ...]
     wanted: tuple[tuple[Requirement, ...], ...]
@@ -67,8 +67,10 @@ class Observing:
     """Seconds of processor time for one check of one exchange."""
 
     def all(self, jobs: int) -> Generator[tuple[Part, int, str, Iterable[Counted]], None, None]:
-        """Yield the results of each part of the runs: the part, the numbers of its answers and requirements,
-        the name of the last of these, and the observations.
+        """Yield the results of each part of the runs.
+
+        Each result is the part, the numbers of its answers and requirements, the name of the last one, and
+        the observations.
         """
         parts = self.parts
         for part, counted in zip(parts, shared_out(self._observed, parts, jobs), strict=True):
@@ -76,11 +78,11 @@ class Observing:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """All that has to be observed."""
+        """Return all parts to observe."""
         return tuple(part for position in range(len(self.runs)) for part in self._parts(position))
 
     def unobserved(self, done: Collection[Part]) -> tuple[frozenset[str], ...]:
-        """The ids of the requirements of each run that some other parts have yet to observe."""
+        """Return, for each run, the ids of requirements with parts that are not in `done`."""
         left: list[set[str]] = [set() for _ in self.runs]
         for part in self.parts:
             if part not in done:
@@ -88,7 +90,7 @@ class Observing:
         return tuple(map(frozenset, left))
 
     def _rows(self, part: Part) -> Iterable[Requirement]:
-        """The requirements that a part may show."""
+        """Return the requirements that a part may show."""
         wanted = self.wanted[part.run]
         match part.observes:
             case "run":
@@ -100,7 +102,7 @@ class Observing:
                 return (row for row in wanted if CHECKS[row.id].observe is not None)
 
     def _parts(self, position: int) -> Iterator[Part]:
-        """The parts of a run, those that take longest first."""
+        """Yield the parts of a run, the slowest first."""
         run, wanted = self.runs[position], self.wanted[position]
         if not wanted:
             return
@@ -147,7 +149,9 @@ def _of_part(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Co
 def of_streams(
     streams: Iterable[Answer], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Counted]:
-    """Yield what checks observe in single answers, the first of which has the position `start` in the run."""
+    """Yield the observations of checks in single answers, the first of which has the position `start` in the
+    run.
+    """
     checks = [(row, CHECKS[row.id]) for row in wanted if CHECKS[row.id].observe is not None]
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
     target, empty_answers, clouded = run.target, run.empty_answers, run.clouded
@@ -211,7 +215,7 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
 def _count_by_scenario(
     check: RunCheck, answers: tuple[Answer, ...], run: Run, into: dict[str, TallyBuilder]
 ) -> Iterator[Observation]:
-    """Count by scenario what a check observes in a run, a few observations at a time. Yields nothing."""
+    """Count a check's observations in a run by scenario, a few at a time. Yields nothing."""
     waiting: dict[str, list[Observation]] = defaultdict(list)
     left_out: list[tuple[str, Observation]] = []  # where nothing else is seen, a scenario comes last
 
@@ -242,7 +246,7 @@ def _count_by_scenario(
 
 
 def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies:
-    """Collect the observations, by requirement and scenario."""
+    """Collect the observations by requirement and scenario."""
     tallies: Tallies = {} if into is None else into
     for requirement, scenario, seen in counted:
         if seen is not NOTHING:
@@ -251,14 +255,14 @@ def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies
 
 
 def by_scenario(tallies: Tallies) -> Iterator[Counted]:
-    """The same, one by one."""
+    """Yield the observations one by one."""
     for requirement, scenarios in tallies.items():
         for scenario, seen in scenarios.items():
             yield requirement, scenario, seen.built
 
 
 def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
-    """Yield what the checks of some requirements observe in a run, before any verdict."""
+    """Yield the observations of some requirements in a run, before any verdict."""
     tallies: Tallies = {}
     for _, _, _, counted in Observing((run,), (tuple(wanted),)).all(jobs=1):
         gathered(counted, tallies)
@@ -266,7 +270,7 @@ def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
 
 
 def in_order(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> dict[str, Tally]:
-    """Return the observations of a requirement, with the scenarios in the order of the run."""
+    """Return the observations of a requirement, with scenarios in the order of the run."""
     order: Iterable[str] = seen
     if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
         order = run.scenarios

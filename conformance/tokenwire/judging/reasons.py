@@ -1,7 +1,7 @@
-"""Reasons why a requirement was not judged: the answers that it applies to, as a funnel.
+"""Reasons why a requirement was not judged: the answers that it applies to, counted as a funnel.
 
-Each reason is counted in the run: how many exchanges asked for the subject of the requirement, and how many
-of these were answered, undisturbed and comparable. A reason names the stage at which the funnel became empty.
+The funnel counts the exchanges that asked for the requirement's subject, and how many of these were answered,
+undisturbed and comparable. A reason names the stage at which the funnel became empty.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tokenwire.target.capability import Capability
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, WAY_OUT
 
 WHOLE_RUN = "the whole run"
-"""Replaces the exchange in a violation that is not in a single one."""
+"""The exchange's name for a violation that is not in a single exchange."""
 
 _MIRROR = (
     "start the server with a sampler that mirrors each sampled id into customized_info, "
@@ -38,29 +38,29 @@ _INSTRUMENTS = {
     "media": "serve a model that takes images, "
     "for example `tokenwire-reference serve --model builtin:tiny-mm`",
 }
-"""How to start a server that shows a capability, where it is not the mirror sampler."""
+"""Instructions to start a server that shows a capability without the mirror sampler."""
 SILENT_WORKER = "the worker that --worker names gave no answer to compare with; see that it runs"
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _ACROSS_TARGETS = "across-targets"
 _OF_BAD_REQUESTS = ("refusal", "side-effect")
-"""Oracles of requirements that look at requests which are to be refused, or at what these do."""
+"""Oracles of requirements on bad requests and their effects."""
 _OF_RESULTS = "results"
-"""The chapter on endpoints that give results."""
+"""The chapter on endpoints with results."""
 _MOST_NAMED = 3
 
 
 @cache
 def scenarios_for() -> Mapping[str, tuple[str, ...]]:
-    """Return the scenarios that show a requirement, by its id; none where most of them do."""
+    """Return the scenarios that show a requirement, by id; empty if most of them do."""
     table: dict[str, list[str]] = read_yaml(spec_root() / "scenarios.yaml")
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
 
 def unasked(capability: str, run: Run) -> str:
-    """Explain why a run does not know whether the target has a capability; empty if it does.
+    """Explain why a run does not show if the target has a capability; empty if it does.
 
-    No request asked for it, though an endpoint that answered has words for it.
+    The reason is that no request enabled it, though an answering endpoint supports it.
     """
     row = asked_by().get(capability)
     if row is None or capability in run.capabilities_asked:
@@ -73,8 +73,8 @@ def unasked(capability: str, run: Run) -> str:
 
 
 def generates_nothing(requirement: Requirement, run: Run) -> str:
-    """Explain why a requirement on generated text does not apply to a target that generates none; empty if
-    it does, or if the target generates text.
+    """Explain why a requirement on generated text does not apply to a target without text generation; empty
+    if it applies.
     """
     answered = run.dialects_answered
     asked = requirement.chapter == _OF_RESULTS or bool(
@@ -98,14 +98,16 @@ class _Funnel(NamedTuple):
     """The numbers of a run's answers at each stage on the way to a verdict on one requirement."""
 
     stages: tuple[_Stage, ...]
-    """The first are the exchanges that asked. An answer is in several pairs: only counts of one unit fall."""
+    """The stages, beginning with the exchanges that asked. An answer is in several pairs, so only counts of
+    one unit decrease.
+    """
     left_out: tuple[LeftOut, ...] = ()
-    """What came through all stages and was not judged."""
+    """Answers that passed all stages and were not judged."""
     witnesses: int = 0
-    """The number of things that were judged, and were not enough."""
+    """The number of insufficient witnesses."""
 
     def words(self, condition: str | None) -> str:
-        """Describe where it became empty, and the stages before."""
+        """Describe the stage at which it became empty, and the stages before."""
         counts = [stage.size for stage in self.stages]
         end = counts.index(0) + 1 if 0 in counts else len(counts)
         alike = groupby(self.stages[:end], key=itemgetter(1, 2))
@@ -133,7 +135,7 @@ def _named(names: Iterable[str]) -> str:
 
 
 def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> _Funnel:
-    """Count the answers of a run that might have shown a requirement, stage by stage."""
+    """Count the answers of a run at each stage for a requirement."""
     scenarios = scenarios_for().get(requirement.id, ())
     every, asked = TallyBuilder(), TallyBuilder()
     for scenario, seen in tallies.items():
@@ -171,9 +173,9 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[_Stage]:
 
 
 def not_asked(requirement: Requirement, run: Run) -> str:
-    """Describe the scenarios of a requirement that the run has no answer of; empty if it has all.
+    """Describe the scenarios of a requirement without an answer in the run; empty if all have one.
 
-    Once the ordinary scenarios are through, a death cuts off only requests that are to be refused.
+    Once the ordinary scenarios are finished, a death cuts off only bad requests.
     """
     # A gateway's answers that are compared with its worker's are in pairs, and not among the streams.
     answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
@@ -191,7 +193,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
 
 def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> str:
-    """Explain why nothing was observed, or too little. The tallies are those of scenarios by name."""
+    """Explain why there are too few observations. The tallies are by scenario."""
     counted = _funnel(requirement, run, tallies)
     missing = not_asked(requirement, run)
     if missing and not counted.stages[0][1]:
@@ -206,15 +208,15 @@ def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally])
 
 
 Reason = str | Callable[[], str]
-"""Why, in words, or what computes them: a run whose violations alone are asked for computes none."""
+"""The reason in words, or a function that computes them, because a run whose violations alone matter needs
+none.
+"""
 Unjudged = tuple[Verdict, Reason, tuple[Observation, ...]]
-"""A verdict without a look at any answer, why, and a promise that was broken."""
+"""A verdict without observation, its reason, and the broken promises."""
 
 
 def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
-    """Return the verdict on a requirement that does not apply to this target or run; None where it
-    applies.
-    """
+    """Return the verdict on a requirement that does not apply to this target or run; None if it applies."""
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
     # A death that came late cut off only requests that were to be refused: it is not why a capability is
@@ -255,14 +257,14 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
 
 
 def _searched(requirement: Requirement, run: Run) -> str:
-    """In how much of a run nothing was found that a requirement is about, in words."""
+    """Describe how many answers were searched in vain for a requirement's subject."""
     counts = f"{sum(map(has_record, run.answers))} answers"
     return "; ".join(filter(None, (counts, not_asked(requirement, run), run.honesty.caveat)))
 
 
 def _broken_promise(capability: Capability) -> Observation:
-    """Make the violation of a declared capability that was not shown: no requirement on it can be judged
-    otherwise.
+    """Return the violation of a declared capability that was not shown, because requirements on it cannot be
+    judged.
     """
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"

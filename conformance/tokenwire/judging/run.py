@@ -1,4 +1,4 @@
-"""A run: everything that one server, started in one way, answered, and what that shows of it."""
+"""A run: all answers of one server, started in one way, and the facts that they show."""
 
 from __future__ import annotations
 
@@ -41,35 +41,35 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Run:
-    """Everything that one server, started in one way, wrote."""
+    """All answers of one server that was started in one way."""
 
     streams: tuple[Answer, ...]
     advertised: Advertised = field(default_factory=Advertised)
     name: str = ""
-    """The capture's file, where several are judged together; empty for a live run."""
+    """The capture's file, if several are judged together; empty for a live run."""
     tokenizer: Tokenizer | None = None
-    """The tokenizer that text is compared with."""
+    """The tokenizer for comparing text."""
     declared: frozenset[str] = frozenset()
-    """Capabilities that the user says the target has."""
+    """Capabilities that the user declares."""
     calls: tuple[ControlCall, ...] = ()
-    """Control calls beside the streams."""
+    """Control calls in addition to the streams."""
     beside: tuple[AnswerPair, ...] = ()
-    """Where the target is a gateway whose worker was asked too: the worker's answers, and the gateway's."""
+    """Pairs of the worker's and the gateway's answers, if the target is a gateway with a known worker."""
     worker_asked: bool = False
-    """A worker was named, whatever it answered."""
+    """True if a worker was named, even if it did not answer."""
     tool_calls: str = ""
-    """The form in which the model writes tool calls, where that is known beforehand."""
+    """The model's form of tool calls, if it is known in advance."""
 
     @cached_property
     def deaths(self) -> tuple[Death, ...]:
-        """The ends of the server, each with the request or call that it most likely died of."""
+        """The deaths of the server, each with the likeliest cause."""
         through_the_gateway = (pair.other for pair in self.beside)
         return deaths((*self.streams, *through_the_gateway), self._suspicion, self.calls)
 
     @cached_property
     def clouded(self) -> frozenset[str]:
-        """The bad requests that failed as the good ones after them did, which shows neither a refusal nor the
-        lack of one.
+        """Bad requests that failed in the same way as the valid ones after them, which shows neither a
+        refusal nor its absence.
         """
         return clouded(self.answers, self._suspicion)
 
@@ -79,7 +79,7 @@ class Run:
 
     @cached_property
     def died(self) -> Death | None:
-        """The end of the server that ended the run, too."""
+        """The death of the server that ended the run; None without one."""
         return next((death for death in self.deaths if death.final), None)
 
     @cached_property
@@ -89,24 +89,24 @@ class Run:
 
     @cached_property
     def _both(self) -> tuple[Answer, ...]:
-        """The answers of the worker and of its gateway, where both were asked the same."""
+        """The answers of worker and gateway to the same requests."""
         return tuple(stream for pair in self.beside for stream in (pair.baseline, pair.other))
 
     @cached_property
     def answers(self) -> Answers:
-        """The streams that are judged: all but those that a death of the server cut off."""
+        """The streams to judge: all except those that a death of the server cut off."""
         left = (stream for stream in self.streams if stream.exchange.name not in self._cut)
         # The content of an evicted answer is read again, and loses such lists where checks get it (`load`).
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
     @cached_property
     def unknown_lists(self) -> frozenset[str]:
-        """Lists in `meta_info` that are neither known to the dialect nor a sampler's."""
+        """Lists in `meta_info` that are neither known to the dialect nor from a custom sampler."""
         # A user who declares customized_info says that lists which no dialect knows come from a sampler.
         return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
 
     def without(self, exchange: str) -> Run:
-        """The same run without an exchange."""
+        """Return the run without an exchange."""
         return replace(
             self,
             streams=tuple(stream for stream in self.streams if stream.exchange.name != exchange),
@@ -118,7 +118,7 @@ class Run:
         )
 
     def load(self, answer: Answer) -> Stream:
-        """An answer with its content, as checks get it."""
+        """Return an answer with its content, prepared for checks."""
         return without_lists(answer.load(), self.unknown_lists)
 
     def load_pair(self, pair: AnswerPair) -> Comparison:
@@ -129,22 +129,22 @@ class Run:
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
-        """The scenarios of the streams that are judged, in their order."""
+        """The scenarios of the judged streams, in their order."""
         return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.answers))
 
     @cached_property
     def capabilities_asked(self) -> frozenset[str]:
-        """The capabilities that any request asks for, as far as requests tell."""
+        """The capabilities that any request enables, as far as requests show it."""
         return asked_among(self.streams)
 
     @cached_property
     def dialects_answered(self) -> dict[str, Dialect | None]:
-        """The dialects in which the target answered, by name; None for one that is not known here."""
+        """The dialects in which the target answered, by name; None for an unknown one."""
         return {stream.dialect: dialect_of(stream) for stream in self.streams if stream.answered}
 
     @cached_property
     def pairs_beside(self) -> tuple[AnswerPair, ...]:
-        """The answers of worker and gateway that are compared: neither server was dead."""
+        """The pairs of worker and gateway to compare, in which neither server was dead."""
         return tuple(
             pair
             for pair in self.beside
@@ -157,7 +157,7 @@ class Run:
 
     @cached_property
     def model(self) -> KnownModel | None:
-        """The model behind the answers, where it is one whose right answers are known."""
+        """The model behind the answers, if its right answers are known."""
         other = self.tokenizer.known if isinstance(self.tokenizer, LocalTokenizer) else None
         return recognised(self.answers, other)
 
@@ -168,7 +168,7 @@ class Run:
 
     @cached_property
     def texts_not_asked(self) -> tuple[int, int]:
-        """The texts that the server was not asked for when it was to say what ids mean, and all texts."""
+        """The number of texts that the server was not asked for, and the number of all texts."""
         if not isinstance(self.tokenizer, RemoteTokenizer):
             return 0, 0
         known = [
@@ -181,7 +181,7 @@ class Run:
 
     @cached_property
     def markup(self) -> Markup:
-        """The markup that the parsers of the target take out of text."""
+        """The markup that the target's parsers extract from text."""
         return seen_markup(self.answers, detokenizer_of(self.model, self.tokenizer), self.tool_calls)
 
     @cached_property
@@ -199,8 +199,9 @@ class Run:
         )
 
     def _conditions(self) -> dict[str, str]:
-        """Return what may change no answer: a bad request before it and, if the server says that results do
-        not depend on the batch, a crowd beside it.
+        """Return the condition of each exchange that must not change its answer.
+
+        Conditions are an earlier bad request and, if the server claims batch invariance, concurrent load.
         """
         bare = Target(advertised=self.advertised, calls=self.calls)
         behind = {control.exchange.name: "behind a refusal" for _, control in controls(self.answers, bare)}
@@ -209,7 +210,7 @@ class Run:
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:
-        """Repetitions that were seen: of the target, and of the worker and its gateway."""
+        """The observed repetitions: of the target, and of the worker and its gateway."""
         return (
             self.determinism,
             determinism(pair.baseline for pair in self.beside),
@@ -217,7 +218,7 @@ class Run:
         )
 
     def doubt(self, difference: Observation) -> Doubt | None:
-        """Explain why a difference is not a violation in itself; None if it is one."""
+        """Return the reason why a difference is not a violation in itself; None if it is one."""
         if not difference.by_chance and not self._parts_as_whole_answers_do(difference):
             return None
         places = (difference.place, *difference.related)
@@ -226,11 +227,11 @@ class Run:
         return doubt(names, self.seen, token=token)
 
     def _parts_as_whole_answers_do(self, difference: Observation) -> bool:
-        """True if two texts part no earlier than whole answers to their very request did, or if the target
-        answers as at random.
+        """True if two texts differ no earlier than whole answers to the same request, or if the target
+        answers at random.
 
-        Without ids, one text that is a part of another looks like a loss. It shows none where whole answers
-        contradict each other from there on.
+        Without ids, a text that is part of another looks like a loss. That is not shown if whole answers
+        contradict each other from the same point on.
         """
         texts = (difference.expected, difference.actual)
         if not difference.related or not all(isinstance(text, str) for text in texts):
@@ -256,7 +257,7 @@ class Run:
 
     @cached_property
     def empty_answers(self) -> frozenset[str]:
-        """The exchanges that were answered with 200 and say nothing: no id, no text, no finish, no error."""
+        """The exchanges answered with 200 and nothing else: no id, text, finish or error."""
         every = self.by_exchange.values()
         return frozenset(
             stream.exchange.name
@@ -266,17 +267,17 @@ class Run:
 
     @cached_property
     def traits(self) -> dict[str, Traits]:
-        """The traits of each judged answer, by the name of its exchange."""
+        """The traits of each judged answer, by exchange name."""
         return {stream.exchange.name: traits_of(stream) for stream in self.answers}
 
     @cached_property
     def by_exchange(self) -> dict[str, Answer]:
-        """The streams by the names of their exchanges."""
+        """The streams by exchange name."""
         return {stream.exchange.name: stream for stream in (*self.streams, *self._both)}
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """The flags that the server is known to have been started with."""
+        """The known start flags of the server."""
         return frozenset(flag for stream in self.streams for flag in stream.exchange.server.flags)
 
     @cached_property
@@ -307,7 +308,7 @@ class Run:
 
 @fact(Stream)
 def has_record(stream: Stream) -> bool:
-    """True if an answer has any content: an id, a character, or the reason of a finish."""
+    """True if an answer has any content: an id, a character, or a finish reason."""
     choices = stream.choices if stream.answered else ()
     return any(
         emission.output_ids or emission.text or (emission.finish and emission.finish.type)

@@ -1,4 +1,4 @@
-"""Stop: SIGINT and SIGTERM end judging, and leave time for a report on what was judged."""
+"""SIGINT and SIGTERM stop the judging, and leave time for a report on the verdicts so far."""
 
 from __future__ import annotations
 
@@ -11,28 +11,30 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_S = 5.0
-"""How long a run is judged that a signal ended: those who send SIGTERM send SIGKILL soon after it."""
+"""Seconds of judging after a signal, because SIGKILL usually follows SIGTERM soon."""
 
 
 class StoppedError(BaseException):
-    """Judging is to stop. No Exception: what a check catches must not swallow it."""
+    """The judging must stop. It is not an Exception, so that a check cannot catch it."""
 
 
 class Stop:
-    """Stops judging at a signal; a second one ends the process. It does nothing outside the main thread."""
+    """Stops the judging at a signal; a second one ends the process. It has no effect outside the main
+    thread.
+    """
 
     def __init__(self) -> None:
         self.reason = ""
-        """Why judging is over; empty if it goes on."""
+        """The reason why the judging stopped; empty while it continues."""
         self.share = 1.0
-        """The share of the work that was done by then."""
+        """The share of the work that was done."""
         self._judging = False
 
     @contextmanager
     def at_signals(self, ended_by: str = "") -> Iterator[None]:
         """Stop at SIGINT and SIGTERM.
 
-        `ended_by`: the signal that ended the asking, empty for none; behind one, `PATIENCE_S` are left.
+        `ended_by`: the signal that ended the requests, empty for none; after one, `PATIENCE_S` are left.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -54,7 +56,9 @@ class Stop:
 
     @contextmanager
     def judging(self) -> Iterator[None]:
-        """Work that is interrupted. Raises StoppedError, also if judging is over already."""
+        """Mark the block as interruptible work. Raises StoppedError, even if the judging has stopped
+        before.
+        """
         self._judging = True
         try:
             if self.reason:

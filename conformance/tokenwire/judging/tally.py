@@ -1,7 +1,7 @@
-"""Tallies: what the check of one requirement saw, counted. Those of parts of a run add up to one.
+"""Tallies: counts of a check's observations for one requirement. Tallies of parts of a run add up.
 
-There are millions of things to look at, and hardly one that is not as it should be: what holds is counted as
-it is seen and forgotten, but for the furthest; what does not is kept, with its place in the order of the run.
+There are millions of observations, and nearly all are correct. Correct ones are counted and forgotten, except
+the furthest; violations are kept, with their place in the order of the run.
 """
 
 from __future__ import annotations
@@ -18,61 +18,59 @@ from tokenwire.judging.clock import CLOCK, TooSlowError
 from tokenwire.requirement import Level
 
 Order = tuple[int, int]
-"""Where something was seen: the position of the answer in its run, and that of the observation among those of
-the answer.
-"""
+"""The position of the answer in its run, and of the observation in the answer."""
 
 
 class Seen(NamedTuple):
-    """One observation, and when it was made."""
+    """An observation with its position."""
 
     order: Order
     observation: Observation
 
 
 def how_far(observation: Observation | None) -> int:
-    """Count the events up to an observation: the later a witness is, the stronger is its evidence."""
+    """Count the events up to an observation. A later witness is stronger evidence."""
     return 0 if observation is None else 1 + observation.event
 
 
 class LeftOut(NamedTuple):
-    """The reason why an answer that a requirement is about was not judged."""
+    """The reason why a relevant answer was not judged."""
 
     first: Order
-    """Of those that were left out for this reason."""
+    """The position of the first such answer."""
     exchange: str
-    """That of the first."""
+    """The exchange of the first such answer."""
     reason: str
     times: int
 
 
 class Tally(NamedTuple):
-    """Counts of what a check saw in some answers. `NOTHING` is the tally of none.
+    """Counts of a check's observations in some answers. `NOTHING` is the empty tally.
 
-    Tallies of different answers add up to the same tally, however they are grouped and in whatever order.
-    There are a hundred for each answer; see `Place`.
+    Tallies of different answers add up to the same tally in any grouping and order. There are a hundred for
+    each answer; see `Place`.
     """
 
     saw: bool = False
-    """Anything was observed, be it only a condition."""
+    """True if anything was observed, even if only a condition."""
     witnesses: int = 0
     furthest: Seen | None = None
-    """Of the witnesses that hold, the one that lies furthest into a stream; of several, the first."""
+    """The witness furthest into a stream; of several, the first."""
     differing: tuple[Seen, ...] = ()
     """The violations, in the order of the run."""
     crash: tuple[Order, str] | None = None
-    """The traceback of a check that raised, or a sentence on one that took too long: our fault, not the
-    target's.
+    """The traceback of a crashed check, or a sentence on a slow one. It is a fault of the suite, not of the
+    target.
     """
     left_out: tuple[LeftOut, ...] = ()
-    """The things that the check did not judge, by reason, in the order of the run."""
+    """Answers that the check did not judge, by reason, in the order of the run."""
 
 
 NOTHING = Tally()
 
 
 class TallyBuilder:
-    """The tally of parts that come one by one."""
+    """Builds the tally of parts that arrive one by one."""
 
     __slots__ = ("_crash", "_differing", "_furthest", "_left_out", "_saw", "_witnesses")
 
@@ -110,7 +108,7 @@ def _furthest_first(seen: Seen) -> tuple[int, Order]:
 
 
 _MOST_OF_A_KIND = 100
-"""The most equally grave violations of one answer that are kept: a server may write millions."""
+"""The most equally grave violations to keep for one answer, because a server may write millions."""
 
 
 def tally(
@@ -119,9 +117,9 @@ def tally(
     position: int,
     empty_answers: frozenset[str] = frozenset(),
 ) -> Tally:
-    """Run a check, and count its observations up to its end, or to where it raises or takes too long.
+    """Run a check and count its observations until it ends, crashes or exceeds the time limit.
 
-    Of many violations that are equally grave, the first are kept; the last of these represents the others.
+    Of many equally grave violations, the first are kept; the last of these represents the others.
     `empty_answers` names exchanges without content, which are not witnesses.
     """
     outer = CLOCK.work

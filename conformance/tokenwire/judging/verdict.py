@@ -14,23 +14,23 @@ class Verdict(StrEnum):
     PASS = "PASS"
     """Observed often enough, never violated."""
     INFO = "INFO"
-    """A MAY that the target uses, or a remark: it gates nothing."""
+    """A MAY that the target uses, or a remark. It never fails a run."""
     UNSUPPORTED = "UNSUPPORTED"
-    """The target neither declares nor shows what the requirement is about."""
+    """The target neither declares nor shows the requirement's subject."""
     NOT_TESTABLE = "NOT_TESTABLE"
-    """The target may have it, but this run lacks what a check needs; the message says what."""
+    """The target may have it, but this run lacks something that the check needs, which the message names."""
     INCONCLUSIVE = "INCONCLUSIVE"
-    """Too little was observed, or the condition that the requirement speaks of did not occur."""
+    """Too little was observed, or the requirement's condition did not occur."""
     WARN = "WARN"
     """A SHOULD was violated."""
     FAIL = "FAIL"
     """A MUST was violated."""
     HARNESS_ERROR = "HARNESS_ERROR"
-    """The suite itself failed; this says nothing about the target."""
+    """The suite itself crashed, which is not evidence about the target."""
 
 
 VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
-"""The verdict on a requirement that is violated, by its level; the gravest first."""
+"""The verdict on a violated requirement by its level, the gravest first."""
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
@@ -49,14 +49,14 @@ class ExitStatus:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the most severe of some verdicts. Raises ValueError where there are none."""
+    """Return the most severe verdict. Raises ValueError without any."""
     return max(verdicts, key=SEVERITY.__getitem__)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """One verdict for a requirement over all scenarios: what was seen weighs more than what was not.
+    """Return one verdict on a requirement over all scenarios. Observations outweigh their absence.
 
-    Raises ValueError where there are none.
+    Raises ValueError without any.
     """
     seen = set(verdicts)
     return next((verdict for verdict in _TELLING if verdict in seen), worst(seen))

@@ -1,6 +1,6 @@
-"""One answer as a page shows it, also while it is still coming: what it violates, and its playback.
+"""One answer as a page shows it, complete or still streaming: its violations and its playback.
 
-All of it is made here, in bounded size; the script of a page only puts it there.
+All of it is computed here, in bounded size; the script of a page only displays it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_BYTES = 20_000
-"""Of the bytes as they came, from their end."""
+"""The last bytes of the raw response that are shown."""
 _MOST_READS = 200
 _SHOWN = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 
 
 @dataclass(frozen=True)
 class _Violated:
-    """A sentence that the answer violates, and the first place."""
+    """A sentence that the answer violates, and the place of the first violation."""
 
     requirement: str
     verdict: str
@@ -41,12 +41,12 @@ class _Violated:
 
 @dataclass(frozen=True)
 class _Row:
-    """An event as the table shows it."""
+    """An event as a row of the table."""
 
     index: int
     time: float
     gap: float
-    """Seconds since the event before it."""
+    """Seconds since the previous event."""
     start: int
     end: int
     excerpt: str
@@ -65,7 +65,8 @@ def answer_view(
 ) -> dict[str, Any]:
     """Return an answer as HTML, with the data of its player.
 
-    beside: what it is held against. root: leads from the page to where the pages of sentences are.
+    beside: the answer to compare it with. root: the relative address of the folder with the pages of
+    sentences.
     """
     name = stream.exchange.name
     bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
@@ -134,7 +135,7 @@ def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
 
 
 def _difference(stream: Stream, other: Stream) -> str:
-    """Describe where two answers differ first: the token or the character."""
+    """Describe the first difference of two answers: the token or the character."""
     pairs = zip(stream.choices, other.choices, strict=False)
     words = (_parting(ours, theirs, other.exchange.name) for ours, theirs in pairs)
     return inert(next(filter(None, words), "as far as both have come, their tokens and texts are the same"))

@@ -1,4 +1,4 @@
-"""The badge: what a badge server's endpoint asks for, as JSON."""
+"""The badge, as JSON for the endpoint of a badge server."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 
 
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the badge of a JSON report: how many MUSTs of the first level hold, and how many
-    requirements fail.
+    """Return the badge of a JSON report: the kept MUSTs of the first level, and the number of failed
+    requirements.
     """
     number = counts(summaries(report))
     levels = [_in_short(level) for level in report.get("levels", ()) if level["shown"]]
@@ -38,6 +38,6 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_short(level: Mapping[str, Any]) -> str:
-    """Describe how many MUSTs of a level hold, and how many are undecided."""
+    """Describe the numbers of kept and undecided MUSTs of a level."""
     undecided = f" ({len(level['undecided'])} undecided)" if level["undecided"] else ""
     return f"{level['title']} {level['holds']}/{level['of']}{undecided}"

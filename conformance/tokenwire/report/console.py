@@ -1,4 +1,4 @@
-"""The console that everything is printed on: what servers wrote cannot act on the terminal."""
+"""The console for all output. It escapes text from servers, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIPE_WIDTH = 140
 
 
 class _InertConsole(Console):
-    """Escapes whatever the terminal would act on, but the styles and controls of this program."""
+    """Escapes all control characters except the styles and controls of this program."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -22,10 +22,10 @@ class _InertConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console for what servers wrote: all text on it is inert.
+    """Return a console on which all text is inert.
 
-    Its lines are as wide as the terminal, or as COLUMNS says. A pipe has no width: there, rich would fold
-    lines to 80 columns.
+    Its lines are as wide as the terminal, or as COLUMNS says. A pipe has no width, so lines are not folded
+    there.
     """
     console = _InertConsole(stderr=stderr, highlight=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():

@@ -32,15 +32,15 @@ from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
 SURVIVAL = "requests-do-not-break-the-server"
-"""Its violations lead a report: where the server itself failed, much else is a consequence."""
+"""Its violations come first in a report, because a crash of the server causes many others."""
 MOST_EVIDENCE = 20
-"""Violations of one requirement in one scenario: one fault may break every event."""
+"""The most violations shown for one requirement in one scenario, because one fault may break every event."""
 
 _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
 def _plain(value: Any) -> Any:  # whatever stood on the wire
-    """Return a value as JSON can hold it: tuples as lists, infinite numbers as text, and text made inert."""
+    """Convert a value to JSON: tuples to lists, infinite numbers to text, and text made inert."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str):
@@ -75,7 +75,7 @@ def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
 
 
 def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) -> dict[str, Any]:
-    """One requirement in one scenario, with at most `most` of its violations."""
+    """Return the row of one requirement in one scenario, with at most `most` of its violations."""
     made = {
         "requirement": judgement.requirement.id,
         "chapter": judgement.requirement.chapter,
@@ -99,8 +99,9 @@ def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) ->
 
 
 def furthest(judgements: Iterable[Judgement]) -> set[int]:
-    """Return the ids (`id()`) of the judgements whose witness a report shows: of each requirement the PASS
-    whose witness lies furthest into a stream.
+    """Return the ids (`id()`) of the judgements whose witness a report shows.
+
+    For each requirement, this is the PASS whose witness is furthest into a stream.
     """
     found: dict[str, Judgement] = {}
     for judgement in judgements:
@@ -124,14 +125,15 @@ def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> l
 
 
 def leading(requirement: Requirement) -> tuple[Any, ...]:
-    """Return a key that sorts violations: servers that fail and schemas first, then what is most specific."""
+    """Return a sort key of violations: crashes and schemas first, then the most specific requirement."""
     leads = requirement.id == SURVIVAL or requirement.oracle == "schema"
     return not leads, specificity(requirement)
 
 
 def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Return the violated requirements that follow from no other, the gravest and most specific first, each
-    with those that follow from it and the scenarios in which they do.
+    """Return the violated requirements that no other violation implies, the gravest and most specific first.
+
+    Each lists the violations that follow from it, and their scenarios.
     """
     found: dict[str, Judgement] = {}
     following: dict[str, dict[str, list[str]]] = {}
@@ -173,7 +175,7 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
-    """Collect where each capability is declared, advertised or seen; others are omitted."""
+    """Collect the sources of each capability that is declared, advertised or seen."""
     sources: dict[str, Any] = {}
     for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
         if capability.declared or capability.advertised or capability.seen:
@@ -228,10 +230,10 @@ def document(
     profiles: Sequence[Standing] = (),
     twin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the report as one JSON value. Its last key, `footer`, shows a reader that nothing was cut off.
+    """Return the report as one JSON value. Its last key, `footer`, shows that nothing was cut off.
 
-    `selection` is what the run was cut down to, `baseline` what became of the known failures, `profiles` the
-    standing in each profile that was asked for, `twin` how the target compares to another deployment.
+    `selection` is what the run was limited to, `baseline` the results of known failures, `profiles` the
+    standing in each requested profile, `twin` the comparison with another deployment.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
@@ -260,7 +262,7 @@ def document(
 
 
 def read_report(path: Path) -> Mapping[str, Any]:
-    """Read a JSON report. Raises UsageError for a file that is none, or was cut off."""
+    """Read a JSON report. Raises UsageError for a file that is not a complete report."""
     try:
         report: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
     except OSError as error:

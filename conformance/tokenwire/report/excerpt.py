@@ -1,4 +1,4 @@
-"""Excerpts of an event: the value that a pointer names, the way to it, and the tokens beside it."""
+"""Excerpts of an event: the value at a pointer, the path to it, and the tokens beside it."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LONGEST_WRITTEN = 160
 _LONGEST_MARKED = 400
 _MOST_MEMBERS = 24
 _NEIGHBOURS = 2
-"""The entries of a list that are shown on each side of the entry of the pointer."""
+"""The entries of a list shown on each side of the pointer's entry."""
 _AROUND = 10
-"""Characters of a long text, or entries of a long list, that are shown on each side of what is marked."""
+"""The characters of a long text, or entries of a long list, shown on each side of the mark."""
 _TOKENS = ("output_ids", "text")
-"""The first of these is shown beside any other field: they are the tokens that it is about."""
+"""Fields with tokens. The first one present is shown beside any other field."""
 _INDEX = "index"
 _DATA = "data: "
 
@@ -35,17 +35,17 @@ class Excerpt:
 
     text: str
     mark: tuple[int, int] | None = None
-    """Start and end of the value that the pointer names; None if the event has no such value."""
+    """Start and end of the pointer's value; None if the event has no such value."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The text before the mark, the marked text and the rest."""
+        """Return the text before the mark, the marked text and the rest."""
         start, end = self.mark or (len(self.text), len(self.text))
         return self.text[:start], self.text[start:end], self.text[end:]
 
 
 class _Marked(str):
-    """The piece of an excerpt that the mark is under."""
+    """The marked piece of an excerpt."""
 
     __slots__ = ()
 
@@ -60,12 +60,12 @@ def _joined(pieces: Iterable[str]) -> Excerpt:
 
 
 def _dumped(value: Any) -> str:
-    """Return the value as compact JSON, in characters that a terminal shows and does not obey."""
+    """Return a value as compact JSON that cannot control a terminal."""
     return inert(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 def _entry(entries: list[Any], actual: Any) -> list[str]:
-    """Return a list around its wrong entry; nothing if no entry or several are equal to it."""
+    """Return a list around its wrong entry; empty unless exactly one entry equals it."""
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
     if dumped.count(wrong) != 1 or len(wrong) > _LONGEST_NAMED:
@@ -84,7 +84,7 @@ def _entry(entries: list[Any], actual: Any) -> list[str]:
 
 
 def _text(text: str, actual: str) -> list[str]:
-    """Return a long text around what is wrong in it; nothing if that occurs in it never or several times."""
+    """Return a long text around its wrong part; empty unless it occurs exactly once."""
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -113,7 +113,7 @@ def _marked_value(value: Any, actual: Any) -> list[str]:
 def _line(
     value: Any, here: Keys, marked: Keys | None, beside: Collection[Keys], actual: Any
 ) -> Iterator[str]:
-    """Yield a value in one line: what the pointers `marked` and `beside` lead to; an ellipsis for
+    """Yield a value in one line, with the values at the pointers `marked` and `beside`, and an ellipsis for
     the rest.
     """
     if here == marked:
@@ -140,7 +140,7 @@ def _line(
 def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: Any = None) -> Excerpt:
     """Return the value at a pointer in the data of an event, and the values at the pointers `beside`.
 
-    `actual` is what is wrong there: a long text or list is shown around it.
+    `actual` is the wrong part: a long text or list is shown around it.
     """
     keys = parse(pointer)
     there = bool(keys) and find(data, keys) is not ABSENT
@@ -151,10 +151,9 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
 
 def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
-    """Return the pointers to the tokens that an event brings for the choice that `pointer` leads into, if
-    any.
+    """Return the pointers to the tokens of the choice that `pointer` leads into, if the event has any.
 
-    Where several choices were asked for, also those to its index.
+    With several choices, the pointer to the index is included.
     """
     emission = emission_at(stream, event.index, pointer)
     pointers = {} if emission is None else emission.pointers
@@ -196,9 +195,9 @@ def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
 
 
 def indented(document: Any, pointer: str) -> Excerpt:
-    """Return a document as indented JSON, shortened beside the path of the pointer, whose value is marked.
+    """Return a document as indented JSON, shortened away from the pointer's path, with the value marked.
 
-    If nothing is there, the mark is on the last value along the path that exists.
+    If nothing is there, the mark is on the last existing value of the path.
     """
     keys = parse(pointer) if not pointer or pointer.startswith("/") else ()
     while keys and find(document, keys) is ABSENT:
@@ -211,7 +210,7 @@ def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
 
 
 def _lines(value: Any, keys: Keys, indent: str) -> Iterator[str]:
-    """Yield the text of a value, with what the keys lead to marked; a list is shown near that entry only."""
+    """Yield the text of a value with the value at `keys` marked. A list is shown only near that entry."""
     is_list = not isinstance(value, dict)
     members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []
     if not members:

@@ -1,6 +1,6 @@
 """The evidence of a verdict: the surroundings of the first violation, or of one witness of a PASS.
 
-The JSON report carries it (`exhibit` in `spec/schemas/report.json` lists its fields). All other forms are
+It is part of the JSON report (`exhibit` in `spec/schemas/report.json` lists its fields). All other forms are
 made from there.
 """
 
@@ -23,14 +23,14 @@ from tokenwire.report.wording import first_few, value, where
 from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
-"""The events that are shown before and after the first illegal one; of a whole stream, at each end."""
+"""The events shown before and after the first illegal one; for a whole stream, at each end."""
 _MOST_NAMED = 8
 _MOST_POINTS = 150
-"""Points of a timeline; of longer streams, as many around the illegal event."""
+"""The most points of a timeline. In longer streams, these are around the illegal event."""
 _MOST_WITNESSED = 3
-"""Events of a witness: most runs have a hundred PASSes, and each has a witness."""
+"""The most events of a witness, because most runs have a hundred PASSes with one each."""
 _LONGEST_COMMAND = 400
-"""A longer `curl` line is left out of a witness: it would hold a prompt of many ids."""
+"""The longest `curl` line of a witness. A longer one would contain a prompt of many ids."""
 
 
 def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
@@ -64,7 +64,7 @@ def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> d
 
 
 def _shown(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """Make the exhibit of an observation; all other fields are empty."""
+    """Return the exhibit of an observation; all other fields are empty."""
     return {
         "expected": value(seen.expected),
         "actual": value(seen.actual),
@@ -85,8 +85,10 @@ def _shown(seen: Observation, judgement: Judgement, subject: Subject) -> dict[st
 def _event(
     stream: Stream, event: Event, pointer: str, actual: Any = None, *, illegal: bool = False
 ) -> dict[str, Any]:
-    """One event: `time` in seconds since the request, `start` and `end` in bytes of the body, and `mark`, the
-    range in `excerpt` that the pointer names, or None.
+    """Return an event as JSON.
+
+    `time` is in seconds since the request, `start` and `end` in bytes of the body. `mark` is the range of the
+    pointer's value in `excerpt`, or None.
     """
     place, shown = event.place, excerpt(stream, event, pointer, actual)
     return {
@@ -101,7 +103,9 @@ def _event(
 
 
 def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str, Any]]:
-    """Return the events of these places; the first ones of the answer if the last place is in no event."""
+    """Return the events of these places, or the first ones of the answer if the last place is not in an
+    event.
+    """
     last = places[-1]
     if last.event is None:
         events: Sequence[Event] = stream.events[:_MOST_WITNESSED]
@@ -112,9 +116,7 @@ def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str,
 
 
 def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
-    """Return the event of a finding and those around it; of a finding on the whole answer, its
-    first and last.
-    """
+    """Return the events around a finding; for a finding on the whole answer, its first and last."""
     place, events = finding.place, stream.events
     if place.event is not None:
         events = [event for event in events if abs(event.index - place.event) <= _AROUND]
@@ -133,7 +135,7 @@ def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
 
 
 def _others(judgement: Judgement) -> str:
-    """Describe how many more violations there are; empty if there are none."""
+    """Describe the number of further violations; empty without any."""
     others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""
@@ -144,7 +146,9 @@ def _others(judgement: Judgement) -> str:
 
 
 def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
-    """Return the timeline around a place; None for an answer that is one document, or that counts nothing."""
+    """Return the timeline around a place; None for an answer that is one document, or without tokens and
+    text.
+    """
     full = timeline(stream)
     points = full.points
     if stream.delivery is Delivery.WHOLE or not points:

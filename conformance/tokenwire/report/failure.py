@@ -1,4 +1,6 @@
-"""A failure as the user sees it: what must be so, what was found, the events there, how to see it again."""
+"""A failure for the user: the requirement, the finding, the events around it, and the commands to see it
+again.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +11,13 @@ from typing import Any
 from rich.cells import cell_len
 
 WIDTH = 120
-"""If the reader's is not known."""
+"""The width if the reader's is unknown."""
 _LABEL = 14
 _LEAST_ROOM = 20
 
 
 def _column(label: str, words: str, width: int) -> list[str]:
-    """Return words behind their label, wrapped so that they stay a column; a text without spaces is
-    cut anywhere.
-    """
+    """Return words after their label, wrapped as a column. A text without spaces is cut anywhere."""
     return textwrap.wrap(
         words,
         max(width, _LABEL + _LEAST_ROOM),
@@ -28,14 +28,14 @@ def _column(label: str, words: str, width: int) -> list[str]:
 
 
 def _verbatim(label: str, text: str, width: int) -> list[str]:
-    """Break a text from the wire into lines behind its label. Every space of it counts."""
+    """Return the lines of a text from the wire after its label. Its spaces are kept."""
     room = max(width - _LABEL, _LEAST_ROOM)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     return [f"{'' if n else f'  {label}':<{_LABEL}}{part}" for n, part in enumerate(parts)]
 
 
 def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
-    """Return a caret below the first character that is wrong in a text."""
+    """Return a caret below the first wrong character of a text."""
     index = shown["differs_at"]
     if index is None or len(shown["actual"]) > width - _LABEL:
         return []
@@ -56,7 +56,7 @@ def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int
 
 
 def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """Yield each event in a line, and below the illegal one a mark under what is wrong in it."""
+    """Yield each event in a line, with a mark below the wrong part of the illegal one."""
     digits = max((len(str(event["index"])) for event in events), default=1)
     for event in events:
         head = f" {'>' if event['illegal'] else ' '} {event['index']:>{digits}}  {event['time']:.3f} s  "
@@ -69,8 +69,8 @@ def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
 def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] = ()) -> str:
     """Render a violated requirement in one scenario as plain text, from its row of the JSON report.
 
-    `without`: labels of parts to leave out. Only the commands are longer than the width, because they are to
-    be copied. Raises ValueError for a row without a violation.
+    `without`: labels of parts to leave out. Only commands exceed the width, because they are to be copied.
+    Raises ValueError for a row without a violation.
     """
     shown = row.get("exhibit")
     if shown is None:

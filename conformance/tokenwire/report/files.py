@@ -1,4 +1,4 @@
-"""Writing a report: one file for each form, and what a GitHub workflow reads."""
+"""Writes the report: one file for each form, and the outputs for a GitHub workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokenwire.report.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files to write, by their form; None for no file."""
+    """The files to write by form; None for no file."""
 
     json: Path | None = None
     junit: Path | None = None
@@ -46,12 +46,12 @@ class Outputs:
         )
 
     def or_else(self, other: Outputs) -> Outputs:
-        """These files; for forms without a file, those of the other."""
+        """Return these files, with the files of another for missing forms."""
         return Outputs(**{form: file or getattr(other, form) for form, file in vars(self).items()})
 
     @property
     def bodies(self) -> Path | None:
-        """The folder for request bodies beside the report; None if no form shows commands."""
+        """Return the folder for request bodies beside the report; None if no form shows commands."""
         shows = next(filter(None, (self.html, self.json, self.junit)), None)
         return shows.parent / "bodies" if shows is not None else None
 
@@ -63,10 +63,10 @@ class Outputs:
 def write_reports(
     report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
 ) -> list[str]:
-    """Write every form; returns a sentence for each that failed. pytest has begun the JUnit file.
+    """Write every form; return a sentence for each failure. pytest has written the JUnit file.
 
-    `judgements` are those that the report was made from: their streams are the playbacks of the page and the
-    trace. Without them, the page has no playback.
+    `judgements` are those of the report: their streams become playbacks of the page and the trace. Without
+    them, the page has no playback.
     """
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
@@ -90,7 +90,7 @@ def write_reports(
 
 
 def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[str]:
-    """Write the bodies that commands of the report name; returns a sentence for each that failed."""
+    """Write the bodies that commands of the report refer to; return a sentence for each failure."""
     problems = []
     for judgement in judgements:
         for seen in judgement.violations[:1]:
@@ -106,7 +106,7 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
 
 
 def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Append to the file that a workflow names for the step's summary; returns a sentence if that fails."""
+    """Append the summary to the file that a workflow names; return a sentence if that fails."""
     summary = environment.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return []
@@ -119,5 +119,5 @@ def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str
 
 
 def workflow_lines(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the workflow commands to print; none outside of a workflow."""
+    """Return the workflow commands to print; empty outside of a workflow."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

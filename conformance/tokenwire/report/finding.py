@@ -1,6 +1,6 @@
-"""The surroundings of a finding: its answer, the illegal events in it, the tokens delivered so far.
+"""The surroundings of a finding: its answer, the illegal events, and the tokens delivered so far.
 
-The exhibit of the JSON report, the player of the page and the tally file all read it from here.
+The exhibit of the JSON report, the player of the page and the tally file all use this module.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tokenwire.judging.run import Run
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
 
 _LEAST_ALIKE = 4
-"""Texts with fewer leading characters in common are different texts: no place in them is pointed out."""
+"""The least number of equal leading characters for texts in which the first difference is shown."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,7 @@ class Point:
     total: int
     """Tokens (or characters) of all choices so far."""
     least: int | None
-    """The least that `stream_interval` demands by then; None if no interval is known."""
+    """The least total that `stream_interval` demands at this time; None without a known interval."""
 
 
 @dataclass(frozen=True)
@@ -36,22 +36,22 @@ class Timeline:
     """Tokens over time, one point for each event that carried some."""
 
     unit: str
-    """`tokens`, or `characters` of a server that gives no ids."""
+    """`tokens`, or `characters` if the server sends no ids."""
     points: tuple[Point, ...]
     budget: int | None
     """`max_new_tokens` over all choices; None if unknown, or if characters are counted."""
 
 
 def answer_of(run: Run, finding: Observation) -> Stream | None:
-    """Return the answer that a finding is about, with its content; None for a finding about no
-    answer of the run.
+    """Return the answer of a finding, with its content; None if the finding is not about an answer of the
+    run.
     """
     stream = run.by_exchange.get(finding.place.exchange)
     return None if stream is None else stream.load()
 
 
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
-    """Indices of the events that violate, each with the pointer of its first violation, in their order.
+    """Return the indexes of illegal events, each with the pointer of its first violation, in their order.
 
     A violation of the whole answer counts for its first event.
     """
@@ -65,9 +65,7 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
 
 
 def differs_at(expected: str, actual: str) -> int | None:
-    """Return the index at which two texts differ that begin alike; None for others, such as words
-    on an answer.
-    """
+    """Return the index of the first difference of texts with an equal beginning; None for other texts."""
     index = first_difference(expected, actual)
     return index if index is not None and index >= _LEAST_ALIKE else None
 
@@ -78,7 +76,7 @@ def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
 
 
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """Return the emission of an event that a pointer leads into, else its first one; None if it has none."""
+    """Return the emission of an event that a pointer leads into, or else its first one; None without any."""
     here = [
         emission
         for choice in stream.choices
@@ -95,8 +93,8 @@ def _event_of(emission: Emission) -> int:
 
 
 def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | None:
-    """Return the answer to compare a stream with: the one that the finding names, else the whole answer to
-    the same request.
+    """Return the answer to compare a stream with: the one in the finding, or else the whole answer to the
+    same request.
     """
     related = (run.by_exchange.get(place.exchange) for place in finding.related)
     named = next((other for other in related if other and other.choices and other is not stream), None)
@@ -117,7 +115,7 @@ def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | Non
 
 
 def window(length: int, middle: int, *, most: int, before: int) -> slice:
-    """Return the part of a long row to show: at most `most` entries, `before` of them before the middle."""
+    """Return the range of a long row to show: at most `most` entries, `before` of them before the middle."""
     first = max(0, min(middle - before, length - most))
     return slice(first, first + most)
 

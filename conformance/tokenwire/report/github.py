@@ -1,4 +1,4 @@
-"""The output for a GitHub workflow: annotations among the lines of the log, and the summary of the step."""
+"""The output for a GitHub workflow: annotations in the log, and the summary of the step."""
 
 from __future__ import annotations
 
@@ -16,16 +16,18 @@ from tokenwire.report.templates import template
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10
-"""GitHub shows no more of one kind for a step."""
+"""The most annotations of one kind that GitHub shows for a step."""
 _MOST_FAILURES = 30
 _MOST_BYTES = 900_000
-"""A step's summary holds 1 MiB."""
+"""The most bytes of a summary; GitHub accepts 1 MiB."""
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.WARN: "⚠️", Verdict.HARNESS_ERROR: "💥"}
 
 
 @contextmanager
 def fenced(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Keep the runner of a workflow from reading what is printed as commands. Outside of one, do nothing."""
+    """Keep a workflow's runner from interpreting the printed text as commands. Outside of a workflow, do
+    nothing.
+    """
     if environment.get("GITHUB_ACTIONS") != "true":
         yield
         return
@@ -46,7 +48,7 @@ def _property(text: str) -> str:
 
 
 def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
-    """One workflow command for each cause of violations, so that it shows on the page of the run."""
+    """Yield one workflow command for each cause of violations, which the page of the run shows."""
     view = overview(report)
     for summary in view.shown:
         row = summary.shown[0]
@@ -70,19 +72,19 @@ def workflow_commands(report: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Escape text for one cell of a table: what the target wrote must not become markup."""
+    """Escape text for one cell of a table, because text of the target must not become markup."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;").replace("`", "&#96;")
     return " ".join(escaped.split())
 
 
 def _fenced_block(text: str) -> str:
-    """Return a block of code whose fence is longer than any run of backticks within."""
+    """Return a code block with a fence longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
-    """Return the summary of the step, in Markdown: one line, the failures, and the table folded away."""
+    """Return the summary of the step in Markdown: one line, the failures, and the folded table."""
     text = template("tokenwire.report", "summary.md.jinja").render(
         vars(overview(report)),
         most=_MOST_FAILURES,

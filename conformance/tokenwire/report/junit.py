@@ -1,4 +1,4 @@
-"""The JUnit report: one failure for each cause. pytest writes it, verdict by verdict; this folds it."""
+"""The JUnit report, with one failure for each cause. pytest writes all verdicts; this module folds them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenwire.report.overview import Summary, summaries
 
 
 def fold(path: Path, report: Mapping[str, Any]) -> str:
-    """Rewrite pytest's file with one failure for each cause, which lists what follows from it.
+    """Rewrite pytest's file with one failure for each cause, which lists its consequences.
 
     Every other violation becomes skipped, with the name of its cause. Raises OSError.
     """

@@ -1,4 +1,4 @@
-"""The Markdown of the specification as HTML: as much of it as its sentences and passages use."""
+"""Converts the Markdown of the specification to HTML, as far as its sentences and passages use it."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _CELL = re.compile(r"((?:`[^`]*+`|[^|])*+)\|?")
 
 
 def inline(text: str) -> Markup:
-    """Return a sentence. Whatever is HTML in it is shown as text. A link is its words: its page is
-    not there.
+    """Return a sentence as HTML. HTML in it is escaped, and a link is reduced to its words, because its page
+    may be missing.
     """
     made, end = Markup(), 0
     for found in _SPAN.finditer(text):
@@ -31,7 +31,7 @@ def inline(text: str) -> Markup:
 
 
 def blocks(text: str) -> Markup:
-    """Paragraphs, numbered lines, tables and examples."""
+    """Return paragraphs, numbered lines, tables and examples as HTML."""
     return Markup().join(_block(found) for found in _BLOCK.finditer(text))
 
 

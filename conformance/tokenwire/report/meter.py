@@ -1,4 +1,4 @@
-"""The progress of a phase of a run: a bar on a terminal, elsewhere a line every half minute."""
+"""The progress of a phase of a run: a bar on a terminal, or a line every half minute in a log."""
 
 from __future__ import annotations
 
@@ -18,11 +18,13 @@ from rich.progress import (
 from rich.table import Column
 
 LINE_EVERY_S = 30.0
-"""Off a terminal. Long enough for a log to stay readable, short enough to show that the run is alive."""
+"""Seconds between lines in a log: few enough lines to read, and often enough to show that the run is
+alive.
+"""
 
 
 class Meter:
-    """Counts what is done of one phase of a run, and shows it; a context manager."""
+    """A context manager that counts and shows the progress of one phase of a run."""
 
     def __init__(
         self,
@@ -59,7 +61,7 @@ class Meter:
         self._bar.stop()
 
     def show(self, *, done: int = 0, total: int | None = None, words: str | None = None) -> None:
-        """Add to what is done, and set what is to be done in all. `words` describe the last step."""
+        """Add `done` steps and set the total. `words` describe the last step."""
         self._bar.update(self._task, advance=done, total=total, description=words)
         now = self._clock()
         if not self._bar.console.is_terminal and now - self._last_line >= LINE_EVERY_S:

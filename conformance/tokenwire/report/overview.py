@@ -1,4 +1,4 @@
-"""The report by requirement: what all reports but the JSON one show first. Made from the JSON report."""
+"""The report by requirement, made from the JSON report. All other reports show it first."""
 
 from __future__ import annotations
 
@@ -29,26 +29,26 @@ class Summary:
     verdict: Verdict
     witnesses: int
     scenarios: tuple[str, ...]
-    """Those with evidence for the verdict."""
+    """The scenarios with evidence for the verdict."""
     reason: str
-    """Why there is no evidence; empty if there is."""
+    """The reason why there is no evidence; empty with evidence."""
     bad: tuple[Row, ...]
-    """The rows of violations and of crashed checks, except those in the baseline."""
+    """The rows of violations and crashed checks that are not in the baseline."""
     known: tuple[Row, ...] = ()
     """The rows of violations in the baseline, with `known_because`."""
     witness: Mapping[str, Any] | None = None
     """The exhibit of a witness; None unless the verdict is PASS."""
     following: str = ""
-    """The other requirements that the same cause violates, in words; empty if there are none."""
+    """The other requirements that the same cause violates, in words; empty without any."""
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows of `bad` to show: those that follow from no other violation."""
+        """The rows of `bad` to show: those that no other violation implies."""
         return tuple(row for row in self.bad if "follows_from" not in row)
 
     @property
     def explanation(self) -> str:
-        """The scenarios with evidence, why there is none, or the requirements that all of it follows from."""
+        """The scenarios with evidence, the reason for its absence, or the cause of all violations."""
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
         if causes and not self.shown:
             return f"follows from {', '.join(causes)}"
@@ -56,7 +56,7 @@ class Summary:
 
     @property
     def mark(self) -> str:
-        """The verdict; `known FAIL` if the baseline knows the violation in every scenario."""
+        """The verdict, or `known FAIL` if the baseline contains the violations of all scenarios."""
         tolerated = self.verdict is Verdict.FAIL and not any(
             row["verdict"] == self.verdict for row in self.bad
         )
@@ -109,9 +109,7 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
 
 
 def counts(every: Iterable[Summary]) -> Counter[str]:
-    """Return the number of requirements with each mark, that is, a verdict or `known FAIL`; the
-    gravest first.
-    """
+    """Return the number of requirements with each mark (a verdict or `known FAIL`), the gravest first."""
     marks = Counter(summary.mark for summary in every)
     order = [mark for verdict in MOST_TELLING_FIRST for mark in (verdict.value, f"{KNOWN} {verdict}")]
     return Counter({mark: marks[mark] for mark in order if marks[mark]})
@@ -139,7 +137,7 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
-    """Return the way out if the baseline does not hold."""
+    """Return the way out for a baseline with errors."""
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
         return "the baseline does not hold"
@@ -156,7 +154,7 @@ def level_in_words(level: Mapping[str, Any]) -> str:
 
 
 def kept(level: Mapping[str, Any]) -> bool:
-    """True if the server may promise the meaning of a level."""
+    """True if the server may claim the promise of a level."""
     return bool(level["shown"] and level["holds"] == level["of"])
 
 
@@ -170,13 +168,13 @@ def levels_in_words(report: Mapping[str, Any]) -> str:
 
 
 def title(report: Mapping[str, Any]) -> str:
-    """Return the URL or the capture that was judged."""
+    """Return the judged URL or capture."""
     target = report["target"]
     return str(target.get("url") or target.get("capture") or "")
 
 
 def outcome(report: Mapping[str, Any]) -> str:
-    """Return the meaning of the exit status, and what limits left out, in words."""
+    """Return the meaning of the exit status and the effect of limits, in words."""
     return "; ".join(filter(None, (_outcome(report), report["target"].get("cut_off"))))
 
 
@@ -203,32 +201,34 @@ def _outcome(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Overview:
-    """The parts of a report that the terminal, the page and the summary of a GitHub step show alike."""
+    """The parts of a report that the terminal, the page and the summary of a GitHub step share."""
 
     title: str
     outcome: str
     numbers: str
-    """The number of requirements with each verdict, and of the causes of violations."""
+    """The number of requirements with each verdict, and the number of causes."""
     causes: str
-    """The number of causes; empty if each violation has a cause of its own."""
+    """The number of causes; empty if every violation has its own cause."""
     levels: str
-    """Empty where profiles were asked for: their answers say it."""
+    """The levels that the server may claim; empty if the user requested profiles."""
     profiles: tuple[str, ...]
-    """True if the server keeps each profile that was asked for, in words."""
+    """The result for each requested profile, in words."""
     counts: Mapping[str, int]
     summaries: tuple[Summary, ...]
     shown: tuple[Summary, ...]
-    """Those with violations to show: causes, the gravest and most specific first, then crashed checks."""
+    """The summaries with violations to show: causes, the gravest and most specific first, then crashed
+    checks.
+    """
     known: tuple[Row, ...]
     """The violations in the baseline."""
     faults: tuple[Mapping[str, Any], ...]
     """The errors of the baseline's entries."""
     flaky: tuple[str, ...]
-    """What each flaky entry of the baseline did, in words."""
+    """The results of the baseline's flaky entries, in words."""
 
     @property
     def chapters(self) -> dict[str, list[Summary]]:
-        """The summaries by chapter."""
+        """Return the summaries by chapter."""
         chapters: dict[str, list[Summary]] = {}
         for summary in self.summaries:
             chapters.setdefault(summary.chapter, []).append(summary)
@@ -236,7 +236,7 @@ class Overview:
 
     @property
     def last_line(self) -> str:
-        """Title, outcome and numbers."""
+        """Return title, outcome and numbers."""
         return f"{self.title}: {self.outcome} ({self.numbers})"
 
 

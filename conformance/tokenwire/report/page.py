@@ -1,7 +1,7 @@
-"""The report as one page: one file, no network, safe against whatever a server wrote.
+"""The report as one HTML file, without network access, safe against content from servers.
 
 The template escapes every value. The page's policy forbids all loading, and all scripts but the player, which
-it names by its hash; the player shows its data as text only.
+it names by its hash; the player inserts its data as text only.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tokenwire.report.templates import template
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _MOST_LETTERS = 3_000_000
-"""Of all playbacks of a page; those beyond are skipped, and the page says so."""
+"""The most characters of all playbacks of a page. Further ones are skipped, and the page says so."""
 _KINDS = {"PR": "pull", "issue": "issues"}
 _COLOURS = {ExitStatus.CONFORMS: Verdict.PASS, ExitStatus.VIOLATION: Verdict.FAIL}
 
@@ -45,7 +45,7 @@ class _Failure:
 
     @property
     def link(self) -> str:
-        """The fragment of an address that names the failure; an event follows."""
+        """The fragment of an address for the failure; an event number may follow."""
         return quote(f"{self.row['requirement']}/{self.row['scenario']}")
 
 
@@ -59,7 +59,7 @@ def _thread(words: str) -> str:
 
 
 def _plot(row: Row) -> Plot | None:
-    """Return the drawing of a failure that is not played."""
+    """Return the drawing of a failure without a playback."""
     exchange = row["evidence"][0]["exchange"]
     illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
     return plot(row["exhibit"]["timeline"], illegal)
@@ -67,12 +67,12 @@ def _plot(row: Row) -> Plot | None:
 
 @cache
 def player() -> str:
-    """Return the script that walks through playbacks."""
+    """Return the script that plays playbacks."""
     return files("tokenwire.report").joinpath("player.js").read_text("utf-8")
 
 
 def policy(script: str) -> str:
-    """Return the content security policy: the style of the page, and this script, if there is one."""
+    """Return the content security policy, which allows the style of the page and this script."""
     allowed = "default-src 'none'; style-src 'unsafe-inline'"
     if not script:
         return allowed
@@ -81,9 +81,7 @@ def policy(script: str) -> str:
 
 
 def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str:
-    """Return a JSON report as an HTML document. It plays failures only of `judgements`, from which
-    it was made.
-    """
+    """Return a JSON report as an HTML document. Only failures of `judgements` have playbacks."""
     view = overview(report)
     judged = {id(row): judgement for row, judgement in zip(report["verdicts"], judgements, strict=False)}
     played: list[dict[str, Any]] = []

@@ -1,6 +1,6 @@
-"""The playback of a failure on the page: events, what a client holds after each, and the token ribbon.
+"""The playback of a failure on the page: its events, a client's state after each, and the token ribbon.
 
-All of it is computed here, in bounded size; the script of the page only shows it.
+All of it is computed here, in bounded size; the script of the page only displays it.
 """
 
 from __future__ import annotations
@@ -33,12 +33,14 @@ from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
 
 _MOST_EVENTS = 60
-"""Of a longer stream, as many around the first illegal event; the staircase shows the same."""
+"""The most events of a playback. In a longer stream, these are around the first illegal event; the staircase
+shows the same range.
+"""
 _LONGEST_VALUE = 90
 _LONGEST_TAIL = 60
 _LAST_IDS = 8
 _LONG_GAP = 0.1
-"""Seconds without a read that make a gap, if they are `_TIMES_THE_USUAL`, too."""
+"""The least gap in seconds. It must also be `_TIMES_THE_USUAL` as long as usual."""
 _TIMES_THE_USUAL = 5
 Spell = Callable[[Sequence[int]], bytes | None]
 
@@ -48,34 +50,34 @@ _NO_SERIES = ("output_ids", "text")
 
 @dataclass(frozen=True)
 class _Step:
-    """One event of the stream, in the JSON that the script reads."""
+    """One event of the stream, as the script reads it."""
 
     event: int
     words: str
-    """Its time, and the tokens delivered by then."""
+    """The time of the event, and the tokens delivered so far."""
     illegal: bool
     pointer: str
     json: tuple[str, str, str]
     """The event as indented JSON: the text before the pointer's value, the value, and the rest."""
     held: tuple[tuple[str, str], ...]
-    """The content of a client after the event, as names and texts."""
+    """The client's content after the event, as names and texts."""
 
 
 @dataclass(frozen=True)
 class Playback:
-    """A failure to walk through."""
+    """A failure whose events can be played."""
 
     exchange: str
     timeline: Timeline
     """One point for each step."""
     steps: tuple[_Step, ...]
     left_out: str
-    """The events that are left out, in words; empty if there are none."""
+    """A description of the skipped events; empty without any."""
     gaps: tuple[Span, ...]
-    """Times in which nothing was read."""
+    """Times without a read."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
-    """The thing that the ribbon compares the stream with, in words."""
+    """The other answer or array in the ribbon, in words."""
 
     @property
     def first(self) -> int:
@@ -85,7 +87,7 @@ class Playback:
 
     @property
     def plot(self) -> Plot | None:
-        """A drawing with a mark for each step, to scrub by; None for a single step."""
+        """Return a drawing with a mark for each step, to select one; None for a single step."""
         illegal = [step.event for step in self.steps if step.illegal]
         return plot(asdict(self.timeline), illegal, self.gaps) if len(self.steps) > 1 else None
 
@@ -120,9 +122,9 @@ def played(
 ) -> Playback | None:
     """Return the playback of an answer; None if it has no event.
 
-    `illegal`: its illegal events with their pointers, first the one of the ribbon; without any, the
-    ribbon is of the last event. `texts`: what a finding expected and found, drawn where both are texts
-    that begin alike. `spell`: the bytes of ids, where they are known.
+    `illegal`: its illegal events with their pointers, the ribbon's first; without any, the ribbon shows the
+    last event. `texts`: the expected and the found value, drawn if both are texts with an equal beginning.
+    `spell`: the bytes of ids, if they are known.
     """
     events = stream.events
     if not events:
@@ -159,7 +161,7 @@ def played(
 
 
 def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """Return the emission of an event that a pointer leads into, or the nearest there is."""
+    """Return the emission of an event that a pointer leads into, or the nearest one."""
     emissions = stream.emissions()
     before = (emission for emission in reversed(emissions) if emission.event.index <= event)
     return emission_at(stream, event, pointer) or next(before, next(iter(emissions), None))
@@ -182,7 +184,7 @@ def _kind(stream: Stream) -> str:
 
 
 def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
-    """Return the timeline with a point for each of these events, also for those that carry nothing."""
+    """Return the timeline with one point for each of these events, even without tokens."""
     carrying = {point.event: point for point in whole.points}
     earlier = [point.total for point in whole.points if point.event < events[0].index]
     points: list[Point] = []
@@ -204,7 +206,7 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], 
 
 
 def _held(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
-    """Yield what a client has of the choices after it has read an event, as names and texts."""
+    """Yield the client's content of each choice after an event, as names and texts."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
         if not read or read[-1].event.index != event.index:
@@ -250,7 +252,7 @@ def _held_back(choice: Choice, spell: Spell) -> str:
 
 
 def gaps(times: Sequence[float]) -> Iterator[Span]:
-    """Long times without a read: the reader was slow, or the server paused."""
+    """Yield long times without a read: the reader was slow, or the server paused."""
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
@@ -271,7 +273,7 @@ def _joined(choice: Choice, name: str) -> Sequence[Any] | None:
 
 
 def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping[int, int]) -> list[int]:
-    """For each entry of a joined array, the step that delivered it."""
+    """Return the step that delivered each entry of a joined array."""
     first, last = next(iter(steps), 0), max(steps.values(), default=0)
     delivered: list[int] = []
     for emission in choice.emissions:
@@ -283,8 +285,8 @@ def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping
 
 
 def _as_of(choice: Choice, emission: Emission, name: str) -> tuple[Sequence[Any] | None, bool]:
-    """Return an array after the illegal event if events are cumulative, else after the last; and whether it
-    is the last.
+    """Return an array after the illegal event if events are cumulative, or else at the end; and True if it is
+    complete.
     """
     carried = _carried(emission, name)
     snapshot = choice.delivery is Delivery.CUMULATIVE and isinstance(carried, str | list | tuple)
@@ -306,7 +308,7 @@ def _ribbons(
     ids, _ = _as_of(choice, emission, "output_ids")
 
     def rows(name: str, title: str) -> list[Row]:
-        """Return the row of an array in the other answer, and in this one."""
+        """Return the rows of an array in the other answer and in this one."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
         made = [] if known is None else [Row(f"{title}, {other_kind}", known, align(known, known))]
@@ -360,8 +362,9 @@ def _aligned(
 
 
 def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
-    """Return the number of ids and the entries of a series in each event; empty if ids do not show where
-    entries belong, or if each event has as many entries as ids.
+    """Return the number of ids and the entries of a series in each event.
+
+    It is empty if ids do not determine the place of entries, or if each event has as many entries as ids.
     """
     ids = choice.output_ids
     if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
@@ -376,7 +379,7 @@ def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[A
 def _beside_ids(
     ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
 ) -> Aligned:
-    """Return a series aligned to the ids: by the id that each entry names, else by the number of entries."""
+    """Return a series aligned to the ids: by the id in each entry, or else by the number of entries."""
 
     def named(some: Sequence[Any]) -> list[Any]:
         return [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in some]

@@ -1,4 +1,4 @@
-"""The timeline of a stream as the coordinates of a drawing. The page's template only writes them down."""
+"""The timeline of a stream as coordinates of a drawing, which the page's template writes as SVG."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 WIDTH, HEIGHT = 640, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
 _ROOM = 4
-"""The largest budget that is drawn, as a multiple of the tokens."""
+"""The largest budget to draw, as a multiple of the tokens."""
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
-"""The longest a pause is drawn, relative to the time without pauses."""
+"""The greatest drawn length of a pause, relative to the time without pauses."""
 Span = tuple[float, float]
 """The beginning and the end of a time."""
 
@@ -30,7 +30,7 @@ class _Mark:
 
 @dataclass(frozen=True)
 class _Tick:
-    """A number beside an axis."""
+    """A label of an axis."""
 
     position: float
     words: str
@@ -38,7 +38,7 @@ class _Tick:
 
 @dataclass(frozen=True)
 class _Pause:
-    """A time in which nothing was read."""
+    """A time without a read."""
 
     x: float
     width: float
@@ -65,7 +65,7 @@ class Plot:
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return an SVG path that keeps its height until the next point."""
+    """Return an SVG path of horizontal steps up to the next point."""
     if not points:
         return ""
     x, y = points[0]
@@ -85,7 +85,9 @@ def _round_step(span: float, parts: int) -> float:
 
 
 def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
-    """Return the pauses, each with the seconds to cut from it: a long one leaves no room for events."""
+    """Return the pauses, each with the seconds to cut from it, because a long pause leaves no room for
+    events.
+    """
     active = span - sum(end - start for start, end in pauses)
     longest = max(_LONGEST_PAUSE * active, span / 1000)
     return [(start, end, max(0.0, end - start - longest)) for start, end in pauses]
@@ -105,9 +107,9 @@ def plot(
     illegal: Sequence[int],
     pauses: Sequence[Span] = (),
 ) -> Plot | None:
-    """Draw a timeline of the JSON report; None if there is none.
+    """Draw a timeline of the JSON report; None without one.
 
-    `illegal` are indices of events, `pauses` the beginnings and ends of times without a read.
+    `illegal` are indexes of events, `pauses` the beginnings and ends of times without a read.
     """
     if timeline is None or not timeline["points"]:
         return None

@@ -14,18 +14,18 @@ from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import REDACTED
 
 _LONGEST = 1_200
-"""Characters of a body in a command line: 15 lines of a terminal with 80 columns."""
+"""The most characters of a body in a command line, 15 lines of 80 columns."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
 _OF_THE_CLIENT = re.compile(
     "host|connection|content-length|user-agent|accept(-.*)?|transfer-encoding|x-stainless-.*", re.IGNORECASE
 )
-"""Headers that another client sends in its own way, and that change no answer."""
+"""Matches headers that each client writes in its own way and that do not change the answer."""
 
 
 def body_of(exchange: Exchange) -> bytes | None:
-    """Return the bytes of the body of a request; None if it has none."""
+    """Return the request body as bytes; None without one."""
     request = exchange.request
     if request.raw_body is not None or request.body is None:
         return request.raw_body
@@ -33,7 +33,7 @@ def body_of(exchange: Exchange) -> bytes | None:
 
 
 def body_file(exchange: Exchange) -> str:
-    """Return the name of the file for a body that is too long for a command line; empty if it is not."""
+    """Return the file name of a body that is too long for a command line; empty for a shorter one."""
     body = body_of(exchange)
     if body is None or _inline(body):
         return ""
@@ -51,10 +51,10 @@ def _inline(body: bytes) -> str:
 
 
 def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
-    """Return a command line that sends the request again, to `$URL` if the server is not known.
+    """Return a command line that sends the request again, to `$URL` if the server is unknown.
 
-    A body that is long, or no text, is printed by Python. If that program is too long, the body is a file in
-    the folder `bodies`, or `BODY` if there is no folder.
+    A long or binary body is printed by Python. If that program is too long, the body is a file in the folder
+    `bodies`, or `BODY` without a folder.
     """
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
@@ -81,7 +81,7 @@ def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
 
 
 def _is_text(body: bytes) -> bool:
-    """True if a shell passes the bytes on unchanged."""
+    """True if a shell passes the bytes unchanged."""
     try:
         return "\0" not in body.decode()
     except UnicodeDecodeError:
@@ -89,7 +89,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _expression(body: bytes) -> str:
-    """Bytes as a Python expression, with repetitions multiplied."""
+    """Return the bytes as a Python expression, with repetitions as products."""
     parts, done = [], 0
     for found in _REPEATED.finditer(body):
         parts += [repr(body[done : found.start()])] if found.start() > done else []
@@ -99,7 +99,7 @@ def _expression(body: bytes) -> str:
 
 
 def again(judgement: Judgement, subject: Subject) -> str:
-    """Return a command line that gives the verdict again, from the recorded bytes if there are any."""
+    """Return a command line that repeats the verdict, from recorded bytes if there are any."""
     if subject.again:
         return subject.again
     only = ["--requirement", judgement.requirement.id]

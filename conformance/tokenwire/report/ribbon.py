@@ -1,7 +1,7 @@
-"""The token ribbon: the entries of an answer aligned, position by position, to those that belong there.
+"""The token ribbon: the entries of an answer aligned to the expected entries, position by position.
 
-Rows share their columns: one for each position of the reference, and between them columns for surplus
-entries. So a lost id is one hole, and does not make everything behind it differ.
+Rows share their columns: one for each position of the reference, with columns for surplus entries in between.
+So a lost id is one hole, and not a difference of all later ids.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_ALIGNED = 240
-"""Entries that the matcher aligns; its time grows with their square."""
+"""The most entries to align, because the time grows with their square."""
 _MOST_COLUMNS = 120
 _BEFORE_FOCUS = 40
 """Columns to keep before the first fault."""
@@ -34,14 +34,14 @@ class State(StrEnum):
 
     SAME = "same"
     SHIFT = "shift"
-    """The right entry, at another index of its array."""
+    """The right entry at another index of its array."""
     HOLE = "hole"
     LATER = "later"
-    """Not delivered yet: the stream goes on after the event shown."""
+    """An entry not delivered yet, because the stream continues after the event shown."""
     DOUBLE = "double"
     """A surplus entry that belongs to another position."""
     EXTRA = "extra"
-    """A surplus entry that belongs nowhere."""
+    """A surplus entry without a position."""
     DIFFERS = "differs"
 
 
@@ -58,7 +58,7 @@ _WRONG = (State.HOLE, State.DOUBLE, State.EXTRA, State.DIFFERS)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One position of one row. `index` is that of its entry in the array of the row; None for a hole."""
+    """One position of one row. `index` is the entry's index in the array of the row; None for a hole."""
 
     state: State
     index: int | None = None
@@ -69,13 +69,13 @@ class Aligned:
     """An array aligned to its reference."""
 
     cells: tuple[Cell, ...]
-    """One for each position."""
+    """The cells, one for each position."""
     before: dict[int, tuple[Cell, ...]]
-    """Surplus entries, by the position that they come before; the length of `cells` for those at the end."""
+    """Surplus entries by the position that follows them; at the end, that is the length of `cells`."""
 
     @property
     def sound(self) -> bool:
-        """True if each position has its entry, and there is no surplus."""
+        """True if each position has its entry and there is no surplus."""
         return not self.before and all(cell.state not in _WRONG for cell in self.cells)
 
 
@@ -87,11 +87,11 @@ class Row:
     entries: Sequence[Any]
     aligned: Aligned
     events: Sequence[int] = ()
-    """The step of the playback that delivered each entry; empty if the row is not played."""
+    """The playback step that delivered each entry; empty if the row is not played."""
 
     @property
     def faults(self) -> str:
-        """The faults of the row, in words; empty if it has none."""
+        """The faults of the row, in words; empty without any."""
         before = ((position, cell) for position, cells in self.aligned.before.items() for cell in cells)
         cells = [*enumerate(self.aligned.cells), *before]
         clauses = []
@@ -104,7 +104,7 @@ class Row:
 
 
 def _key(entry: Any) -> Hashable:
-    """Equal for entries that differ only by the rounding of two computations."""
+    """Return a key that ignores the rounding of logprobs."""
     if isinstance(entry, float):
         return round(entry, 2)
     if isinstance(entry, list | tuple):
@@ -117,7 +117,7 @@ def _key(entry: Any) -> Hashable:
 def _align(
     reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
 ) -> Aligned:
-    """Align entries, which begin at an offset of their array. A surplus entry among `known` is a double."""
+    """Align entries that begin at an offset of their array. A surplus entry in `known` is a double."""
     # Equal ends are cut off first: the time of the matcher grows with the square of what is left.
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
@@ -151,7 +151,7 @@ def _align(
 
 
 def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
-    """Align an array to its reference. Unless it `ended`, entries missing at its end are `LATER`."""
+    """Align an array to its reference. Unless it `ended`, entries missing at the end are `LATER`."""
     aligned = _align(reference, entries, Counter(map(_key, reference)))
     cells = [
         Cell(State.SHIFT, cell.index) if cell.state is State.SAME and cell.index != position else cell
@@ -181,7 +181,7 @@ def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[An
 
 
 def words_of(entry: Any) -> str:
-    """Return an entry in a few letters; a logprob entry is its first number."""
+    """Return an entry in a few letters; for a logprob entry, its first number."""
     while isinstance(entry, list | tuple) and entry and isinstance(entry[0], float | list | tuple):
         entry = entry[0]
     if isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float):
@@ -194,7 +194,7 @@ def words_of(entry: Any) -> str:
 
 
 def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None]]]:
-    """Yield the columns: position, or None between two, and the cell of each row, or None."""
+    """Yield the columns: the position, or None between two, and the cell of each row, or None."""
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
         for cells in zip_longest(*(row.aligned.before.get(position, ()) for row in rows)):
@@ -205,8 +205,9 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None
 
 
 def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
-    """Return the rows as the page embeds them: at most `_MOST_COLUMNS` columns around the first fault, else
-    around the position `focus`.
+    """Return the rows as the page embeds them.
+
+    At most `_MOST_COLUMNS` columns are around the first fault, or else around the position `focus`.
     """
     columns = list(_columns(rows))
     wrong = (

@@ -24,7 +24,7 @@ def _rule(summary: Summary) -> dict[str, Any]:
 
 
 def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a range of bytes in an exchange; the exchange is named like the file that `--record` writes."""
+    """Return a byte range in an exchange, which has the name of the file that `--record` writes."""
     exchange, event = evidence["exchange"], evidence["event"]
     place = exchange if event is None else f"{exchange}#{event}"
     return {
@@ -41,10 +41,10 @@ def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _fingerprints(row: Row) -> dict[str, str]:
-    """Return fingerprints that are the same in every run.
+    """Return fingerprints that are equal in every run.
 
     A cause is identified by its requirement, because the scenario that shows it first may depend on timing. A
-    failure that a baseline knows is identified by its scenario, too.
+    known failure is identified by its scenario, too.
     """
     known = bool(row.get("known"))
     identity = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
@@ -53,7 +53,7 @@ def _fingerprints(row: Row) -> dict[str, str]:
 
 
 def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
-    """One for each cause of violations, and one for each known violation."""
+    """Yield one result for each cause of violations, and one for each known violation."""
     for position, summary in enumerate(every):
         for row in (*summary.shown[:1], *summary.known):
             verdict = Verdict(row["verdict"])
@@ -76,7 +76,7 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
-    """Collect the crashes of the suite. SARIF separates faults of the tool from results."""
+    """Return the crashes of the suite, because SARIF separates them from results."""
     return [
         {"level": "error", "message": {"text": row["message"]}, "descriptor": {"id": row["requirement"]}}
         for summary in every

@@ -1,7 +1,7 @@
-"""Recognition of known bugs: a violation looks like one only if the evidence shows its pattern.
+"""Recognizes known bugs: a violation is attributed to a bug only if the evidence shows its pattern.
 
-`spec/signatures.yaml` lists the bugs. The patterns that it names are predicates here, of one finding, its
-answer and the run.
+`spec/signatures.yaml` lists the bugs. Its patterns are predicates here, of one finding, its answer and the
+run.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import typed
 
 _MOST_FINDINGS = 20
-"""Of one judgement; a report shows no more of them."""
+"""The most findings to inspect for a judgement; a report does not show more."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True)
 class _Signature:
-    """The pattern that one bug leaves on the wire."""
+    """The pattern of one bug on the wire."""
 
     upstream: tuple[str, ...]
     bug: str
     pattern: str
     requirements: tuple[str, ...]
     dialects: tuple[str, ...] = ()
-    """Only in answers of these; in any if empty."""
+    """The dialects of matching answers; any if empty."""
 
 
 @cache
 def load_signatures() -> tuple[_Signature, ...]:
-    """Return all signatures, in the order of the file. Raises ValueError for a row that is none."""
+    """Return all signatures, in the order of the file. Raises ValueError for an invalid row."""
     path = spec_root() / "signatures.yaml"
     return tuple(typed(_Signature, row, str(path)) for row in read_yaml(path))
 
 
 def looks_like(judgement: Judgement) -> tuple[str, ...]:
-    """Return the threads about the bugs whose pattern the findings of a judgement show, each thread once."""
+    """Return the distinct threads about bugs whose pattern matches a finding of a judgement."""
     threads: dict[str, None] = {}
     by_exchange = judgement.run.by_exchange
     for signature in load_signatures():
@@ -136,7 +136,7 @@ def _details_are_doubled(seen: Observation, stream: Stream, _run: Run) -> bool:
 
 @_pattern
 def _id_begins_with_the_aborted_one(seen: Observation, _stream: Stream, _run: Run) -> bool:
-    """The finding names the request first, then those that were aborted."""
+    """True if the finding's request id begins with an aborted one, both of which it names."""
     name, *aborted = _QUOTED.findall(seen.message) or [""]
     return any(name.startswith(other) for other in aborted if other)
 

@@ -1,4 +1,4 @@
-"""The subject of a report: the target or the captures, and how to repeat the run."""
+"""The subject of a report: the target or the captures, and the options to repeat the run."""
 
 from __future__ import annotations
 
@@ -9,52 +9,52 @@ from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.run import Run
 
 EXPLORATION = "exploration"
-"""Replaces the scenario of requests that were drawn, not written down."""
+"""The scenario name of generated requests."""
 
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
-"""Names in the place of scenarios, for what every run asks."""
+"""Names used as scenarios for requests that every run sends."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A server at a URL, or some captures, and what was recorded of them."""
+    """A server at a URL, or some captures, and the recorded exchanges."""
 
     url: str = ""
     captures: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
     dialects: tuple[str, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
-    """The way in which each dialect was detected, in words."""
+    """The evidence for each dialect, in words."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Dialects that were not asked, with the reason in words."""
+    """Dialects that were skipped, with the reason in words."""
     remarks: tuple[str, ...] = ()
     """Facts to read before the verdicts: exchanges without a record, unknown endpoints, …"""
     not_asked: Mapping[str, str] = field(default_factory=dict)
-    """Exchanges that a dialect cannot express, by name, with the reason."""
+    """Requests that a dialect cannot express, by name, with the reason."""
     broken_off: str = ""
-    """Why the run ended early; empty if it did not."""
+    """The reason why the run ended early; empty if it did not."""
     stopped: str = ""
-    """The signal that ended the asking; empty if none did."""
+    """The signal that stopped the run; empty without one."""
     cut_off: str = ""
-    """The parts that the limits of a run left out, in words; empty for nothing."""
+    """A description of requests skipped by limits; empty without any."""
     recorded: str = ""
-    """The recording folder; empty if not recorded."""
+    """The recording folder; empty without a recording."""
     unrecorded: str = ""
-    """Why some exchanges are not in it."""
+    """The reason why some exchanges are not in the recording."""
     explored: tuple[str, ...] = ()
-    """The options that had requests drawn; empty if none were."""
+    """The options that generated requests; empty without any."""
     asked_with: tuple[str, ...] = ()
-    """The options with which another run asks in the same way."""
+    """The options to send the same requests in another run."""
     judged_with: tuple[str, ...] = ()
-    """The options with which another run judges in the same way."""
+    """The options to judge in the same way in another run."""
     again: str = ""
-    """The command that gives the verdicts again, where that is neither a check nor a replay."""
+    """The command that repeats the verdicts, if that is neither a check nor a replay."""
     bodies: str = ""
-    """The folder for bodies of requests that are too long for a command line; empty if there is none."""
+    """The folder for request bodies that are too long for a command line; empty without one."""
 
     @property
     def families(self) -> frozenset[str]:
-        """The families whose dialects the answers speak; where none are at hand, those that were asked."""
+        """Return the families of the answers' dialects; without answers, those of the requested dialects."""
         answers = (stream for run in self.runs for stream in run.streams)
         spoken = {family_of(stream.dialect) for stream in answers if stream.answered}
         return frozenset(spoken or map(family_of, self.dialects))

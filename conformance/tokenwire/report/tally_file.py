@@ -1,7 +1,7 @@
 """Tally files: the judgements of one replay and the exchanges that a report shows, for `tokenwire merge`.
 
 A file is gzipped JSON Lines: a head; for each server its run, the shown exchanges and the judgements; a foot.
-A merge judges nothing again: it parses the shown exchanges, and its report is that of one replay of all
+A merge does not judge again: it parses the shown exchanges, and its report equals that of one replay of all
 captures.
 """
 
@@ -41,12 +41,14 @@ _FORMAT = 1
 _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
 """Fields of `Subject` in the head."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
-"""Bytes of an unpacked file, and values in it: that of 20 recordings holds a quarter, and half."""
+"""The most bytes of an unpacked file, and the most values. The file of 20 recordings has a quarter of the
+bytes and half of the values.
+"""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The selection that the options of a replay made."""
+    """The requirements and scenarios that the options of a replay selected."""
 
     requirements: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -62,7 +64,7 @@ class Replayed:
     """Ids of the requirements that were judged."""
     selection: Selection
     judged: ByRun
-    """The judgements of each run on each of the requirements."""
+    """The judgements of each run for each requirement."""
 
 
 # Values from the wire: JSON, with a mark where JSON has no such type.
@@ -215,12 +217,12 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 
 def write_tally(replayed: Replayed, path: Path) -> None:
-    """Write a tally: the same bytes for the same replay. Raises OSError."""
+    """Write a tally. Equal replays give equal bytes. Raises OSError."""
     write_lines(_lines(replayed), path)
 
 
 def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a file of lines whole: the same bytes for the same values. Raises OSError."""
+    """Write a file of lines in one piece. Equal values give equal bytes. Raises OSError."""
     with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
         for row in rows:
             zipped.write(json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
@@ -318,7 +320,7 @@ def _delivery(head: Mapping[str, Any]) -> Delivery | None:
 
 
 def _named_only(name: str, dialect: str) -> Stream:
-    """Return an answer of which a report shows the dialect only."""
+    """Return an answer with nothing but its name and dialect, enough for a report."""
     exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
@@ -367,9 +369,9 @@ def read_tally(path: Path) -> Replayed:
 
 
 def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
-    """Merge tallies, each with a name for messages, as if one replay had judged all captures in this order.
+    """Merge named tallies as if one replay had judged all captures in this order.
 
-    Raises UsageError if they were judged with different options.
+    The names are for messages. Raises UsageError if the tallies were judged with different options.
     """
     (first_name, first), *others = parts
     for name, other in others:

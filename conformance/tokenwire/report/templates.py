@@ -13,7 +13,8 @@ from tokenwire.report.markdown import blocks, inline
 def template(package: str, name: str) -> Template:
     """Return a template beside the modules of a package. It may include those of the suite, by `room/file`.
 
-    HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` read Markdown.
+    HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` convert
+    Markdown.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("tokenwire", ".")]),

@@ -1,4 +1,4 @@
-"""The report on the terminal: what needs a reader, the gravest first, and one line at the end."""
+"""The report on the terminal: failures first, by gravity, and a summary in the last line."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
 _FEW = 2
 _INDENT = 14
-"""The width of the longest verdict, and a gap."""
+"""The width of the longest verdict and a gap."""
 
 
 def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:
-    """Return words in lines that fit, all but the first of them indented."""
+    """Return words wrapped to a width, with all lines but the first indented."""
     return textwrap.fill(
         words, max(width, 40), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
@@ -42,8 +42,8 @@ def _style(summary: Summary) -> str:
 
 
 def _table(view: Overview, width: int) -> Iterator[Text]:
-    """Yield all requirements by chapter: where something was seen, and one witness; where nothing
-    was, why.
+    """Yield all requirements by chapter, each with its evidence and a witness, or with the reason for their
+    absence.
     """
     longest = max(len(summary.requirement) for summary in view.summaries)
     indent = " " * _INDENT
@@ -62,7 +62,7 @@ def _table(view: Overview, width: int) -> Iterator[Text]:
 
 
 def _undecided(view: Overview) -> Iterator[str]:
-    """Count the undecided requirements; if they are few, explain them."""
+    """Yield the number of undecided requirements and, if they are few, the reasons."""
     undecided = [summary for summary in view.summaries if summary.verdict is Verdict.INCONCLUSIVE]
     if len(undecided) > _FEW:
         yield f"{len(undecided)} inconclusive: -v says why"
@@ -72,8 +72,8 @@ def _undecided(view: Overview) -> Iterator[str]:
 
 
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
-    """Yield each cause of failures: in the first scenario of its requirement, or in all of them if `full`;
-    then what follows from it.
+    """Yield each cause of failures and its consequences. It is shown in its first scenario, or in all with
+    `full`.
     """
     for summary in view.shown:
         for row in summary.shown if full else summary.shown[:1]:
@@ -90,7 +90,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
 
 
 def _known(view: Overview) -> Iterator[str]:
-    """Yield the failures that a baseline knows, each reason with all of its scenarios."""
+    """Yield the failures in the baseline, each reason with all of its scenarios."""
     scenarios: dict[tuple[str, str], list[str]] = {}
     for row in view.known:
         scenarios.setdefault((row["requirement"], row["known_because"]), []).append(row["scenario"])
@@ -100,7 +100,7 @@ def _known(view: Overview) -> Iterator[str]:
 
 
 def _faults(view: Overview) -> Iterator[str]:
-    """Yield the errors of the baseline: stale entries together, any other by itself."""
+    """Yield the errors of the baseline: stale entries together, others one by one."""
     stale = [fault["requirement"] for fault in view.faults if fault["kind"] == "stale"]
     if len(stale) > 1:
         yield f"stale: no longer failing: {', '.join(dict.fromkeys(stale))}"
@@ -129,8 +129,9 @@ def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[s
 
 
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
-    """Print a JSON report. With `verbosity` below 0 only failures and the last line, above 0 every
-    requirement and every reason.
+    """Print a JSON report.
+
+    A `verbosity` below 0 prints only failures and the last line; above 0, every requirement and every reason.
     """
     view, width, full, quiet = overview(report), console.width, verbosity > 0, verbosity < 0
 

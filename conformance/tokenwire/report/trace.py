@@ -17,12 +17,12 @@ from tokenwire.record import Answer, Stream
 from tokenwire.wire.inert import inert
 
 _MOST_INSTANTS = 200
-"""Of one request; the first ones."""
+"""The most instants of one request; later ones are skipped."""
 _MICROSECONDS = 1_000_000
 
 
 def _began(stream: Answer) -> float | None:
-    """Return when the request was sent, in seconds of the Unix epoch; None if the capture lacks it."""
+    """Return the time of the request, in seconds of the Unix epoch; None if the capture lacks it."""
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
     except ValueError:
@@ -30,7 +30,7 @@ def _began(stream: Answer) -> float | None:
 
 
 def _lane(free: list[float], start: float, end: float) -> int:
-    """Return the first lane that is free at `start`; it is taken until `end`."""
+    """Return the first lane that is free at `start`, and reserve it until `end`."""
     for lane, until in enumerate(free):
         if until <= start:
             free[lane] = end
@@ -40,7 +40,9 @@ def _lane(free: list[float], start: float, end: float) -> int:
 
 
 def _starts(streams: Sequence[Answer]) -> Iterator[tuple[float, Answer]]:
-    """Yield the streams with their starts, in seconds since the first; those of unknown start come last."""
+    """Yield the streams with their starts in seconds since the first. Streams with unknown start come
+    last.
+    """
     known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
     zero = min((began for began, _ in known), default=0.0)
     following = max((began - zero + stream.exchange.duration for began, stream in known), default=0.0)
@@ -70,7 +72,7 @@ def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[
 
 
 def trace(title: str, judgements: Sequence[Judgement]) -> str:
-    """Return the JSON of the trace of all runs that were judged."""
+    """Return the trace of all judged runs as JSON."""
     violated: defaultdict[str, dict[str, None]] = defaultdict(dict)
     illegal: defaultdict[str, set[int]] = defaultdict(set)
     for judgement in judgements:

@@ -1,4 +1,4 @@
-"""Values and places from the wire, in words of a readable length."""
+"""Readable words for values and places from the wire."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _LONGEST_VALUE = 200
 _BLANKS = re.compile("^ +| +$| {2,}")
-"""Those that a reader would not see."""
+"""Matches blanks that a reader would not see."""
 
 
 def cut(text: str, longest: int) -> str:
-    """Return the text on one line, shortened in the middle where it is too long."""
+    """Return the text on one line, shortened in the middle if it is too long."""
     text = " ".join(text.split())
     if len(text) <= longest:
         return text
@@ -26,12 +26,12 @@ def cut(text: str, longest: int) -> str:
 
 
 def first_few(names: Sequence[str], most: int) -> str:
-    """Return the first of some names in words, and a sign that there are more."""
+    """Return the first few names in words, with an ellipsis if there are more."""
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
 def value(thing: Any) -> str:  # whatever stood on the wire
-    """Return a value from the wire, or words, in a readable length."""
+    """Return a value from the wire, or words, in readable length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
     return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)

@@ -188,7 +188,7 @@ def doubt(exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool 
 
 
 def rarer_than(limit: float, differing: int, compared: int, seen: Iterable[Determinism]) -> bool:
-    """True if this number of differences would be improbable at the rate of whole answers: Fisher's exact test,
+    """True if the differences would be improbable at the rate of whole answers: Fisher's exact test,
     one-sided.
 
     `differing` of `compared` answers differ, and the probability must be less than `limit`.
