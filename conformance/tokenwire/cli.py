@@ -61,8 +61,8 @@ class _ImportingGroup(TyperGroup):
             self.list_commands(ctx)
         if not (args[0] in COMMANDS or tool_commands()):
             ctx.fail(
-                f"No such command {args[0]!r}, and no tool is installed. Install tokenwire again; in a clone: "
-                "pip install -e ."
+                f"No such command {args[0]!r}, and no tool is installed. Install tokenwire again: in a "
+                "clone, by `pip install -e .`"
             )
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
