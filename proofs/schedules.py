@@ -33,7 +33,7 @@ from tokenwire.parrot.encoding import encoder
 from tokenwire.parrot.law import DISTANCE, Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.parrot.script import Script, Truth, truth
-from tokenwire.parrot.vocabulary import LESSON, Vocabulary, Words, byte_letters, words_of
+from tokenwire.parrot.vocabulary import Vocabulary, Words, byte_letters, crossing, words_of
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import Ending
 from tokenwire_engine.schedule import KEY, Schedule
@@ -72,19 +72,6 @@ def words() -> Words:
     return words_of(Vocabulary.BYTE_LEVEL)
 
 
-def _border(known: Words) -> tuple[bytes, bytes, str]:
-    """A piece of a character and the beginning of the next, the rest of that one, and both as text."""
-    lesson = LESSON.encode()
-    for piece in known.pieces:
-        whole = piece.decode("utf-8", "ignore")
-        if len(whole) == 1 and len(whole.encode()) < len(piece) and piece.startswith(whole.encode()):
-            place = lesson.find(piece)
-            if place >= 0:
-                text = lesson[place : place + 8].decode("utf-8", "ignore")[:2]
-                return piece, text.encode()[len(piece) :], text
-    raise LookupError("no piece of the vocabulary crosses the border of a character")
-
-
 @cache
 def stories() -> Mapping[str, Story]:
     """Return answers as long as the scope, each with a difficulty of its own."""
@@ -94,14 +81,15 @@ def stories() -> Mapping[str, Story]:
         data = text.encode() if isinstance(text, str) else text
         return tuple(known.longest(bytes([byte])) for byte in data)
 
-    piece, rest, both = _border(known)
-    crossing = (known.pieces.index(piece), *spelled(rest))
+    found = crossing(known)
+    assert found is not None, "our own vocabulary has such a piece"
+    border, both = found
     return {
         "plain": Story(spelled("abcdef")),
         "character": Story(spelled("a😀b")),
         "stop": Story(spelled("abQZcd"), ("QZ",)),
         "stops": Story(spelled("abXcdY"), ("dY", "X")),
-        "border": Story((*spelled("ab"), *crossing, *spelled("cdef"))[:TOKENS], (both,)),
+        "border": Story((*spelled("ab"), *border, *spelled("cdef"))[:TOKENS], (both,)),
     }
 
 

@@ -15,7 +15,7 @@ import typer
 
 from tokenwire.commands.command import command, usage_errors
 from tokenwire.parrot.vocabulary import Vocabulary
-from tokenwire_engine.launch import Ending, Family, Wanted, front_end
+from tokenwire_engine.launch import DEFAULTS, Ending, Family, Wanted, front_end
 from tokenwire_engine.schedule import parse_schedule
 
 
@@ -31,8 +31,12 @@ def _engine(
         Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
     ] = None,
     schedule: Annotated[
-        str, typer.Option(metavar="SCHEDULE", help="The schedule of requests that bring none.")
-    ] = "",
+        str | None,
+        typer.Option(
+            metavar="SCHEDULE",
+            help="The schedule of requests that bring none; SGLang's have the keys of a mirror sampler.",
+        ),
+    ] = None,
     version: Annotated[
         str,
         typer.Option("--front-end-version", metavar="X.Y.Z", help="Speak to it as to this release."),
@@ -53,7 +57,7 @@ def _engine(
     come in which step, and what else happens.
     """
     with usage_errors(ValueError):
-        default = parse_schedule(schedule)
+        default = parse_schedule(DEFAULTS[family] if schedule is None else schedule)
     wanted = Wanted(
         family,
         tuple(words),

@@ -32,6 +32,9 @@ _POLL_S = 0.05
 _GRACE_S = 3.0
 """So long a front end may take to end before it is killed."""
 _LOG_LINES = 15
+_TRIES = 500
+_MOST_PORT = {"vllm": 65535, "sglang": 55535}
+"""The highest port of a front end: SGLang puts its gRPC port 10,000 above it."""
 _PACKAGES = ("tokenwire", "tokenwire_engine")
 
 
@@ -40,6 +43,10 @@ class Family(StrEnum):
 
     VLLM = "vllm"
     SGLANG = "sglang"
+
+
+DEFAULTS = {Family.VLLM: "", Family.SGLANG: "info=mirror_token_id,mirror_position"}
+"""The schedule of requests that bring none: SGLang's tokens have what its samplers can attach."""
 
 
 @dataclass(frozen=True)
@@ -90,11 +97,16 @@ def program(words: Sequence[str]) -> str:
     return found
 
 
-def free_port() -> int:
-    """A port of this machine that nothing listens on."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
+def free_port(most: int = 65535) -> int:
+    """A port of this machine, `most` at most, that nothing listens on. Raises UsageError."""
+    with contextlib.ExitStack() as taken:
+        for _ in range(_TRIES):
+            probe = taken.enter_context(socket.socket())  # kept, so that the next try finds another
+            probe.bind((_HOST, 0))
+            port = int(probe.getsockname()[1])
+            if port <= most:
+                return port
+    raise UsageError(f"no port up to {most} was found to be free; give one with --port")
 
 
 def _place_of_serve(words: Sequence[str]) -> int:
@@ -239,7 +251,7 @@ def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd
         scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tokenwire-engine-")))
         folder = scratch / "parrot"
         law = _write_parrot(folder, wanted)
-        port = int(wanted.flag("--port") or free_port())
+        port = int(wanted.flag("--port") or free_port(_MOST_PORT[wanted.family]))
         environment = dict(os.environ)
         if wanted.family is Family.VLLM:
             command = _join_vllm(wanted, folder, law, port)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -18,9 +19,11 @@ from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from importlib import import_module, metadata
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
 from itertools import zip_longest
 from pathlib import Path
-from types import SimpleNamespace
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 from tokenwire.parrot.law import Parrot
@@ -42,13 +45,24 @@ _MANAGERS = "sglang.srt.managers"
 _TICK_S = 0.001
 _IDLE_MS = 50
 _CONTEXT_TOKENS = 1 << 15
+_KERNELS = "sgl_kernel"
 _SHARED = ("send_to_detokenizer", "tree_cache", "server_args", "is_generation", "spec_algorithm")
 STREAMERS: Mapping[str, tuple[str, ...]] = {
+    "0.5.12.post1": (
+        *_SHARED,
+        "disaggregation_mode",
+        "dp_rank",
+        "attn_tp_rank",
+        "get_loads",
+        "stream_interval",
+    ),
     "0.5.13": (*_SHARED, "disaggregation_mode", "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
     "0.5.23": (*_SHARED, "disaggregation_mode", "enable_hicache_storage", "rust_server"),
 }
-"""The fields of the output streamer in each known release, but for private ones."""
-NEWEST = max(STREAMERS, key=lambda version: tuple(map(int, version.split("."))))
+"""The fields of the output streamer in each known release, but for private ones. 0.5.12 has none: its
+scheduler reads these of itself.
+"""
+NEWEST = max(STREAMERS, key=lambda version: tuple(map(int, re.findall(r"\d+", version))))
 _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FlushCacheReqInput": ("FlushCacheReqOutput", {"success": True}),
     "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
@@ -81,6 +95,81 @@ def demand_known(version: str, streamer: Sequence[str], as_version: str = "") ->
         f"{as_version or NEWEST} its output streamer adds {new or 'nothing'} and lacks {gone or 'nothing'}; "
         f"where it lacks and adds nothing, TOKENWIRE_VERSION={NEWEST} speaks to it as to that release"
     )
+
+
+class Absent:
+    """A name in a package that is not installed. It can be looked up, and not be called."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __getattr__(self, name: str) -> Absent:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return Absent(f"{self._name}.{name}")
+
+    def __call__(self, *_: object, **__: object) -> None:
+        raise RuntimeError(f"{self._name} is not installed, and this engine runs no kernels")
+
+
+class WithoutKernels(MetaPathFinder, Loader):
+    """Finds SGLang's kernels where they are not installed: releases up to 0.5.12 import them on every CPU."""
+
+    def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
+        """Return a module of absent names, for the package of kernels only."""
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == _KERNELS else None
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Give the module its names."""
+        module.__getattr__ = Absent(module.__name__).__getattr__  # type: ignore[method-assign]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts of SGLang that run: where each release keeps them."""
+
+    collect: Callable[..., None]
+    """The collection of `customized_info`."""
+    streamer: Callable[..., Any]
+    fields: tuple[str, ...]
+    """Arguments of the streamer."""
+    channels: Any
+
+
+def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
+    """Return the parts of the installed release."""
+    components = f"{_MANAGERS}.scheduler_components"
+    try:
+        streamer = import_module(f"{components}.output_streamer").SchedulerOutputStreamer
+    except ImportError:
+        return _parts_of_a_scheduler(port_args, skip_tokenizer_init=skip_tokenizer_init)
+    processor = import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor
+    channels = import_module(f"{components}.ipc_channels").SchedulerIpcChannels.create(
+        port_args=port_args,
+        is_rank_zero=True,
+        skip_tokenizer_init=skip_tokenizer_init,
+        metrics_enabled=False,
+        enable_scripted_runtime=False,
+    )
+    wanted = tuple(field.name for field in fields(streamer) if not field.name.startswith("_"))
+    return Parts(processor._maybe_collect_customized_info, streamer, wanted, channels)
+
+
+def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
+    """Return the parts of a release whose scheduler itself has them (0.5.12)."""
+    import zmq
+
+    methods = import_module(f"{_MANAGERS}.scheduler_output_processor_mixin").SchedulerOutputProcessorMixin
+    sender = import_module(f"{_MANAGERS}.scheduler").SenderWrapper
+    connect, context = import_module("sglang.srt.utils.network").get_zmq_socket, zmq.Context(2)
+    behind = port_args.tokenizer_ipc_name if skip_tokenizer_init else port_args.detokenizer_ipc_name
+    channels = SimpleNamespace(
+        recv_from_tokenizer=connect(context, zmq.PULL, port_args.scheduler_input_ipc_name, False),
+        send_to_tokenizer=sender(connect(context, zmq.PUSH, port_args.tokenizer_ipc_name, False)),
+        send_to_detokenizer=sender(connect(context, zmq.PUSH, behind, False)),
+    )
+    streamer = type("Streamer", (SimpleNamespace, methods), {})
+    return Parts(methods.maybe_collect_customized_info, streamer, STREAMERS["0.5.12.post1"], channels)
 
 
 @dataclass(frozen=True)
@@ -117,11 +206,20 @@ def prompt_scores(
     )
 
 
-def values_of(key: Key, start: int, count: int) -> list[str]:
-    """Return what a sampler attaches for a key in a step of `count` outputs behind `start` others."""
-    if count == 0 or start + count <= key.first:
+def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any]:
+    """Return what a sampler attaches for a key to the outputs of a step, behind `start` others and a prompt
+    of `prompt` tokens.
+    """
+    if not ids or start + len(ids) <= key.first:
         return []
-    values = [f"{key.name}{place}" for place in range(start, start + count)]
+    values: list[Any]
+    match key.name:
+        case "mirror_token_id":
+            values = list(ids)
+        case "mirror_position":
+            values = list(range(prompt + start - 1, prompt + start - 1 + len(ids)))
+        case name:
+            values = [f"{name}{place}" for place in range(start, start + len(ids))]
     return values[:1] if key.by_step else values[max(0, key.first - start) :]
 
 
@@ -135,6 +233,11 @@ def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, 
     return [[one for one in wave if one is not None] for wave in zip_longest(*by_request.values())]
 
 
+def log_of(req: Any) -> Any:
+    """Return the object that holds the logprobs of a request: itself up to 0.5.12."""
+    return getattr(req, "logprob", req)
+
+
 class Scheduler:
     """In the place of SGLang's scheduler: takes requests, and gives SGLang's own streamer what a step brings.
 
@@ -144,12 +247,9 @@ class Scheduler:
     def __init__(self, server_args: Any, port_args: Any) -> None:
         self.io = import_module(f"{_MANAGERS}.io_struct")
         batch = import_module(f"{_MANAGERS}.schedule_batch")
-        components = f"{_MANAGERS}.scheduler_components"
-        processor = import_module(f"{components}.batch_result_processor").SchedulerBatchResultProcessor
-        streamer = import_module(f"{components}.output_streamer").SchedulerOutputStreamer
-        channels = import_module(f"{components}.ipc_channels").SchedulerIpcChannels
+        parts = parts_of(port_args, skip_tokenizer_init=server_args.skip_tokenizer_init)
         self.request_class, self.abort_class = batch.Req, batch.FINISH_ABORT
-        self.collect = processor._maybe_collect_customized_info
+        self.collect, self.channels = parts.collect, parts.channels
         self.server_args = server_args
         config = import_module("sglang.srt.configs.model_config").ModelConfig
         self.model_config = config.from_server_args(server_args)
@@ -163,19 +263,11 @@ class Scheduler:
         self.kv_events_publisher = SimpleNamespace(local_kv_event_sources=lambda *_: [])
         self.engine = Engine(self.law)
         self.requests: dict[str, Any] = {}
-        self.channels = channels.create(
-            port_args=port_args,
-            is_rank_zero=True,
-            skip_tokenizer_init=server_args.skip_tokenizer_init,
-            metrics_enabled=False,
-            enable_scripted_runtime=False,
-        )
         self.rust: Any = None
         if os.environ.get("SGLANG_RUST_SERVER") == "1":
             self.rust = import_module("sglang.srt.rust_server.server").RustServer.launch(self)
             self.rust.set_startup_time({"total": 0.0})
-        wanted = [field.name for field in fields(streamer) if not field.name.startswith("_")]
-        demand_known(metadata.version("sglang"), wanted, os.environ.get("TOKENWIRE_VERSION", ""))
+        demand_known(metadata.version("sglang"), parts.fields, os.environ.get("TOKENWIRE_VERSION", ""))
         given = {
             "send_to_detokenizer": self.channels.send_to_detokenizer,
             "tree_cache": None,
@@ -187,8 +279,12 @@ class Scheduler:
             "rust_server": self.rust,
             "ps": SimpleNamespace(dp_rank=None, attn_tp_rank=0),
             "load_inquirer_get_loads": lambda *_, **__: None,
+            "get_loads": lambda *_, **__: None,
+            "dp_rank": None,
+            "attn_tp_rank": 0,
+            "stream_interval": server_args.stream_interval,
         }
-        self.streamer = streamer(**{name: given[name] for name in wanted})
+        self.streamer = parts.streamer(**{name: given[name] for name in parts.fields})
         trace = os.environ.get("TOKENWIRE_TRACE")
         self.trace = Path(trace) if trace else None
 
@@ -322,7 +418,7 @@ class Scheduler:
 
     def score(self, req: Any, prompt: Sequence[int], start: int) -> None:
         """Write the logprobs of a prompt into the request's record."""
-        log = req.logprob
+        log = log_of(req)
         scores = prompt_scores(self.law, prompt, start, log.top_logprobs_num, log.token_ids_logprob or ())
         log.input_token_logprobs_val, log.input_token_logprobs_idx = scores.values, scores.ids
         log.input_top_logprobs_val, log.input_top_logprobs_idx = scores.top_values, scores.top_ids
@@ -360,16 +456,17 @@ class Scheduler:
             req.is_retracted, req.retraction_count = True, req.retraction_count + 1
         req.output_ids.extend(array("q", emitted.ids))
         for place in places if req.return_logprob else ():
-            self.log_token(req.logprob, running, place)
+            self.log_token(log_of(req), running, place)
         for key in schedule.info:
-            for value in values_of(key, emitted.start, len(emitted.ids)):
+            for value in values_of(key, emitted.start, emitted.ids, len(running.prompt)):
                 result = SimpleNamespace(customized_info={key.name: [value]})
                 self.collect(None, 0, req, result)  # SGLang's own collection: a value at a time
         outcome = emitted.outcome
         if outcome is not None and outcome.kind in {"error", "abort", "repeat"} and not req.to_finish:
             kind = "InternalServerError" if outcome.status else None
             req.to_finish = self.abort_class("the schedule of the request says so", outcome.status, kind)
-        req.update_finish_state(new_accepted_len=max(1, len(emitted.ids)))
+        look_for_end = getattr(req, "update_finish_state", None) or req.check_finished
+        look_for_end(new_accepted_len=max(1, len(emitted.ids)))
 
     def log_token(self, log: Any, running: Running, place: int) -> None:
         """Add the logprobs of one output."""
@@ -434,7 +531,7 @@ def publish(server_args: Any, gpu_id: int) -> None:
     """Make the settings known in this process, as each release does it."""
     try:
         context = import_module("sglang.srt.runtime_context")
-    except ImportError:  # 0.5.13
+    except ImportError:  # up to 0.5.13
         setter: Callable[[Any], None] = import_module(
             "sglang.srt.server_args"
         ).set_global_server_args_for_scheduler
@@ -451,5 +548,7 @@ def main() -> None:
     launch(arguments, run_scheduler_process_func=run_scheduler_process)
 
 
+if __name__ in {"__main__", "__mp_main__"}:  # the latter in the processes that SGLang starts
+    sys.meta_path.append(WithoutKernels())
 if __name__ == "__main__":
     main()

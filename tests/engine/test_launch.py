@@ -15,6 +15,7 @@ import pytest
 
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
+from tokenwire_engine import launch
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
 from tokenwire_engine.schedule import parse_schedule
@@ -276,3 +277,24 @@ def test_check_refuses_what_it_cannot_start(words: list[str], message: str) -> N
     assert process.returncode == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
+
+
+def test_a_port_is_as_low_as_a_front_end_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """SGLang puts its gRPC port 10,000 above it."""
+    bound = iter([60_001, 59_000, 42_001])
+
+    class Probe:
+        def __enter__(self) -> "Probe":
+            return self
+
+        def __exit__(self, *_: object) -> None: ...
+
+        def bind(self, _: object) -> None: ...
+
+        def getsockname(self) -> tuple[str, int]:
+            return "", next(bound, 60_002)
+
+    monkeypatch.setattr(launch.socket, "socket", Probe)
+    assert launch.free_port(55_535) == 42_001
+    with pytest.raises(UsageError, match="no port up to 55535 was found to be free; give one with --port"):
+        launch.free_port(55_535)

@@ -2,8 +2,11 @@
 
 import sys
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
+import zmq
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.engine import Engine, Running, Sampling, answer
@@ -12,7 +15,9 @@ from tokenwire_engine.sglang import (
     NEWEST,
     STREAMERS,
     UnknownVersionError,
+    WithoutKernels,
     demand_known,
+    parts_of,
     prompt_scores,
     values_of,
     waves,
@@ -47,10 +52,13 @@ def test_a_prompt_is_scored_from_where_it_is_wanted() -> None:
         (Key("a", first=2), 1, 3, ["a2", "a3"]),
         (Key("a", by_step=True), 4, 3, ["a4"]),
         (Key("a"), 4, 0, []),
+        (Key("mirror_token_id", first=1), 0, 3, [101, 102]),
+        (Key("mirror_position"), 2, 2, [65, 66]),
     ],
 )
-def test_a_key_has_the_values_of_its_shape(key: Key, start: int, count: int, values: list[str]) -> None:
-    assert values_of(key, start, count) == values
+def test_a_key_has_the_values_of_its_shape(key: Key, start: int, count: int, values: list[object]) -> None:
+    ids = range(100 + start, 100 + start + count)
+    assert values_of(key, start, ids, len(PROMPT)) == values
 
 
 def test_outputs_of_a_step_are_payloads_for_all_and_then_for_those_that_kept_some() -> None:
@@ -95,3 +103,72 @@ def test_the_module_needs_nothing_but_python(tmp_path: Path) -> None:
         check=True,
     )
     assert not set(told.stdout.split()) & {"zmq", "msgspec", "typer", "h11", "yaml", "llguidance"}
+
+
+def test_kernels_that_are_not_installed_are_looked_up_and_not_run() -> None:
+    """Releases up to 0.5.12 import them on every CPU."""
+    finder = WithoutKernels()
+    assert finder.find_spec("sgl_kernels_of_another", None) is None
+    sys.meta_path.append(finder)
+    try:
+        from sgl_kernel.scalar_type import scalar_types
+    finally:
+        sys.meta_path.remove(finder)
+        for name in [name for name in sys.modules if name.partition(".")[0] == "sgl_kernel"]:
+            del sys.modules[name]
+    with pytest.raises(RuntimeError, match=r"sgl_kernel.scalar_type.scalar_types.uint4b8 is not installed"):
+        scalar_types.uint4b8()
+
+
+@pytest.fixture
+def scheduler_of_0_5_12(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The modules of a release whose scheduler has the methods of the output streamer itself."""
+    connected: list[str] = []
+
+    class Methods:
+        send_to_detokenizer: Any
+
+        def maybe_collect_customized_info(self) -> None: ...
+
+        def stream_output(self, reqs: list[object], _: bool) -> None:
+            self.send_to_detokenizer.send_output(len(reqs))
+
+    class Wrapper(list[int]):
+        def __init__(self, _: object) -> None: ...
+
+        send_output = list.append
+
+    def connect(_: object, __: object, name: str, ___: bool) -> str:
+        connected.append(name)
+        return name
+
+    monkeypatch.setattr(zmq, "Context", lambda _: None)
+    for name, content in {
+        "sglang": {},
+        "sglang.srt": {},
+        "sglang.srt.managers": {},
+        "sglang.srt.managers.scheduler_output_processor_mixin": {"SchedulerOutputProcessorMixin": Methods},
+        "sglang.srt.managers.scheduler": {"SenderWrapper": Wrapper},
+        "sglang.srt.utils": {},
+        "sglang.srt.utils.network": {"get_zmq_socket": connect},
+    }.items():
+        module = ModuleType(name)
+        vars(module).update({"__path__": [], **content})
+        monkeypatch.setitem(sys.modules, name, module)
+    return connected
+
+
+@pytest.mark.parametrize(("skip", "behind"), [(False, "detokenizer"), (True, "tokenizer")])
+def test_a_scheduler_that_streams_by_itself_lends_its_methods(
+    scheduler_of_0_5_12: list[str], *, skip: bool, behind: str
+) -> None:
+    ports = SimpleNamespace(
+        scheduler_input_ipc_name="input", tokenizer_ipc_name="tokenizer", detokenizer_ipc_name="detokenizer"
+    )
+    parts = parts_of(ports, skip_tokenizer_init=skip)
+    demand_known("0.5.12.post1", parts.fields)
+    assert scheduler_of_0_5_12 == ["input", "tokenizer", behind]
+    given: dict[str, Any] = dict.fromkeys(parts.fields)
+    streamer = parts.streamer(**given | {"send_to_detokenizer": parts.channels.send_to_detokenizer})
+    streamer.stream_output([object(), object()], False)
+    assert list(parts.channels.send_to_detokenizer) == [2]

@@ -139,6 +139,24 @@ class Words:
         return decoder.getstate()[0]
 
 
+def crossing(words: Words) -> tuple[tuple[int, ...], str] | None:
+    """Return ids whose first is a character and the beginning of the next, and their text: of those in the
+    lesson, one with the widest character. None if no id crosses a border there.
+    """
+    lesson, found = LESSON.encode(), list[tuple[int, int, bytes]]()
+    for token, piece in enumerate(words.pieces):
+        whole, place = piece.decode("utf-8", "ignore"), lesson.find(piece)
+        width = len(whole.encode())
+        if len(whole) == 1 and place >= 0 and piece.startswith(whole.encode()) and width < len(piece):
+            found.append((width, token, lesson[place:]))
+    if not found:
+        return None
+    _, token, rest = max(found)
+    text = rest[:_LONGEST_CHARACTER].decode("utf-8", "ignore")[:2]
+    behind = text.encode()[len(words.pieces[token]) :]
+    return (token, *(words.longest(bytes([byte])) for byte in behind)), text
+
+
 @cache
 def words_of(kind: Vocabulary) -> Words:
     """Return the bytes of the ids of one of our vocabularies."""

@@ -96,9 +96,10 @@ async def ask_and_then(
     act: Callable[[Tap], Awaitable[object]],
     *,
     slow_reader: SlowReader | None = None,
+    tap: Tap | None = None,
 ) -> None:
     """Ask, and act as soon as `events` events of the answer have come; not if it ends before."""
-    tap = Tap()
+    tap = tap or Tap()
 
     async def wait_and_act() -> None:
         if await tap.events(events):

@@ -2,27 +2,68 @@
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial, wraps
+from typing import Any
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, only_choice, scenario
+from tokenwire.asking.scenario import Conversation, only_choice, scenario, together
+from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.parrot.speaker import Ids, Speaker
-from tokenwire.scenarios.forms import with_parameter
+from tokenwire.parrot.vocabulary import crossing
+from tokenwire.scenarios.abort import can_abort
+from tokenwire.scenarios.forms import ask_and_then, intervals_taken, new_id, with_parameter
 
 _FIELDS = {"sglang": "custom_params", "vllm": "vllm_xargs"}
 """The field of a request that a family passes on to its engine."""
 _KEY = "tokenwire"
 _PROBE = "abort=1"
 """An engine that reads schedules ends such a request at once, as aborted."""
+_ATTACHED = {"sglang": ("info=mirror_token_id",)}
+"""What engines of a family attach to each token, beside the word of a schedule."""
 _STEPS = ("steps=1", "steps=2,1,4", "steps=3", "steps=24", "steps=1,0,2;hold=4", "steps=2;hold=24")
 _STOPS = ("dY", "X")
 """One step may complete both: the second of the list comes first in the text."""
+_ENDS = {
+    "abort": "steps=2;abort=5",
+    "late-abort": "steps=2;abort=5;late",
+    "preempted": "steps=2;retract=4",
+    "preempted-at-once": "retract=0",
+    "length": "steps=4",
+    "late-length": "steps=4;late",
+    "hand-over": "steps=2;kv=peer;cached=4",
+}
+"""How an answer ends and what happens before, by label."""
+_WITHOUT_TOKENS = {"vllm": {"early-abort": "wait=3;abort=0"}}
+"""Ends that come before the first token; SGLang's scheduler runs each request for a token at least."""
+_ERRORS = {"error": "steps=2;error=5:503", "late-error": "steps=2;error=5:503;late"}
+"""Of streams alone: a whole answer that fails with 503 would be asked for again."""
+_INTERVALS = (1, 3, 4, 8)
+_INTERVAL_STEPS = ("steps=1", "steps=2", "steps=3,1", "steps=5")
+_BATCH = {
+    "one-key": "info=a",
+    "another-key": "steps=3,1;info=b",
+    "no-key": "steps=2",
+    "late-key": "info=c@3",
+}
+"""The requests of a batch, by what is attached to their tokens."""
+_PREFILLED = f"hold={1 << 20}"
+"""Outputs that are never sent before the end."""
+_LONG = 300
+"""More tokens than come before an abort arrives."""
 
 _Scheduled = Callable[[Conversation, Speaker], Awaitable[None]]
 
 
-def _scheduled(*, budget: Budget = Budget.QUICK) -> Callable[[_Scheduled], _Scheduled]:
+@dataclass(frozen=True)
+class _Script:
+    """What is said, and the stop strings of the request."""
+
+    ids: Ids
+    stop: tuple[str, ...] = ()
+
+
+def _scheduled(**kind: Any) -> Callable[[_Scheduled], _Scheduled]:
     """Make a coroutine a scenario, as `scenario` does, that goes on where an engine reads schedules."""
 
     def register(given: _Scheduled) -> _Scheduled:
@@ -31,14 +72,14 @@ def _scheduled(*, budget: Budget = Budget.QUICK) -> Callable[[_Scheduled], _Sche
             if talk.parrot is not None and await _reads_schedules(talk, talk.parrot):
                 await given(talk, talk.parrot)
 
-        scenario(budget=budget, parrot=True, alone=True)(run)
+        scenario(**{"budget": Budget.QUICK, "parrot": True, "alone": True, **kind})(run)
         return given
 
     return register
 
 
-def _with_schedule(talk: Conversation, ask: Ask, schedule: str) -> Ask:
-    return with_parameter(talk, ask, _FIELDS[talk.dialect.family], {_KEY: schedule})
+def _with_schedule(talk: Conversation, ask: Ask, *words: str) -> Ask:
+    return with_parameter(talk, ask, _FIELDS[talk.dialect.family], {_KEY: ";".join(filter(None, words))})
 
 
 def _spelled(talk: Conversation, speaker: Speaker, text: str) -> Ids:
@@ -56,74 +97,144 @@ async def _reads_schedules(talk: Conversation, speaker: Speaker) -> bool:
 
 
 def _asks(
-    talk: Conversation, speaker: Speaker, script: Ids, schedules: Mapping[str, str], **wanted: object
+    talk: Conversation, speaker: Speaker, script: _Script, schedules: Mapping[str, str], **wanted: object
 ) -> dict[str, Ask]:
     """A script whole and streamed under each schedule, by label."""
-    prompt = speaker.ask(talk.dialect, script)
+    prompt = speaker.ask(talk.dialect, script.ids)
     if prompt is None:
         return {}
-    ask = replace(prompt, max_new_tokens=len(script), **wanted)  # type: ignore[arg-type]
+    ask = replace(prompt, max_new_tokens=len(script.ids), stop=script.stop, **wanted)  # type: ignore[arg-type]
+    attached = _ATTACHED.get(talk.dialect.family, ())
     return {
-        f"{label}-{form}": _with_schedule(talk, replace(ask, stream=stream, usage=stream), schedule)
+        f"{label}-{form}": _with_schedule(
+            talk, replace(ask, stream=stream, usage=stream), schedule, *attached
+        )
         for label, schedule in schedules.items()
         for form, stream in (("whole", False), ("stream", True))
     }
 
 
+def _scripts(talk: Conversation, speaker: Speaker) -> dict[str, _Script]:
+    """Texts that are hard to deliver, by label."""
+    spell, end = partial(_spelled, talk, speaker), (speaker.end,)
+    scripts = {
+        "text": _Script((*spell("It says é 漢字 😀 again."), *end)),
+        "stop": _Script((*spell("ab 漢QZ cd"), *end), ("QZ",)),
+        "stops": _Script((*spell("abXcdY ef"), *end), _STOPS),
+    }
+    if talk.dialect.takes_ids:
+        if (border := crossing(speaker.words)) is not None:
+            ids, both = border
+            scripts["border"] = _Script((*spell("ab"), *ids, *spell("cd"), *end), (both,))
+        if (hidden := speaker.special()) is not None:
+            scripts["hidden"] = _Script((*spell("ab"), hidden, *spell("cd"), hidden, hidden, *end))
+        scripts["cut"] = _Script(spell("ab 😀")[:-2])
+    return scripts
+
+
 @_scheduled()
 async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
     """One answer under several schedules of steps, and with outputs that are kept and sent at once: with
-    characters of several ids, with a stop string, and with two that one step completes together.
+    characters of several ids, with stop strings, with two that one step completes together, with one behind
+    an id that crosses the border of two characters, with hidden tokens, and cut within a character.
     """
-    spell, end = partial(_spelled, talk, speaker), (speaker.end,)
-    scripts: dict[str, tuple[Ids, tuple[str, ...]]] = {
-        "text": ((*spell("It says é 漢字 😀 again."), *end), ()),
-        "stop": ((*spell("ab 漢QZ cd"), *end), ("QZ",)),
-        "stops": ((*spell("abXcdY ef"), *end), _STOPS),
-    }
     schedules = {f"schedule-{place}": schedule for place, schedule in enumerate(_STEPS)}
-    for name, (script, stop) in scripts.items():
-        asks = _asks(talk, speaker, script, schedules, stop=stop, logprobs=True)
+    for name, script in _scripts(talk, speaker).items():
+        asks = _asks(talk, speaker, script, schedules, logprobs=True)
         await talk.ask_all({f"{name}-{label}": ask for label, ask in asks.items()})
 
 
 @_scheduled()
 async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
-    """Ends that the engine makes in the middle of an answer: an abort with a token and in a step of its own,
-    an error, an end after a preemption.
+    """Ends in every form: an abort, an error and a budget, each with a token, in a step of its own or before
+    the first token; and an end after a preemption.
     """
-    script = _spelled(talk, speaker, "It says it again")
-    schedules = {
-        "abort": "steps=2;abort=5",
-        "late-abort": "steps=2;abort=5;late",
-        "error": "steps=2;error=5:503",
-        "preempted": "steps=2;retract=4",
-    }
-    await talk.ask_all(_asks(talk, speaker, script, schedules, logprobs=True))
+    script = _Script(_spelled(talk, speaker, "It says it again"))
+    ends = _ENDS | _WITHOUT_TOKENS.get(talk.dialect.family, {})
+    asks = _asks(talk, speaker, script, ends, logprobs=True)
+    errors = _asks(talk, speaker, script, _ERRORS, logprobs=True)
+    await talk.ask_all(asks | {label: ask for label, ask in errors.items() if ask.stream})
 
 
 @_scheduled()
+async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
+    """Streams at several intervals over steps of one token and of more, so that the last event has every
+    remainder; and readers that stall, so that events are joined.
+    """
+    script = _Script(_spelled(talk, speaker, "It says it again, and again."))
+    asks = _asks(talk, speaker, script, {"schedule-0": "steps=1"}, logprobs=True, ignore_eos=True)
+    if not asks:
+        return
+    whole, stream = asks.values()
+    taken = intervals_taken(talk, stream, _INTERVALS)
+    for length in range(len(script.ids) - max(_INTERVALS), len(script.ids)):
+        forms = {f"whole-{length}": replace(whole, max_new_tokens=length)}
+        for place, steps in enumerate(_INTERVAL_STEPS):
+            attached = _ATTACHED.get(talk.dialect.family, ())
+            ask = _with_schedule(talk, replace(stream, max_new_tokens=length), steps, *attached)
+            forms[f"stream-{length}-{place}"] = ask
+            forms |= {
+                f"interval-{count}-{length}-{place}": replace(ask, stream_interval=count)
+                for count in taken
+                if length % count == place % count
+            }
+        await talk.ask_all(forms)
+    slow = _asks(talk, speaker, script, {"slow": "steps=2;hold=3"}, logprobs=True, top_logprobs=5)
+    await talk.ask_all(slow, slow_reader=SlowReader(pause_s=0.2))
+
+
+@_scheduled()
+async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
+    """Aborts of a request that waits for its batch, of one that is prefilled and has sent nothing, and of one
+    that runs; by its id, or by a client that leaves. Then a request that comes to its end.
+    """
+    prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "It says it again"))
+    if prompt is None:
+        return
+    ask = replace(prompt, max_new_tokens=talk.fitting(_LONG), ignore_eos=True, stream=True)
+    schedules = {
+        "queued": f"join=2:{secrets.token_hex(4)}",
+        "prefilled": _PREFILLED,
+        "running": "steps=1",
+    }
+    ids, taps = {label: new_id() for label in schedules}, {label: Tap() for label in schedules}
+    by_id = can_abort(talk)
+
+    async def end_all(_: Tap) -> None:
+        for label, request_id in ids.items():
+            if by_id:
+                await talk.abort(f"{label}-abort", request_id)
+            else:
+                taps[label].hang_up()
+
+    asks = {
+        label: _with_schedule(talk, replace(ask, request_id=ids[label]), schedule)
+        for label, schedule in schedules.items()
+    }
+    await together(
+        *(talk.ask(label, asks[label], tap=taps[label]) for label in ("queued", "prefilled")),
+        ask_and_then(talk, "running", asks["running"], 3, end_all, tap=taps["running"]),
+    )
+    await talk.ask("after", replace(prompt, max_new_tokens=4))
+
+
+@_scheduled(perilous=1)
 async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
     """Batches whose requests start in one step and are of different kinds: some with logprobs, some with keys
-    of customized_info, which come late or not at all, and steps of different sizes.
+    of customized_info, which come late or not at all, and steps of different sizes. Then a request alone.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "abcdef"))
     if prompt is None:
         return
-    kinds = {
-        "one-key": "info=a",
-        "another-key": "steps=3,1;info=b",
-        "no-key": "steps=2",
-        "late-key": "info=c@3",
-    }
     for form, stream in (("whole", False), ("stream", True)):
-        join = f"join={len(kinds)}:{secrets.token_hex(4)}"
+        join = f"join={len(_BATCH)}:{secrets.token_hex(4)}"
         ask = replace(prompt, max_new_tokens=6, ignore_eos=True, stream=stream, usage=stream)
         await talk.ask_all(
             {
                 f"{kind}-{form}": _with_schedule(
-                    talk, replace(ask, logprobs=kind == "no-key"), f"{join};{schedule}"
+                    talk, replace(ask, logprobs=kind == "no-key"), join, schedule
                 )
-                for kind, schedule in kinds.items()
+                for kind, schedule in _BATCH.items()
             }
         )
+        await talk.ask(f"control-{form}", replace(prompt, max_new_tokens=6))
