@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from operator import eq, itemgetter
 
@@ -12,7 +13,7 @@ from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.stops import stop_string_of
 from tokenwire.dialects.dialect import is_chat, policy_of
-from tokenwire.record import Answer
+from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import CONTEXT_BORDER
 
 
@@ -40,6 +41,7 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
     ends with a stop of its request. One answer alone may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
+    yield from _ends_of_the_model(streams)
     for whole in related_streams(streams):
         budget = whole.stream.asked.max_new_tokens
         if budget and (whole.stream.asked.prompt_key or whole.prompt):
@@ -67,6 +69,58 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
                 related=(most.choice.last_at("finish"),),
                 by_chance=not _begins_alike(whole, most),
             )
+
+
+@fact(Stream)
+def _goes_on_behind(stream: Stream) -> frozenset[int]:
+    """Return the ids that other ids followed, although an end of the model would have ended the choice."""
+    if stream.asked.ignore_eos or stream.asked.min_new_tokens:
+        return frozenset()
+    lists = (choice.output_ids or [] for choice in stream.choices)
+    return frozenset(token for ids in lists for token in ids[:-1] if type(token) is int)
+
+
+@fact(Stream)
+def _only_the_model_ends(stream: Stream) -> bool:
+    """True if a choice ends by an id of the model or by its budget: no stop and no grammar may end it."""
+    asked = stream.asked
+    stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.ignore_eos, asked.min_new_tokens)
+    grammar = asked.constraints or asked.tools
+    return policy_of(stream).stop_id_in_output_ids and not (any(stops) or grammar)
+
+
+_ENDS = 2
+"""So many answers that stop with an id before their budget show that it is an end."""
+
+
+def _ends_of_the_model(streams: tuple[Answer, ...]) -> Iterator[Observation]:
+    """Look at answers that spend their budget: other answers show if their last id is an end of the model.
+
+    An id that another one follows is none. One that ended several answers before their budget is one.
+    """
+    going_on: defaultdict[str, set[int]] = defaultdict(set)
+    ending: Counter[tuple[str, object]] = Counter()
+    spent: list[tuple[Whole, int]] = []
+    for stream in streams:
+        going_on[stream.dialect] |= _goes_on_behind(stream)
+    for whole in related_streams(streams):
+        budget, ids, finish = whole.stream.asked.max_new_tokens, whole.ids, whole.choice.finish
+        if not ids or budget is None or finish is None or not _only_the_model_ends(whole.stream):
+            continue
+        if len(ids) == budget and finish.type in {"stop", "length"}:
+            spent.append((whole, budget))
+        elif len(ids) < budget and finish.type == "stop":
+            ending[whole.stream.dialect, ids[-1]] += 1
+    for whole, budget in spent:
+        last, dialect = (whole.ids or ())[-1], whole.stream.dialect
+        kind = whole.choice.finish.type if whole.choice.finish else None
+        place, what = whole.choice.last_at("finish"), f"finished with {kind} at its budget of {budget}"
+        if last in going_on[dialect]:
+            if kind == "stop":
+                message = f"{what}; its last id, {last}, does not end other answers"
+                yield expect(place, "length", kind, message)
+        elif (times := ending[dialect, last]) >= _ENDS:
+            yield expect(place, "stop", kind, f"{what}; its last id, {last}, ended {times} other answers")
 
 
 def _meets_a_stop(whole: Whole) -> bool:
