@@ -243,6 +243,24 @@ def test_each_arrival_has_its_time_before_any_is_looked_at() -> None:
     asyncio.run(scene())
 
 
+def test_a_close_that_is_cancelled_leaves_no_error_behind() -> None:
+    async def scene() -> list[str]:
+        reported: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, context: reported.append(str(context)))
+        async with await asyncio.start_server(lambda _, writer: writer.close(), "127.0.0.1", 0) as server:
+            connection = Connection(lambda *_: None)
+            port = server.sockets[0].getsockname()[1]
+            await connection.open("127.0.0.1", port, None, None, b"")
+            closing = asyncio.ensure_future(connection.close())
+            loop.call_soon(closing.cancel)
+            await asyncio.wait([closing])
+            await connection.close()
+            return reported
+
+    assert asyncio.run(scene()) == []
+
+
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "not trusted"])
 def test_tls(certificate: tuple[Path, Path], trusted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     trust = ssl.create_default_context(cafile=certificate[0] if trusted else None)

@@ -43,7 +43,7 @@ class Connection(asyncio.Protocol):
         self._arrived: list[Arrival] = []
         self._transport: asyncio.Transport | None = None
         self.over: asyncio.Future[None] = self._loop.create_future()
-        self._lost: asyncio.Future[None] = self._loop.create_future()
+        self._lost = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -65,7 +65,7 @@ class Connection(asyncio.Protocol):
                 self._hand_on()
             else:
                 self.over.set_exception(exc)
-        self._lost.set_result(None)
+        self._lost.set()
 
     def _hand_on(self) -> None:
         arrived, self._arrived = self._arrived, []
@@ -112,7 +112,7 @@ class Connection(asyncio.Protocol):
             self.over.exception()  # retrieved, so that asyncio does not report it: the waiter may have left
         if self._transport is not None:
             self._transport.abort()
-            await self._lost
+            await self._lost.wait()
 
 
 async def _connected(host: str, port: int, window: int | None) -> socket.socket:
