@@ -36,7 +36,7 @@ from tokenwire.wire.address import Address
 from tokenwire.wire.exchange import Exchange
 from tokenwire_live.watch.exchange_assembly import Budget
 from tokenwire_live.watch.judge_process import Follower, Reporter, follow
-from tokenwire_live.watch.judging import Bench
+from tokenwire_live.watch.judging import ExchangeJudge
 from tokenwire_live.watch.spool import Kind, Spool, SpoolReader
 from tokenwire_live.watch.watcher import Watcher, WatchPlan
 
@@ -301,7 +301,7 @@ def judge(turns: int) -> float:
         append(spool, connection, stream(256))
     spool.publish()
     figures = [json.dumps([batch.start, batch.end, batch.position, []]).encode() for batch in spool.batches]
-    reporter = Reporter(Bench(), None, io.StringIO())
+    reporter = Reporter(ExchangeJudge(), None, io.StringIO())
     taken = []
     for _ in range(turns):
         began = time.process_time()

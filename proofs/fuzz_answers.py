@@ -43,7 +43,7 @@ from tokenwire.wire.capture import ExchangeWriter, read_capture
 from tokenwire.wire.exchange import Exchange, Read
 from tokenwire.wire.json_lines import CaptureError
 from tokenwire_live.watch.exchange_assembly import Budget, ConnectionReader
-from tokenwire_live.watch.judging import Bench
+from tokenwire_live.watch.judging import ExchangeJudge
 from tokenwire_live.watch.spool import Kind, Record
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -93,7 +93,7 @@ _MOST_EDITS = 4
 
 
 @dataclass(frozen=True)
-class Edit:
+class Damage:
     """One damage. Places are parts of a whole, so that one edit fits any data."""
 
     kind: str
@@ -126,7 +126,7 @@ class Edit:
 
 EDITS = st.lists(
     st.builds(
-        Edit,
+        Damage,
         st.sampled_from(["value", "value", "value", "insert", "lose", "double", "flip"]),
         st.floats(0, 1, exclude_max=True),
         st.integers(1, 64),
@@ -137,7 +137,7 @@ EDITS = st.lists(
 )
 
 
-def damaged(data: bytes, edits: Sequence[Edit]) -> bytes:
+def damaged(data: bytes, edits: Sequence[Damage]) -> bytes:
     for edit in edits:
         data = edit.done_to(data)
     return data
@@ -272,7 +272,7 @@ def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
         reader.take(Record(position, 0, kind, 0.0, b""))
     assert budget.taken == budget.exchanges == 0
     assert "reader-crashed" not in receiver.gaps
-    bench = Bench()
+    bench = ExchangeJudge()
     for exchange in receiver.exchanges:
         opinion = bench.judge(exchange)
         assert not opinion.crashed, opinion.crashed
@@ -281,20 +281,20 @@ def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
 SEEDS = st.deferred(lambda: st.sampled_from(seeds()))
 
 
-def a_damaged_body_is_judged(seed: tuple[Exchange, ...], edits: list[Edit], which: int) -> None:
+def a_damaged_body_is_judged(seed: tuple[Exchange, ...], edits: list[Damage], which: int) -> None:
     hurt = seed[which % len(seed)]
     body = damaged(hurt.body, edits)
     examine_capture(written([with_body(item, body) if item is hurt else item for item in seed]))
 
 
 def a_damaged_capture_is_judged_or_refused(
-    seed: tuple[Exchange, ...], edits: list[Edit], write: Callable[[Sequence[Exchange]], bytes]
+    seed: tuple[Exchange, ...], edits: list[Damage], write: Callable[[Sequence[Exchange]], bytes]
 ) -> None:
     examine_capture(damaged(write(seed), edits))
 
 
 def a_damaged_connection_is_observed(
-    seed: tuple[Exchange, ...], edits: list[Edit], asked: list[Edit], cut: float, which: int
+    seed: tuple[Exchange, ...], edits: list[Damage], asked: list[Damage], cut: float, which: int
 ) -> None:
     question, answer = connection(seed[which % len(seed)])
     examine_connection(question if cut < 0.5 else damaged(question, asked), damaged(answer, edits), cut)

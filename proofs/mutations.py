@@ -19,7 +19,7 @@ from proofs.mutation.source import Source, sources
 from proofs.mutation.trial import Tally, try_illegal, try_legal
 from tokenwire.target.tokenizer import LocalTokenizer
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 Try = Callable[[Tally, Source, str, "Dice"], bool]
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
@@ -48,7 +48,7 @@ class Dice:
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
 
-    def choose(self, options: Sequence[T]) -> T:
+    def choose(self, options: Sequence[_T]) -> _T:
         return self._random.choice(options)
 
 

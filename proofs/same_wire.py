@@ -45,7 +45,7 @@ _TIMES = {"created", "e2e_latency", "started", "uptime", "timestamp", "last_rece
 
 
 @dataclass(frozen=True)
-class Asked:
+class SentRequest:
     """One request of the set."""
 
     path: str
@@ -59,13 +59,13 @@ class Setup:
     """A way of starting the reference, and what it is asked."""
 
     flags: Sequence[str]
-    asked: Sequence[Asked]
+    asked: Sequence[SentRequest]
 
 
-def _both_ways(path: str, bodies: Sequence[Mapping[str, Any]], **stream: Any) -> list[Asked]:
+def _both_ways(path: str, bodies: Sequence[Mapping[str, Any]], **stream: Any) -> list[SentRequest]:
     """Return each body as a whole answer and as a stream."""
     more = {"stream": True, **stream}
-    return [Asked(path, {**body, **extra}) for body in bodies for extra in ({}, more)]
+    return [SentRequest(path, {**body, **extra}) for body in bodies for extra in ({}, more)]
 
 
 def _generate() -> list[dict[str, Any]]:
@@ -133,7 +133,7 @@ def _scripts(key: str) -> list[dict[str, Any]]:
     ]
 
 
-def _refused_generate() -> list[Asked]:
+def _refused_generate() -> list[SentRequest]:
     bodies: list[Any] = [
         {},
         {"text": ""},
@@ -165,7 +165,7 @@ def _refused_generate() -> list[Asked]:
         {"input_ids": IDS, "stream": "yes"},
         [1],
     ]
-    return [Asked("/generate", body) for body in bodies]
+    return [SentRequest("/generate", body) for body in bodies]
 
 
 def _completions() -> list[dict[str, Any]]:
@@ -254,25 +254,27 @@ def _vllm_generate() -> list[dict[str, Any]]:
     ]
 
 
-def _others() -> list[Asked]:
+def _others() -> list[SentRequest]:
     """Doors without generation."""
     return [
-        Asked("/tokenize", {"prompt": "Once upon"}),
-        Asked("/tokenize", {"prompt": ["Once", "upon"], "add_special_tokens": False}),
-        Asked("/detokenize", {"tokens": IDS}),
-        Asked("/detokenize", {"tokens": [[1], [10**6]]}),
-        Asked("/v1/embeddings", {"model": "m", "input": ["one", "two"]}),
-        Asked("/v1/embeddings", {"model": "m", "input": IDS, "encoding_format": "base64", "dimensions": 4}),
-        Asked("/encode", {"text": "one"}),
-        Asked("/abort_request", {"rid": "nobody"}),
-        Asked("/inference/v1/abort_requests", {"request_ids": ["nobody"]}),
-        Asked("/flush_cache", None),
+        SentRequest("/tokenize", {"prompt": "Once upon"}),
+        SentRequest("/tokenize", {"prompt": ["Once", "upon"], "add_special_tokens": False}),
+        SentRequest("/detokenize", {"tokens": IDS}),
+        SentRequest("/detokenize", {"tokens": [[1], [10**6]]}),
+        SentRequest("/v1/embeddings", {"model": "m", "input": ["one", "two"]}),
+        SentRequest(
+            "/v1/embeddings", {"model": "m", "input": IDS, "encoding_format": "base64", "dimensions": 4}
+        ),
+        SentRequest("/encode", {"text": "one"}),
+        SentRequest("/abort_request", {"rid": "nobody"}),
+        SentRequest("/inference/v1/abort_requests", {"request_ids": ["nobody"]}),
+        SentRequest("/flush_cache", None),
         *(
-            Asked(path, None, method="GET")
+            SentRequest(path, None, method="GET")
             for path in ("/health", "/v1/models", "/model_info", "/openapi.json", "/version", "/nowhere")
         ),
-        Asked("/generate", None),
-        Asked("/generate", None, {"content-type": "application/json"}),
+        SentRequest("/generate", None),
+        SentRequest("/generate", None, {"content-type": "application/json"}),
     ]
 
 

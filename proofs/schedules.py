@@ -59,7 +59,7 @@ _SHOWN = 400
 
 
 @dataclass(frozen=True)
-class Story:
+class StoppedAnswer:
     """An answer, and the stop strings of the request that it answers."""
 
     ids: tuple[int, ...]
@@ -73,7 +73,7 @@ def words() -> Words:
 
 
 @cache
-def stories() -> Mapping[str, Story]:
+def stories() -> Mapping[str, StoppedAnswer]:
     """Return answers as long as the scope, each with a difficulty of its own."""
     known = words()
 
@@ -85,15 +85,15 @@ def stories() -> Mapping[str, Story]:
     assert found is not None, "our own vocabulary has such a piece"
     border, both = found
     return {
-        "plain": Story(spelled("abcdef")),
-        "character": Story(spelled("a😀b")),
-        "stop": Story(spelled("abQZcd"), ("QZ",)),
-        "stops": Story(spelled("abXcdY"), ("dY", "X")),
-        "border": Story((*spelled("ab"), *border, *spelled("cdef"))[:TOKENS], (both,)),
+        "plain": StoppedAnswer(spelled("abcdef")),
+        "character": StoppedAnswer(spelled("a😀b")),
+        "stop": StoppedAnswer(spelled("abQZcd"), ("QZ",)),
+        "stops": StoppedAnswer(spelled("abXcdY"), ("dY", "X")),
+        "border": StoppedAnswer((*spelled("ab"), *border, *spelled("cdef"))[:TOKENS], (both,)),
     }
 
 
-class Case(NamedTuple):
+class ScheduledRequest(NamedTuple):
     """One request of a batch."""
 
     story: str
@@ -102,7 +102,7 @@ class Case(NamedTuple):
     stream: bool
 
 
-Batch = tuple[Case, ...]
+Batch = tuple[ScheduledRequest, ...]
 
 
 def compositions(tokens: int) -> Iterator[tuple[int, ...]]:
@@ -121,7 +121,7 @@ def alone(tokens: int) -> Iterator[Batch]:
             for hold, late, story, stream in product(
                 range(1, len(steps) + 1), (False, True), stories(), (False, True)
             ):
-                yield (Case(story, Schedule(steps=steps, hold=hold, late=late), length, stream),)
+                yield (ScheduledRequest(story, Schedule(steps=steps, hold=hold, late=late), length, stream),)
 
 
 def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
@@ -134,7 +134,9 @@ def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
             if not each and sum(plain[place][1] for place in chosen) > tokens:
                 continue
             yield tuple(
-                Case("plain", Schedule(steps=plain[place][0]), plain[place][1], stream=bool(number % 2))
+                ScheduledRequest(
+                    "plain", Schedule(steps=plain[place][0]), plain[place][1], stream=bool(number % 2)
+                )
                 for number, place in enumerate(chosen)
             )
 
@@ -160,7 +162,7 @@ class FrontEnd:
         )
         return [failure for failures in found for failure in failures]
 
-    def request(self, case: Case, schedule: str) -> Any:
+    def request(self, case: ScheduledRequest, schedule: str) -> Any:
         """The request for a case, with a schedule."""
         story, extra = stories()[case.story], {KEY: schedule}
         raw: dict[str, Any] = {"vllm_xargs": extra}
@@ -182,7 +184,7 @@ class FrontEnd:
             raise TypeError(f"{self.dialect.name} cannot ask: {request.reason}")
         return request
 
-    async def _one(self, case: Case, join: tuple[int, str], name: str) -> list[tuple[str, str]]:
+    async def _one(self, case: ScheduledRequest, join: tuple[int, str], name: str) -> list[tuple[str, str]]:
         schedule = replace(case.schedule, join=join) if join[0] > 1 else case.schedule
         request = self.request(case, str(schedule))
         exchange = await self.recorder.send(f"schedules/{name}", "schedules", request)
@@ -344,7 +346,9 @@ def reference_failures(batch: Batch, interval: int, delivery: Delivery) -> Itera
 class _Delivered:
     """A request that is stepped by its schedule, and what its consumer took."""
 
-    def __init__(self, case: Case, rid: str, streamer: OutputStreamer, delivery: Delivery) -> None:
+    def __init__(
+        self, case: ScheduledRequest, rid: str, streamer: OutputStreamer, delivery: Delivery
+    ) -> None:
         story = stories()[case.story]
         self.case, self.delivery = case, delivery
         self.prompt = Script(story.ids[: case.tokens]).prompt(_law(), words().longest(_FILLER))

@@ -24,8 +24,8 @@ _WAITING = 16
 """The most results of each worker that wait for an earlier one."""
 _MOST_AT_ONCE = 64
 
-Part = TypeVar("Part")
-Result = TypeVar("Result")
+_Part = TypeVar("_Part")
+_Result = TypeVar("_Result")
 
 _work: Callable[[Any], Any] | None = None
 """The function of a worker; the parent sets it before the fork."""
@@ -53,7 +53,7 @@ def _do(part: Any) -> Any:
     return _work(part)
 
 
-def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int) -> Iterator[Result]:
+def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: int) -> Iterator[_Result]:
     """Distribute parts over worker processes and yield the results in order.
 
     Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
@@ -66,7 +66,7 @@ def shared_out(work: Callable[[Part], Result], parts: Iterable[Part], jobs: int)
     if len(begin) < 2:
         yield from map(work, coming)
         return
-    pending: deque[Future[Result]] = deque()
+    pending: deque[Future[_Result]] = deque()
     # Parts are made as workers become free: all of them at once may not fit into memory.
     room = Semaphore(2 * jobs)
     others = set(active_children())
@@ -126,13 +126,13 @@ class Helper:
 
 
 def together(
-    parts: Iterable[Part], size: Callable[[Part], int], room: int = 1 << 20
-) -> Iterator[tuple[Part, ...]]:
+    parts: Iterable[_Part], size: Callable[[_Part], int], room: int = 1 << 20
+) -> Iterator[tuple[_Part, ...]]:
     """Yield batches of parts for one process, in order: a few large parts, or more small ones.
 
     `size` returns the bytes of a part. A batch ends with the part that fills `room`.
     """
-    some: list[Part] = []
+    some: list[_Part] = []
     left = room
     for part in parts:
         some.append(part)

@@ -531,34 +531,34 @@ class Stream(Answer):
         return tuple(sorted(every, key=lambda emission: (emission.event.index, emission.choice)))
 
 
-Known = TypeVar("Known")
+_Fact = TypeVar("_Fact")
 
 FACTS: dict[type, dict[str, Callable[[Any], Any]]] = {Stream: {}, Choice: {}}
 """The facts of streams and of choices, by name; see `fact`."""
 
 
 @overload
-def fact(of: type[Stream]) -> Callable[[Callable[[Stream], Known]], Callable[[Answer], Known]]: ...
+def fact(of: type[Stream]) -> Callable[[Callable[[Stream], _Fact]], Callable[[Answer], _Fact]]: ...
 
 
 @overload
-def fact(of: type[Choice]) -> Callable[[Callable[[Choice], Known]], Callable[[ChoiceFacts], Known]]: ...
+def fact(of: type[Choice]) -> Callable[[Callable[[Choice], _Fact]], Callable[[ChoiceFacts], _Fact]]: ...
 
 
-def fact(of: type) -> Callable[[Callable[[Any], Known]], Callable[[Any], Known]]:
+def fact(of: type) -> Callable[[Callable[[Any], _Fact]], Callable[[Any], _Fact]]:
     """Register a function of a stream's or choice's content as a fact.
 
     Checks of a run use facts of all answers. Facts are computed when an answer is evicted, and take few
     bytes.
     """
 
-    def register(compute: Callable[[Any], Known]) -> Callable[[Any], Known]:
+    def register(compute: Callable[[Any], _Fact]) -> Callable[[Any], _Fact]:
         name = f"{compute.__module__}.{compute.__qualname__}"
         FACTS[of][name] = compute
 
         @wraps(compute)
-        def known(source: Answer | ChoiceFacts) -> Known:
-            value: Known = source.fact(name, compute)
+        def known(source: Answer | ChoiceFacts) -> _Fact:
+            value: _Fact = source.fact(name, compute)
             return value
 
         return known

@@ -16,7 +16,7 @@ from functools import cache
 from types import NoneType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
-Row = TypeVar("Row")
+_Row = TypeVar("_Row")
 
 _UNIONS = {Union, UnionType}
 _IN_WORDS = {
@@ -29,7 +29,7 @@ _IN_WORDS = {
 }
 
 
-def typed(kind: type[Row], table: object, where: str) -> Row:
+def typed(kind: type[_Row], table: object, where: str) -> _Row:
     """Convert a table to a dataclass. Raises ValueError with the place, the value, and the allowed values."""
     fields = _fields(kind)  # type: ignore[arg-type]  # every class has a hash
     known = f"known are {', '.join(fields)}"

@@ -24,6 +24,7 @@ from threading import Thread
 from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
+from tokenwire_engine.front_end import UnknownVersionError
 from tokenwire_engine.schedule import Schedule
 from tokenwire_parrot.checkpoint import write_parrot
 
@@ -296,7 +297,7 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
     version, fields = (wanted.version, ()) if wanted.version else vllm_version(wanted.words)
     try:
         vllm.demand_known(version, fields)
-    except vllm.UnknownVersionError as error:
+    except UnknownVersionError as error:
         raise UsageError(str(error)) from error
     handshake = free_port()
     options = vllm.VllmOptions(

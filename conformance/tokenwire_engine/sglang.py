@@ -38,6 +38,7 @@ from tokenwire_engine.engine import (
     UncomputedError,
     answer,
 )
+from tokenwire_engine.front_end import UnknownVersionError
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
 
@@ -73,10 +74,6 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 """Sampling parameters that name a language, by its kind."""
-
-
-class UnknownVersionError(ValueError):
-    """SGLang is of a release that is not known; the message says what differs."""
 
 
 def demand_known(version: str, streamer: Sequence[str], as_version: str = "") -> None:

@@ -29,6 +29,7 @@ from tokenwire_engine.engine import (
     answer,
     rank,
 )
+from tokenwire_engine.front_end import UnknownVersionError
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Schedule, schedule_of
 
@@ -73,10 +74,6 @@ _DEATH_S = 0.5
 """So long the last word of an engine that dies may take to leave."""
 
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
-
-
-class UnknownVersionError(ValueError):
-    """The front end is of a release whose protocol is not known; the message says what to do."""
 
 
 @dataclass(frozen=True)

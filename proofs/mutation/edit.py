@@ -13,13 +13,13 @@ from tokenwire.record import Emission
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import find, parse
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Hand(Protocol):
     """Draws what an edit leaves open."""
 
-    def choose(self, options: Sequence[T]) -> T:
+    def choose(self, options: Sequence[_T]) -> _T:
         """One of some options, at least one."""
         ...
 

@@ -23,7 +23,7 @@ MOST_MEMORY = 300_000_000
 
 
 @dataclass(frozen=True)
-class Trial:
+class HostileTrial:
     """The result of checking a hostile server."""
 
     fault: str
@@ -32,7 +32,7 @@ class Trial:
     megabytes: float
 
 
-def checked(seed: int) -> Trial:
+def checked(seed: int) -> HostileTrial:
     """Check the hostile server of a seed by the command line."""
     with tempfile.TemporaryDirectory() as folder, HostileServer(drawn(seed)) as server:
         report, errors = Path(folder, "report.json"), Path(folder, "errors")
@@ -56,14 +56,14 @@ def checked(seed: int) -> Trial:
             fault = "no report, or one of our own failures"
         elif usage.ru_maxrss * 1024 > MOST_MEMORY:
             fault = f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB"
-        return Trial(fault, time.monotonic() - begun, usage.ru_maxrss * 1024 / 1e6)
+        return HostileTrial(fault, time.monotonic() - begun, usage.ru_maxrss * 1024 / 1e6)
 
 
 async def hostile(figures: Figures, servers: int, seed: int) -> None:
     """Check `servers` hostile servers, some at a time, because most of them let the suite wait."""
     slots = asyncio.Semaphore(4)
 
-    async def trial_of(number: int) -> Trial:
+    async def trial_of(number: int) -> HostileTrial:
         async with slots:
             return await asyncio.to_thread(checked, number)
 

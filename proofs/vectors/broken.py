@@ -22,7 +22,7 @@ from tokenwire.spec_files import read_yaml
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.json_pointer import find, parse
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 LOST, DAMAGED = "broken-streams-are-told", "broken-records-are-told"
 _SHOWS = frozenset(
     {"stream-ends-cleanly", "events-are-json-objects", "one-finish-per-choice", "choices-complete"}
@@ -36,7 +36,7 @@ class Nth:
 
     number: int
 
-    def choose(self, options: Sequence[T]) -> T:
+    def choose(self, options: Sequence[_T]) -> _T:
         return options[self.number % len(options)]
 
 

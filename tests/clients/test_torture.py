@@ -22,7 +22,7 @@ from tokenwire_clients.server import torture_server
 from tokenwire_clients.session import Asked, Session
 from tokenwire_clients.vectors import load_doors, reads_of, whole
 from tokenwire_live.watch.exchange_assembly import Budget, ConnectionReader
-from tokenwire_live.watch.judging import Bench, single_answer_requirements
+from tokenwire_live.watch.judging import ExchangeJudge, single_answer_requirements
 from tokenwire_live.watch.spool import Kind, Record
 
 DOORS = sorted(load_doors())
@@ -399,7 +399,7 @@ def test_watch_says_of_every_case_what_its_file_says():
             continue
         broken = {
             violation.requirement
-            for violation in Bench().judge(watched(door, case)).violations
+            for violation in ExchangeJudge().judge(watched(door, case)).violations
             if violation.level == "MUST"
         }
         if case.result == "invalid":

@@ -17,7 +17,7 @@ from stream_builder import incremental, named
 from tokenwire import last_run
 from tokenwire.asking.run import Plan
 from tokenwire.checks.evidence import expect
-from tokenwire.commands.again import Outcome, again, answered, outcomes
+from tokenwire.commands.again import FailureOutcome, again, answered, outcomes
 from tokenwire.demo_server import FAULTS, demo_server
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.observing import NO_SCENARIO
@@ -225,15 +225,15 @@ def test_what_became_of_a_failure_is_told_by_what_was_seen_now():
     before = [Failed("made-up", name) for name in ("one", "two", "three")]
     assert outcomes(before, [still, sound, unseen, elsewhere]) == {
         "made-up": {
-            "one": (Outcome.FAILED, "wrong"),
-            "two": (Outcome.FIXED, ""),
-            "three": (Outcome.UNSEEN, unanswered),
-            "four": (Outcome.FAILED, "new"),
+            "one": (FailureOutcome.FAILED, "wrong"),
+            "two": (FailureOutcome.FIXED, ""),
+            "three": (FailureOutcome.UNSEEN, unanswered),
+            "four": (FailureOutcome.FAILED, "new"),
         }
     }
-    assert outcomes(before[2:], [unseen])["made-up"]["three"] == (Outcome.UNSEEN, unanswered)
-    assert outcomes(before[2:], [unseen], {"three"})["made-up"]["three"] == (Outcome.FIXED, "")
-    assert outcomes(before[2:], [], {"three"})["made-up"]["three"] == (Outcome.FIXED, "")
+    assert outcomes(before[2:], [unseen])["made-up"]["three"] == (FailureOutcome.UNSEEN, unanswered)
+    assert outcomes(before[2:], [unseen], {"three"})["made-up"]["three"] == (FailureOutcome.FIXED, "")
+    assert outcomes(before[2:], [], {"three"})["made-up"]["three"] == (FailureOutcome.FIXED, "")
     assert failures([still, sound, unseen]) == (Failed("made-up", "one", "wrong"),)
 
 

@@ -24,7 +24,7 @@ from tokenwire.report.files import Outputs, write_reports
 from tokenwire.report.page import page
 from tokenwire.report.playback import gaps, playback_of, played
 from tokenwire.report.plot import plot
-from tokenwire.report.ribbon import Cell, Row, State, align, align_parts, ribbon, words_of
+from tokenwire.report.ribbon import Cell, RibbonRow, State, align, align_parts, ribbon, words_of
 from tokenwire.report.subject import Subject
 from tokenwire.report.trace import trace
 from tokenwire.wire.exchange import Read
@@ -91,17 +91,17 @@ def test_parts_of_a_series_are_held_against_the_ids_that_came_with_them():
 
 
 def test_a_row_says_in_words_what_is_wrong_in_it():
-    assert Row("ids", [1, 2, 4], align([1, 2, 3, 4], [1, 2, 4])).faults == (
+    assert RibbonRow("ids", [1, 2, 4], align([1, 2, 3, 4], [1, 2, 4])).faults == (
         "1 missing (position 2); 1 at another index (position 3)"
     )
-    assert Row("ids", [1, 2], align([1, 2], [1, 2])).faults == ""
+    assert RibbonRow("ids", [1, 2], align([1, 2], [1, 2])).faults == ""
 
 
 def test_rows_share_their_columns():
     reference = [1, 2, 3]
     rows = [
-        Row("whole", reference, align(reference, reference)),
-        Row("stream", [1, 1, 2], align(reference, [1, 1, 2]), [0, 0, 4]),
+        RibbonRow("whole", reference, align(reference, reference)),
+        RibbonRow("stream", [1, 1, 2], align(reference, [1, 1, 2]), [0, 0, 4]),
     ]
     made = ribbon("token", rows, 0)
     assert made["columns"] == [0, None, 1, 2]
@@ -112,11 +112,11 @@ def test_rows_share_their_columns():
 def test_of_a_long_ribbon_the_columns_around_what_is_wrong_are_kept():
     reference = list(range(1000))
     lost = [*reference[:500], *reference[501:]]
-    made = ribbon("token", [Row("ids", lost, align(reference, lost))], 3)
+    made = ribbon("token", [RibbonRow("ids", lost, align(reference, lost))], 3)
     assert made["before"] + len(made["columns"]) + made["after"] == 1000
     assert len(made["columns"]) == 120
     assert made["columns"][40] == 500
-    kept = ribbon("token", [Row("ids", reference, align(reference, reference))], 990)
+    kept = ribbon("token", [RibbonRow("ids", reference, align(reference, reference))], 990)
     assert kept["columns"][-1] == 999
 
 

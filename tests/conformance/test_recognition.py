@@ -17,7 +17,7 @@ from tokenwire.dialects.dialect import Mark, load_dialects
 from tokenwire.dialects.recognition import DialectResolver, dialects_at, recognise
 from tokenwire.replay import replay
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server
-from tokenwire_live.watch.judging import Bench
+from tokenwire_live.watch.judging import ExchangeJudge
 
 CHAT = "/v1/chat/completions"
 SGLANG, OPENAI = load_dialects()["sglang-chat"], load_dialects()["openai-chat"]
@@ -271,7 +271,7 @@ def test_a_server_that_knows_no_such_model_is_not_asked_in_earnest() -> None:
 
 def test_a_watched_endpoint_keeps_the_family_whose_mark_was_seen() -> None:
     """Not every answer carries a mark: a refusal does not."""
-    bench = Bench()
+    bench = ExchangeJudge()
     exchanges = [chat(answer()), chat(answer(matched_stop=None)), chat(answer())]
     assert [bench.judge(item).dialect for item in exchanges] == [
         "openai-chat",

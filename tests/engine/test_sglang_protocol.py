@@ -10,11 +10,11 @@ import zmq
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.engine import Engine, Running, Sampling, answer
+from tokenwire_engine.front_end import UnknownVersionError
 from tokenwire_engine.schedule import Key, parse_schedule
 from tokenwire_engine.sglang import (
     NEWEST,
     STREAMERS,
-    UnknownVersionError,
     WithoutKernels,
     demand_known,
     parts_of,

@@ -12,13 +12,13 @@ import msgspec
 import pytest
 
 from tokenwire_engine.engine import EngineDiedError
+from tokenwire_engine.front_end import UnknownVersionError
 from tokenwire_engine.schedule import Schedule
 from tokenwire_engine.vllm import (
     ABORT,
     ADD,
     OUTPUTS,
     UTILITY,
-    UnknownVersionError,
     VllmEngine,
     VllmOptions,
     demand_known,

@@ -29,7 +29,7 @@ from tokenwire_live.watch.exchange_assembly import SCENARIO, Budget
 from tokenwire_live.watch.judge_process import Follower, JudgePlan, Reporter, follow, read_opinion
 from tokenwire_live.watch.judge_supervisor import JudgeSupervisor, judge_command
 from tokenwire_live.watch.judging import (
-    Bench,
+    ExchangeJudge,
     Opinion,
     Violation,
     single_answer_requirements,
@@ -96,7 +96,7 @@ def timeless(exchange: Exchange) -> Exchange:
 
 
 def test_a_violation_is_named_with_its_place() -> None:
-    bench = Bench()
+    bench = ExchangeJudge()
     assert replace(bench.judge(GOOD), latencies=None) == Opinion(judged=True, dialect="sglang-generate")
     opinion = bench.judge(BAD)
     assert opinion.judged
@@ -107,12 +107,12 @@ def test_a_violation_is_named_with_its_place() -> None:
 
 def test_what_nobody_knows_is_not_judged_and_no_gap() -> None:
     health = replace(GOOD, request=HttpRequest("GET", "/health"))
-    assert Bench().judge(health) == Opinion()
+    assert ExchangeJudge().judge(health) == Opinion()
 
 
 def test_a_compressed_answer_is_a_gap_and_no_violation() -> None:
     packed = replace(GOOD, headers=(*GOOD.headers, ("Content-Encoding", "gzip")), reads=(Read(0.1, b"\x1f"),))
-    assert Bench().judge(packed).gap == "compressed"
+    assert ExchangeJudge().judge(packed).gap == "compressed"
 
 
 def test_what_the_target_said_of_itself_is_remembered() -> None:
@@ -122,10 +122,10 @@ def test_what_the_target_said_of_itself_is_remembered() -> None:
         request=HttpRequest("GET", "/server_info"),
         reads=(Read(0.1, b'{"incremental_streaming_output": true}'),),
     )
-    bench = Bench()
+    bench = ExchangeJudge()
     bench.judge(info)
     assert "mode-is-advertised" in {violation.requirement for violation in bench.judge(GOOD).violations}
-    assert Bench().judge(GOOD).violations == ()
+    assert ExchangeJudge().judge(GOOD).violations == ()
 
 
 def test_a_stop_string_that_is_shown_is_seen_in_one_answer() -> None:
@@ -143,7 +143,7 @@ def test_a_stop_string_that_is_shown_is_seen_in_one_answer() -> None:
     def judged(content: str) -> set[str]:
         answer = {**body, "choices": [{**choice, "message": {**message, "content": content}}]}
         read = Read(0.1, json.dumps(answer).encode())
-        opinion = Bench().judge(replace(whole("watch/1"), request=request, reads=(read,)))
+        opinion = ExchangeJudge().judge(replace(whole("watch/1"), request=request, reads=(read,)))
         assert opinion.judged
         return {violation.requirement for violation in opinion.violations}
 
@@ -168,7 +168,7 @@ def test_opinions_survive_the_pipe() -> None:
     opinion = Opinion(True, "", (Violation("r", "MUST", "\ud800 \n", 3, "/a", "x"),), ("c",), "d", 5, "u")
     opinion = replace(opinion, model="m", latencies=Latencies(Histogram(seconds=0.5)))
     out = io.StringIO()
-    Reporter(Bench(), None, out).write("judged", 5, asdict(opinion))
+    Reporter(ExchangeJudge(), None, out).write("judged", 5, asdict(opinion))
     assert out.getvalue().count("\n") == 1
     assert read_opinion(json.loads(out.getvalue())[2]) == opinion
 
@@ -177,7 +177,7 @@ def _lines(spool: Spool, reported: Sequence[int] = ()) -> list[list[Any]]:
     """What the process says of the batches of a spool."""
     out = io.StringIO()
     lines = [json.dumps([*batch[:3], list(reported)]).encode() for batch in spool.batches]
-    reporter = Reporter(Bench(), None, out)
+    reporter = Reporter(ExchangeJudge(), None, out)
     reader = SpoolReader(spool.fd, spool.size)
     follow(lines, Follower(reader, reporter, Budget(1 << 30, 1 << 20)), reporter)
     return [json.loads(line) for line in out.getvalue().splitlines()]
@@ -449,7 +449,7 @@ def test_models_that_clients_name_are_bounded() -> None:
 
 def test_times_are_those_of_tokens() -> None:
     """Two ids that one event brings share the time since the event before."""
-    found = Bench().judge(GOOD).latencies
+    found = ExchangeJudge().judge(GOOD).latencies
     assert found is not None
     stream = load_dialects()["sglang-generate"].read(GOOD)
     first, *_, last = [event.place.time for event in stream.events if event.data]
@@ -457,7 +457,7 @@ def test_times_are_those_of_tokens() -> None:
     assert sum(found.first.counts) == 1
     assert sum(found.between.counts) == len(stream.choices[0].output_ids or ()) - 1
     assert found.between.seconds == pytest.approx(last - first)
-    assert Bench().judge(whole("watch/3")).latencies is None
+    assert ExchangeJudge().judge(whole("watch/3")).latencies is None
 
 
 def test_a_violating_exchange_is_opened_in_the_player(tmp_path: Path) -> None:

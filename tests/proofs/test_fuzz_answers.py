@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from proofs.fuzz_answers import (
     PROPERTIES,
-    Edit,
+    Damage,
     damaged,
     examine,
     examine_capture,
@@ -29,12 +29,14 @@ def test_the_seeds_are_of_many_kinds() -> None:
 
 def test_an_edit_does_what_it_says() -> None:
     data = b'{"a":1,"b":[2]}'
-    assert Edit("value", 0.34, 1, b"null").done_to(data) == b'{"a":null,"b":[2]}'
-    assert Edit("insert", 0.0, 1, b"x").done_to(data) == b"x" + data
-    assert Edit("lose", 0.99, 9, b"").done_to(data) == data[:-1]
-    assert Edit("double", 0.0, 2, b"").done_to(data) == b'{"' + data
-    assert Edit("flip", 0.0, 0, b"").done_to(data) == b"z" + data[1:]
-    assert damaged(b"", [Edit("value", 0.5, 1, b"null"), Edit("flip", 0.5, 3, b"")]) == b"nu" + b"d" + b"l"
+    assert Damage("value", 0.34, 1, b"null").done_to(data) == b'{"a":null,"b":[2]}'
+    assert Damage("insert", 0.0, 1, b"x").done_to(data) == b"x" + data
+    assert Damage("lose", 0.99, 9, b"").done_to(data) == data[:-1]
+    assert Damage("double", 0.0, 2, b"").done_to(data) == b'{"' + data
+    assert Damage("flip", 0.0, 0, b"").done_to(data) == b"z" + data[1:]
+    assert (
+        damaged(b"", [Damage("value", 0.5, 1, b"null"), Damage("flip", 0.5, 3, b"")]) == b"nu" + b"d" + b"l"
+    )
 
 
 def test_a_fault_of_a_check_and_of_the_observer_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,7 +7,16 @@ from typing import Any
 
 import pytest
 from proofs import schedules
-from proofs.schedules import Batch, Case, alone, compositions, run_reference, scope, size_of, together
+from proofs.schedules import (
+    Batch,
+    ScheduledRequest,
+    alone,
+    compositions,
+    run_reference,
+    scope,
+    size_of,
+    together,
+)
 
 from tokenwire_engine.schedule import Schedule
 from tokenwire_reference.core.output_streamer import OutputStreamer
@@ -83,8 +92,8 @@ class Broken(schedules.FrontEnd):
 def test_a_failing_batch_is_shrunk_to_its_smallest() -> None:
     broken = Broken(None, None, "", None, count())  # type: ignore[arg-type]
     large: Batch = (
-        Case("stop", Schedule(steps=(1, 1, 2, 1), hold=3, late=True), 5, stream=True),
-        Case("plain", Schedule(steps=(2,)), 2, stream=False),
+        ScheduledRequest("stop", Schedule(steps=(1, 1, 2, 1), hold=3, late=True), 5, stream=True),
+        ScheduledRequest("plain", Schedule(steps=(2,)), 2, stream=False),
     )
     shrunk, message = asyncio.run(schedules._shrunk(broken, "ids", large, ""))
     assert message == "one is lost"

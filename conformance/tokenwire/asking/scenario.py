@@ -55,10 +55,10 @@ class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no mor
     """The dialect cannot express a request, or the sender may not send it."""
 
 
-Answer = TypeVar("Answer")
+_Result = TypeVar("_Result")
 
 
-async def together(*doings: Coroutine[Any, Any, Answer]) -> list[Answer]:
+async def together(*doings: Coroutine[Any, Any, _Result]) -> list[_Result]:
     """Run coroutines concurrently. If one fails, cancel the others, so that no request is sent after a
     run.
     """

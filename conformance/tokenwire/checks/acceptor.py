@@ -71,7 +71,7 @@ class Acceptance:
 
 
 @dataclass(frozen=True)
-class Progress:
+class DeliveryProgress:
     """The progress of the record's delivery."""
 
     ids: int = 0
@@ -106,7 +106,7 @@ def _same_id(first: object, second: object) -> bool:
     return type(first) is type(second) and first == second
 
 
-def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
+def _judge_ids(record: Record, progress: DeliveryProgress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
     """Return how many ids have been delivered after these, or why these are illegal."""
     offset = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if record.output_ids is not None:
@@ -125,7 +125,7 @@ def _judge_ids(record: Record, progress: Progress, ids: Sequence[Any], rules: Ru
     return delivered
 
 
-def _judge_text(record: Record, progress: Progress, text: str, rules: Rules) -> int | Illegal:
+def _judge_text(record: Record, progress: DeliveryProgress, text: str, rules: Rules) -> int | Illegal:
     """Return how many characters have been delivered after these, or why these are illegal."""
     if record.text is None:
         return progress.text
@@ -151,7 +151,7 @@ def _runs_ahead(record: Record, ids: int, text: int) -> bool:
 
 
 def _judge_series(
-    record: Record, progress: Progress, emission: Delivered, ids: int, rules: Rules
+    record: Record, progress: DeliveryProgress, emission: Delivered, ids: int, rules: Rules
 ) -> Illegal | None:
     """Return the error if a series does not cover exactly the ids of the emission, with the record's entries.
 
@@ -189,14 +189,16 @@ def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal |
     return None
 
 
-def _is_idle(emission: Delivered, progress: Progress) -> bool:
+def _is_idle(emission: Delivered, progress: DeliveryProgress) -> bool:
     """True if an emission of a stream of new ids carries nothing."""
     counted = emission.completion_tokens in {None, progress.ids}
     holds = emission.output_ids or emission.text or emission.finish or any(emission.series.values())
     return counted and not holds
 
 
-def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) -> Progress | Illegal:
+def step(
+    record: Record, progress: DeliveryProgress, emission: Delivered, rules: Rules
+) -> DeliveryProgress | Illegal:
     """Take one emission: how far the record has come after it, or why it is illegal."""
     if progress.finished:
         # A cumulative emission behind the finish repeats the finish, and that comes exactly once.
@@ -236,7 +238,7 @@ def step(record: Record, progress: Progress, emission: Delivered, rules: Rules) 
     if illegal is not None:
         return illegal
     id_emissions = progress.id_emissions + (emission.output_ids is not None)
-    return Progress(ids, text, id_emissions, emission.finish is not None)
+    return DeliveryProgress(ids, text, id_emissions, emission.finish is not None)
 
 
 def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acceptance:
@@ -250,7 +252,7 @@ def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acce
     """
     emissions = tuple(emissions)
     record = _of_both_sides(record, emissions)
-    progress = Progress()
+    progress = DeliveryProgress()
     for index, emission in enumerate(emissions):
         result = step(record, progress, emission, rules)
         if isinstance(result, Illegal):
@@ -266,7 +268,7 @@ def idle_start(emissions: Sequence[Delivered]) -> int:
 
     They are the matter of first-emission-has-a-token, which not all families promise.
     """
-    before = (n for n, emission in enumerate(emissions) if not _is_idle(emission, Progress()))
+    before = (n for n, emission in enumerate(emissions) if not _is_idle(emission, DeliveryProgress()))
     return next(before, 0)
 
 

@@ -211,7 +211,7 @@ def check_finished(requirement: str, about: About = FINISHED) -> Callable[[Choic
 
 Values = Callable[[Choice], Iterable[tuple[Emission, str, Any, Any]]]
 """Reads of a choice what has to be equal: emission, field, expected and actual value."""
-Reading = TypeVar("Reading", bound=Callable[[Choice], Iterable[Any]])
+_Reading = TypeVar("_Reading", bound=Callable[[Choice], Iterable[Any]])
 Conditions = Callable[[Choice], Iterable[Row]]
 """The same with what has to hold, behind the field."""
 
@@ -231,10 +231,10 @@ def check_each(requirement: str, about: About, words: str) -> Callable[[Conditio
 
 def _check_read(
     requirement: str, about: About, observe: Callable[[Any], Iterator[Observation]]
-) -> Callable[[Reading], Reading]:
+) -> Callable[[_Reading], _Reading]:
     """Make a requirement's check of what is observed in the rows that a function reads from a choice."""
 
-    def register(read: Reading) -> Reading:
+    def register(read: _Reading) -> _Reading:
         @wraps(read)
         def of_choice(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
             return observe(read(choice))

@@ -23,7 +23,7 @@ SOURCE = "the right answer"
 
 
 @dataclass(frozen=True)
-class Known:
+class KnownAnswer:
     """A choice, and what it should be."""
 
     choice: Choice
@@ -53,7 +53,7 @@ class Known:
         return [head + text for head in self.echoed for text in texts]
 
 
-def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
+def known_choices(stream: Stream, target: Target) -> tuple[KnownAnswer, ...]:
     """Return the choices of an answer whose right answer is known; cached with it, since every
     check here asks.
     """
@@ -63,11 +63,11 @@ def known_choices(stream: Stream, target: Target) -> tuple[Known, ...]:
     cached = stream.cache.get(known_choices)
     if cached is None or cached[0] is not model:
         cached = stream.cache[known_choices] = (model, tuple(_computed(stream, target, model)))
-    known: tuple[Known, ...] = cached[1]
+    known: tuple[KnownAnswer, ...] = cached[1]
     return known
 
 
-def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Known]:
+def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[KnownAnswer]:
     asked = stream.asked
     if not asked.likeliest:
         return
@@ -95,7 +95,9 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         )
         finished = kind in {"stop", "length"} and stream.error is None
         if reported:
-            yield Known(choice, prompt, reported, finished, _echoed(stream, position, prompt, model.words))
+            yield KnownAnswer(
+                choice, prompt, reported, finished, _echoed(stream, position, prompt, model.words)
+            )
 
 
 _OF_CALLS = frozenset({"tool_calls", "function_call"})
@@ -138,7 +140,7 @@ def _ends_by_id(right: Truth) -> bool:
     return right.finish == "stop" and not any(isinstance(known, str) for known in right.matched)
 
 
-def _may_not_count_its_end(stream: Stream, known: Known) -> bool:
+def _may_not_count_its_end(stream: Stream, known: KnownAnswer) -> bool:
     """True if the id that ended a choice may be counted or not, because servers of endpoints
     without ids differ.
     """

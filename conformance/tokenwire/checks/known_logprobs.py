@@ -10,7 +10,7 @@ from typing import Any
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.known_answers import SOURCE, Known, ids_due, known_choices
+from tokenwire.checks.known_answers import SOURCE, KnownAnswer, ids_due, known_choices
 from tokenwire.checks.prompt import prompt_logprobs
 from tokenwire.checks.reading.fields import bringing, names_of_prompt
 from tokenwire.dialects.dialect import policy_of
@@ -96,7 +96,7 @@ def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
             yield name, [_reported(entry) if entry else [value] for value, entry in both]
 
 
-def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Right]]:
+def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[KnownAnswer, _Right]]:
     """Yield the choices whose logprobs are known and complete; thoughts may have taken theirs along."""
     law = target.model.law if target.model is not None else None
     rounding_of = partial(target.noise.rounding, stream)
@@ -107,7 +107,7 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[Known, _Rig
                 yield known, _Right(law, max(map(rounding_of, names), default=ROUNDING))
 
 
-def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
+def _due(stream: Stream, known: KnownAnswer, reported: int, name: str) -> Ids | None:
     """Return the ids that a series of this length must have entries for; None if that is left to the server.
 
     If a dialect promises entries only for what the content shows, those of a stop may be missing.
@@ -120,7 +120,7 @@ def _due(stream: Stream, known: Known, reported: int, name: str) -> Ids | None:
     return ids
 
 
-def _shown(known: Known) -> int:
+def _shown(known: KnownAnswer) -> int:
     """Count the ids that the final text takes."""
     right = known.right
     sizes = (size for size, text in enumerate(right.texts, 1) if text.startswith(right.text))
@@ -313,7 +313,7 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
         yield from _beside_the_prompt(stream, known, right)
 
 
-def _beside_the_prompt(stream: Stream, answer: Known, right: _Right) -> Iterator[Observation]:
+def _beside_the_prompt(stream: Stream, answer: KnownAnswer, right: _Right) -> Iterator[Observation]:
     """Yield the likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
     asked, prompt, law = stream.asked, answer.prompt, right.law
     start = asked.logprob_start

@@ -135,7 +135,7 @@ def _scale(first_top: _Top, second_top: _Top) -> float | None:
     return (first_top.by_id[first] - first_top.by_id[last]) / apart if apart >= _APART else None
 
 
-class Seen(NamedTuple):
+class SeenRule(NamedTuple):
     """The rule that one answer follows, as another to the same prompt shows."""
 
     dialect: str
@@ -301,16 +301,16 @@ def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tupl
     yield from dimension.behind(streams)
 
 
-def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Seen]:
+def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[SeenRule]:
     for top, base in _shaped(dimension, streams):
         rule = dimension.rule(top, base)
         if rule is not None:
-            yield Seen(top.dialect, rule, top.place, base.place)
+            yield SeenRule(top.dialect, rule, top.place, base.place)
 
 
 def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Observation]:
     """Look whether all answers of an endpoint follow one rule, and a legal one."""
-    rules: dict[str, Seen] = {}
+    rules: dict[str, SeenRule] = {}
     legal = dimension.legal
     for seen in _rules(dimension, streams):
         first = rules.setdefault(seen.dialect, seen)

@@ -31,7 +31,7 @@ _RACING = ("side-effect", "arrival")
 _TRIES = 3
 
 
-class Outcome(StrEnum):
+class FailureOutcome(StrEnum):
     """The outcome of a failure."""
 
     FIXED = "FIXED"
@@ -39,10 +39,14 @@ class Outcome(StrEnum):
     UNSEEN = "NOT SEEN"
 
 
-_STYLES = {Outcome.FIXED: "bold green", Outcome.FAILED: "bold red", Outcome.UNSEEN: "bold yellow"}
+_STYLES = {
+    FailureOutcome.FIXED: "bold green",
+    FailureOutcome.FAILED: "bold red",
+    FailureOutcome.UNSEEN: "bold yellow",
+}
 
 
-Outcomes = dict[str, dict[str, tuple[Outcome, str]]]
+Outcomes = dict[str, dict[str, tuple[FailureOutcome, str]]]
 """Each with a clause, by requirement and scenario."""
 
 
@@ -69,15 +73,15 @@ def outcomes(
     for failure in failed:
         judgement = now.get((failure.requirement, failure.scenario))
         if judgement is not None and judgement.violations and judgement.verdict is Verdict.FAIL:
-            outcome = Outcome.FAILED, judgement.message
+            outcome = FailureOutcome.FAILED, judgement.message
         elif failure.scenario in seen or (judgement is not None and judgement.witnesses):
-            outcome = Outcome.FIXED, ""
+            outcome = FailureOutcome.FIXED, ""
         else:
-            outcome = Outcome.UNSEEN, "not all of its requests were answered"
+            outcome = FailureOutcome.UNSEEN, "not all of its requests were answered"
         found.setdefault(failure.requirement, {})[failure.scenario] = outcome
     for judgement in judgements:
         if judgement.verdict is Verdict.FAIL and judgement.requirement.id in found:
-            found[judgement.requirement.id][judgement.scenario] = Outcome.FAILED, judgement.message
+            found[judgement.requirement.id][judgement.scenario] = FailureOutcome.FAILED, judgement.message
     return found
 
 
@@ -88,12 +92,12 @@ def _in_doubt(found: Outcomes) -> set[str]:
         scenario
         for requirement, by_scenario in found.items()
         for scenario, (outcome, _) in by_scenario.items()
-        if outcome is Outcome.FIXED and requirement in known and known[requirement].oracle in _RACING
+        if outcome is FailureOutcome.FIXED and requirement in known and known[requirement].oracle in _RACING
     }
 
 
-def _lines(requirement: str, scenarios: Mapping[str, tuple[Outcome, str]]) -> Iterable[Text]:
-    for outcome in Outcome:
+def _lines(requirement: str, scenarios: Mapping[str, tuple[FailureOutcome, str]]) -> Iterable[Text]:
+    for outcome in FailureOutcome:
         named = [name for name, (found, _) in scenarios.items() if found is outcome]
         if not named:
             continue
@@ -141,23 +145,23 @@ def again(settings: Settings) -> None:
         found = outcomes(last.failed, judgements, seen)
     for requirement, by_scenario in found.items():
         for line in _lines(requirement, by_scenario):
-            if not settings.quiet or not line.plain.startswith(Outcome.FIXED):
+            if not settings.quiet or not line.plain.startswith(FailureOutcome.FIXED):
                 console.print(line, soft_wrap=True)
     every = [outcome for by_scenario in found.values() for outcome, _ in by_scenario.values()]
-    counts = [f"{every.count(outcome)} {outcome.lower()}" for outcome in Outcome if outcome in every]
+    counts = [f"{every.count(outcome)} {outcome.lower()}" for outcome in FailureOutcome if outcome in every]
     console.print(Text(f"{subject.title}: {', '.join(counts)}"), soft_wrap=True)
     unseen = tuple(
         failure
         for failure in last.failed
-        if found[failure.requirement][failure.scenario][0] is Outcome.UNSEEN
+        if found[failure.requirement][failure.scenario][0] is FailureOutcome.UNSEEN
     )
     try:
         keep(replace(last, target=plan.settings.target, failed=unseen), judgements)
     except OSError as error:
         typer.echo(f"what still fails is not kept: {system_says(error)}", err=True)
-    if Outcome.FAILED in every:
+    if FailureOutcome.FAILED in every:
         raise typer.Exit(ExitStatus.VIOLATION)
-    if Outcome.UNSEEN in every:
+    if FailureOutcome.UNSEEN in every:
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
 
 

@@ -50,7 +50,7 @@ _KNOWN = {
 }
 
 
-class Delivered(NamedTuple):
+class EventContent(NamedTuple):
     """The content of one event."""
 
     event: Event
@@ -201,7 +201,7 @@ class AnswerBinding:
         """True if a finish contains the stop of the choice."""
         return "matched" in self.finish
 
-    def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[Delivered]:
+    def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[EventContent]:
         """Yield the content of each event, choice by choice, and its usage.
 
         `of_all`: counters outside the choices count all of them together, so they do not belong to a single
@@ -216,7 +216,7 @@ class AnswerBinding:
                 if emission.pointers == pointers:
                     emission.pointers = pointers
                 pointers = emission.pointers
-            yield Delivered(event, emissions, usage if isinstance(usage, dict) else None, pointer)
+            yield EventContent(event, emissions, usage if isinstance(usage, dict) else None, pointer)
 
     @cached_property
     def _pointer(self) -> str:

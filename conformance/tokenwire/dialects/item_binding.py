@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from tokenwire.dialects.answer_binding import Delivered
+from tokenwire.dialects.answer_binding import EventContent
 from tokenwire.record import CallPiece, Emission, Event, Finish
 from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, gather, join
 
@@ -133,7 +133,7 @@ class ItemBinding:
         """Return the index of the single choice, which all items belong to."""
         return _CHOICE
 
-    def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[Delivered]:  # noqa: ARG002
+    def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[EventContent]:  # noqa: ARG002
         """Yield the content of each event and its usage. `of_all` has no effect, because there is one
         choice.
         """
@@ -141,7 +141,7 @@ class ItemBinding:
         for event in events:
             emission = self._emission(event, progress)
             counts = self._usage(event.data, progress)
-            yield Delivered(event, [emission] if emission else [], counts, join(*self.usage.at))
+            yield EventContent(event, [emission] if emission else [], counts, join(*self.usage.at))
 
     def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
         """Return the counts in the first event of a stream; None for other events."""

@@ -31,7 +31,7 @@ _LOOKS = 4
 _DEEPEST = 200
 """The most stack frames to search for the answer that a check reads."""
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class TooSlowError(BaseException):
@@ -73,7 +73,7 @@ class Clock:
             signal.signal(signal.SIGVTALRM, outer)
             self._limit_s, self._seen = before, None
 
-    def timed(self, compute: Callable[[], Result]) -> Result:
+    def timed(self, compute: Callable[[], _Result]) -> _Result:
         """Compute something as one piece of work. Raises TooSlowError."""
         outer, self.work = self.work, compute
         try:

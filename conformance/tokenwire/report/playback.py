@@ -28,7 +28,7 @@ from tokenwire.report.finding import (
     window,
 )
 from tokenwire.report.plot import Plot, Span, plot
-from tokenwire.report.ribbon import Aligned, Row, align, align_parts, ribbon
+from tokenwire.report.ribbon import Aligned, RibbonRow, align, align_parts, ribbon
 from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
 
@@ -307,14 +307,16 @@ def _ribbons(
         other_kind = f"{kind} {other.exchange.name}"
     ids, _ = _as_of(choice, emission, "output_ids")
 
-    def rows(name: str, title: str) -> list[Row]:
+    def rows(name: str, title: str) -> list[RibbonRow]:
         """Return the rows of an array in the other answer and in this one."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
-        made = [] if known is None else [Row(f"{title}, {other_kind}", known, align(known, known))]
+        made = [] if known is None else [RibbonRow(f"{title}, {other_kind}", known, align(known, known))]
         if entries is not None:
             aligned = _aligned(choice, name, entries, known, ids, ended=ended)
-            made.append(Row(f"{title}, {kind}", entries, aligned, _delivered(choice, entries, name, steps)))
+            made.append(
+                RibbonRow(f"{title}, {kind}", entries, aligned, _delivered(choice, entries, name, steps))
+            )
         return made
 
     tokens = rows("output_ids", "ids")
@@ -337,7 +339,7 @@ def _ribbon_of_texts(expected: Any, actual: Any) -> Iterator[dict[str, Any]]:
     index = differs_at(expected, actual)
     if index is not None:
         texts = {"expected": expected, "actual": actual}
-        rows = [Row(f"text, {name}", text, align(expected, text)) for name, text in texts.items()]
+        rows = [RibbonRow(f"text, {name}", text, align(expected, text)) for name, text in texts.items()]
         yield ribbon("character", rows, index)
 
 

@@ -80,7 +80,7 @@ class Aligned:
 
 
 @dataclass(frozen=True)
-class Row:
+class RibbonRow:
     """One array of one answer."""
 
     name: str
@@ -193,7 +193,7 @@ def words_of(entry: Any) -> str:
     return inert(cut(entry, _LONGEST_WORDS))
 
 
-def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None]]]:
+def _columns(rows: Sequence[RibbonRow]) -> Iterator[tuple[int | None, list[Cell | None]]]:
     """Yield the columns: the position, or None between two, and the cell of each row, or None."""
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
@@ -204,7 +204,7 @@ def _columns(rows: Sequence[Row]) -> Iterator[tuple[int | None, list[Cell | None
             yield position, [next(iter(cell), None) for cell in cells_here]
 
 
-def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
+def ribbon(unit: str, rows: Sequence[RibbonRow], focus: int) -> dict[str, Any]:
     """Return the rows as the page embeds them.
 
     At most `_MOST_COLUMNS` columns are around the first fault, or else around the position `focus`.
@@ -232,7 +232,7 @@ def ribbon(unit: str, rows: Sequence[Row], focus: int) -> dict[str, Any]:
     }
 
 
-def _embedded(row: Row, cell: Cell | None) -> list[Any] | None:
+def _embedded(row: RibbonRow, cell: Cell | None) -> list[Any] | None:
     """Return a cell as the script reads it: words, state, and the step that delivered it."""
     if cell is None:
         return None

@@ -42,7 +42,7 @@ _MEND = (
 )
 
 
-Thing = TypeVar("Thing")
+_Thing = TypeVar("_Thing")
 Weights = Callable[[Answer], int | None]
 """Returns the number of the weights that made an answer; None if unknown."""
 
@@ -300,9 +300,9 @@ class _Answer(NamedTuple):
         )
 
 
-def _grouped(things: Iterable[Thing], known_by: Callable[[Thing], Hashable]) -> Iterable[list[Thing]]:
+def _grouped(things: Iterable[_Thing], known_by: Callable[[_Thing], Hashable]) -> Iterable[list[_Thing]]:
     """Group things by a key, in their order."""
-    groups: dict[Hashable, list[Thing]] = defaultdict(list)
+    groups: dict[Hashable, list[_Thing]] = defaultdict(list)
     for thing in things:
         groups[known_by(thing)].append(thing)
     return groups.values()

@@ -22,7 +22,7 @@ from typing import Any, TextIO
 
 from tokenwire.wire.exchange import Exchange
 from tokenwire_live.watch.exchange_assembly import Budget, ConnectionReader, Receiver
-from tokenwire_live.watch.judging import Bench, Opinion, Violation, single_answer_requirements
+from tokenwire_live.watch.judging import ExchangeJudge, Opinion, Violation, single_answer_requirements
 from tokenwire_live.watch.latency import Histogram, Latencies
 from tokenwire_live.watch.spool import Kind, SpoolReader
 from tokenwire_live.watch.violation_folder import ViolationFolder
@@ -65,7 +65,7 @@ _NICE = 10
 class Reporter:
     """Judges exchanges and writes the opinions, except those that were reported before."""
 
-    def __init__(self, bench: Bench, folder: ViolationFolder | None, out: TextIO) -> None:
+    def __init__(self, bench: ExchangeJudge, folder: ViolationFolder | None, out: TextIO) -> None:
         self._bench = bench
         self._folder = folder
         self._out = out
@@ -144,7 +144,7 @@ def main(plan: JudgePlan) -> None:
     os.nice(_NICE)
     out, sys.stdout = sys.stdout, sys.stderr  # a stray print must not break the protocol
     folder = ViolationFolder(Path(plan.record), plan.record_cap) if plan.record else None
-    reporter = Reporter(Bench(single_answer_requirements(plan.profiles)), folder, out)
+    reporter = Reporter(ExchangeJudge(single_answer_requirements(plan.profiles)), folder, out)
     spool = SpoolReader(plan.spool_fd, plan.spool_size)
     follower = Follower(spool, reporter, Budget(plan.most_open, plan.largest_exchange))
     follow(sys.stdin.buffer, follower, reporter)

@@ -97,7 +97,7 @@ def _need(row: Requirement) -> str:
 
 
 @dataclass
-class Bench:
+class ExchangeJudge:
     """Judges exchanges one by one; remembers only what the target advertises."""
 
     requirements: list[Requirement] = field(default_factory=single_answer_requirements)

@@ -12,7 +12,7 @@ from tokenwire_reference.core.kv import StoredPage
 from tokenwire_reference.core.seams import Seams, current_seams
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class Matcher(Protocol):
@@ -283,8 +283,8 @@ class Request:
 
 
 def alone(
-    request: Request, function: Callable[..., Result], *arguments: Any, what: str = ""
-) -> Result | None:
+    request: Request, function: Callable[..., _Result], *arguments: Any, what: str = ""
+) -> _Result | None:
     """Call what is done for one request: if it fails, that is the end of this request alone; None then.
 
     `what` failed, in words for the log; an empty one is not logged.

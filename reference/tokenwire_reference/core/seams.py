@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from contextvars import ContextVar
 from typing import Any, TypeVar
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 class Seams:
@@ -18,11 +18,11 @@ class Seams:
 
     # In the engine and the output streamer, on the engine's thread.
 
-    def stop_rules(self, rules: T) -> T:
+    def stop_rules(self, rules: _T) -> _T:
         """Change the rules that decide when the request is done."""
         return rules
 
-    def prefix_secrets(self, secrets: T) -> T:
+    def prefix_secrets(self, secrets: _T) -> _T:
         """Change the values that requests must have in common to share cached prefixes."""
         return secrets
 
@@ -31,7 +31,7 @@ class Seams:
         del request, sent
         return due
 
-    def published(self, request: Any, row: T) -> T:
+    def published(self, request: Any, row: _T) -> _T:
         """Change the row that the output streamer emits: the same range of tokens, of this record
         or of another.
         """
@@ -40,7 +40,7 @@ class Seams:
 
     # In the request manager and the detokenizer, on the event loop.
 
-    def detokenizer(self, detokenizer: T) -> T:
+    def detokenizer(self, detokenizer: _T) -> _T:
         """Change the detokenizer."""
         return detokenizer
 
@@ -49,16 +49,16 @@ class Seams:
         del reader
         return text
 
-    def format(self, format: T) -> T:  # noqa: A002
+    def format(self, format: _T) -> _T:  # noqa: A002
         """Change the format by which the text of a chat is split into channels."""
         return format
 
-    def deltas(self, parser: Any, deltas: list[T], *, ended: bool) -> list[T]:
+    def deltas(self, parser: Any, deltas: list[_T], *, ended: bool) -> list[_T]:
         """Change the new deltas in the channels of a choice; each choice has its own parser."""
         del parser, ended
         return deltas
 
-    def taken(self, reader: Any, emission: T) -> T:
+    def taken(self, reader: Any, emission: _T) -> _T:
         """Change the emission that a consumer takes. The reader's cursors are still at the end of the
         emission before it.
         """

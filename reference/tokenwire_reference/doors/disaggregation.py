@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
     from tokenwire_reference.core.stopping import StopRules
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
@@ -70,7 +70,7 @@ def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]
     ]
 
 
-def _for_all(values: Sequence[T], count: int) -> Sequence[T]:
+def _for_all(values: Sequence[_T], count: int) -> Sequence[_T]:
     return list(chain(values, repeat(values[-1], max(0, count - len(values)))))[:count]
 
 
@@ -221,12 +221,12 @@ class _UntilTheFirstToken:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._before, name)
 
-    def stop_rules(self, rules: T) -> T:
+    def stop_rules(self, rules: _T) -> _T:
         of_request: StopRules = self._before.stop_rules(rules)  # type: ignore[assignment]  # it gives these
         of_request.max_new_tokens = min(of_request.max_new_tokens, 1)
         return rules
 
-    def published(self, request: Request, row: T) -> T:
+    def published(self, request: Request, row: _T) -> _T:
         row = self._before.published(request, row)
         if request.finish is not None:
             self._prefill.hand_over(request, self._room)

@@ -20,7 +20,7 @@ from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.request_manager import ClientLeftError, Generation
 
 logger = logging.getLogger(__name__)
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
 def _unnamed(value: Json) -> bytes:
@@ -182,7 +182,7 @@ def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
         yield b"".join(waiting)
 
 
-async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[Value]) -> Value:
+async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[_Value]) -> _Value:
     """Await some work; a client that closes the connection first cancels it, which raises ClientLeftError.
 
     The body of the request must have been read.

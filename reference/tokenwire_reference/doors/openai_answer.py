@@ -17,7 +17,7 @@ from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served
 
-Call = TypeVar("Call", bound=OpenAICall)
+_Call = TypeVar("_Call", bound=OpenAICall)
 
 
 async def answer_call(
@@ -29,7 +29,7 @@ async def answer_call(
     )
 
 
-class OpenAIAnswer(ABC, Generic[Call]):
+class OpenAIAnswer(ABC, Generic[_Call]):
     """The shapes of the answer to one call."""
 
     chunk_kind: str
@@ -37,7 +37,7 @@ class OpenAIAnswer(ABC, Generic[Call]):
     may_hold_text: bool = False
     """True if an emission without ids may have chunks, before the refusal that it ends in."""
 
-    def __init__(self, call: Call, served: Served) -> None:
+    def __init__(self, call: _Call, served: Served) -> None:
         self.call = call
         self.served = served
         self._created = int(time.time())

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.model import Model
     from tokenwire_reference.doors.disaggregation import Disaggregation
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Served:
         """True if ids and logprobs depend on nothing but the request, by the probe at the start."""
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
 
-    async def of_engines(self, function: Callable[[Engine], Result]) -> list[Result]:
+    async def of_engines(self, function: Callable[[Engine], _Result]) -> list[_Result]:
         """Return the results of a function on each engine, between two of its steps."""
         return await asyncio.gather(*map(asyncio.wrap_future, self.runner.each(function)))
 

@@ -19,25 +19,25 @@ _MOST_BYTES = 16 << 20
 """Of all conversations together, as JSON."""
 
 Key = TypeVar("Key", bound=Hashable)
-Value = TypeVar("Value")
+_Value = TypeVar("_Value")
 
 
-class Latest(Generic[Key, Value]):
+class Latest(Generic[Key, _Value]):
     """Keeps values by their keys, and forgets the oldest where all together are larger than a bound."""
 
-    def __init__(self, most: int, size: Callable[[Value], int]) -> None:
+    def __init__(self, most: int, size: Callable[[_Value], int]) -> None:
         self._most = most
         self._size_of = size
-        self._kept: OrderedDict[Key, tuple[Value, int]] = OrderedDict()
+        self._kept: OrderedDict[Key, tuple[_Value, int]] = OrderedDict()
         self._size = 0
 
     def __iter__(self) -> Iterator[Key]:
         return iter(self._kept)
 
-    def get(self, key: Key) -> Value | None:
+    def get(self, key: Key) -> _Value | None:
         return self._kept.get(key, (None, 0))[0]
 
-    def put(self, key: Key, value: Value) -> None:
+    def put(self, key: Key, value: _Value) -> None:
         """Keep a value in the place of one with its key; nothing of one that is larger than the bound."""
         self.forget(key)
         size = self._size_of(value)

@@ -84,7 +84,7 @@ def _byte_by_byte(tokens: Sequence[bytes]) -> Encode:
     return lambda text: [single[byte] for byte in text.encode() if byte in single]
 
 
-class Trials:
+class GrammarTrials:
     """Tries one grammar after the other, each in a process of its own."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
@@ -170,7 +170,7 @@ def main() -> None:
     for ending in (signal.SIGINT, signal.SIGHUP):  # the server's, which closes standard input as it ends
         signal.signal(ending, signal.SIG_IGN)
     asked = sys.stdin.buffer
-    trials = Trials(json.loads(asked.readline()))
+    trials = GrammarTrials(json.loads(asked.readline()))
     signal.signal(signal.SIGUSR1, trials.end_trial)
     os.nice(5)
     for line in asked:

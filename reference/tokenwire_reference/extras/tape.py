@@ -61,7 +61,7 @@ class Tapes:
             return again(paged, *inputs)
         if self.refused:
             return self._run(paged, *inputs)
-        calls: list[Call] = []
+        calls: list[TapedCall] = []
         recorded = _RecordedAttention(paged, calls)
         try:
             with NoHostSync(), _Recorder(calls):  # type: ignore[no-untyped-call,unused-ignore]  # torch
@@ -78,7 +78,7 @@ class Tapes:
         return result
 
 
-class Call(NamedTuple):
+class TapedCall(NamedTuple):
     function: Callable[..., Any]
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
@@ -88,7 +88,7 @@ class Call(NamedTuple):
 class _Recorder(TorchFunctionMode):
     """Notes every function of torch that is called. What it keeps has an identity of its own."""
 
-    def __init__(self, calls: list[Call]) -> None:
+    def __init__(self, calls: list[TapedCall]) -> None:
         super().__init__()
         self._calls = calls
 
@@ -102,14 +102,14 @@ class _Recorder(TorchFunctionMode):
         idle = func in GIVE_WHAT_THEY_GOT and result is args[0]
         # What gives something else than tensors looked at a shape or a type; what gives nothing wrote.
         if not idle and (result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))):
-            self._calls.append(Call(func, args, kwargs or {}, result))
+            self._calls.append(TapedCall(func, args, kwargs or {}, result))
         return result
 
 
 class _RecordedAttention:
     """Attention that is noted as one call, whatever it does."""
 
-    def __init__(self, paged: PagedAttention, calls: list[Call]) -> None:
+    def __init__(self, paged: PagedAttention, calls: list[TapedCall]) -> None:
         self._paged = paged
         self._calls = calls
 
@@ -122,7 +122,7 @@ class _RecordedAttention:
         options = {"scaling": scaling, "window": window}
         with DisableTorchFunction():
             result = self._paged.attend(layer, query, key, value, **options)  # type: ignore[arg-type]
-        self._calls.append(Call(_attend, (self, layer, query, key, value), options, result))
+        self._calls.append(TapedCall(_attend, (self, layer, query, key, value), options, result))
         return result
 
 
@@ -130,7 +130,9 @@ def _attend(paged: PagedAttention, *args: Any, **options: Any) -> Tensor:
     return paged.attend(*args, **options)
 
 
-def _played(calls: Sequence[Call], inputs: Sequence[Any], result: Tensor, weights: Iterable[Tensor]) -> Pass:
+def _played(
+    calls: Sequence[TapedCall], inputs: Sequence[Any], result: Tensor, weights: Iterable[Tensor]
+) -> Pass:
     """Return the calls as a Python function of the inputs: a line for each call, a name for each tensor.
 
     Raises TapeError where one of them works on anything but inputs, results and weights.

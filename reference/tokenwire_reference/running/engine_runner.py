@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
 
 logger = logging.getLogger(__name__)
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 Deliver = Callable[[Sequence[Row]], None]
 
 STOP_SECONDS = 1.0
@@ -67,9 +67,9 @@ class EngineRunner(ABC):
     def abort(self, rid: str) -> None:
         self._ask(lambda: self._abort(rid))
 
-    def call(self, function: Callable[[], Result]) -> Future[Result]:
+    def call(self, function: Callable[[], _Result]) -> Future[_Result]:
         """Run a function between two steps, where the engine runs."""
-        future: Future[Result] = Future()
+        future: Future[_Result] = Future()
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
@@ -82,7 +82,7 @@ class EngineRunner(ABC):
         self._ask(run)
         return future
 
-    def each(self, function: Callable[[Engine], Result]) -> list[Future[Result]]:
+    def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
         """Run a function of every engine, here of the only one, between two steps."""
         return [self.call(lambda: function(self._engine))]
 

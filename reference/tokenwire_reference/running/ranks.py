@@ -12,7 +12,7 @@ from tokenwire_reference.running.engine_runner import EngineRunner
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
 
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
 class Ranks:
@@ -73,6 +73,6 @@ class Ranks:
             if rid in under_way:
                 runner.abort(rid)
 
-    def each(self, function: Callable[[Engine], Result]) -> list[Future[Result]]:
+    def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
         """Run a function of every engine, between two of its steps."""
         return [future for runner in self._runners for future in runner.each(function)]

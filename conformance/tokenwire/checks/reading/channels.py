@@ -93,7 +93,7 @@ class Channels:
 
 
 @dataclass(frozen=True)
-class Difference:
+class ChannelDifference:
     """A difference of two sides in one channel."""
 
     channel: str
@@ -112,26 +112,26 @@ def _short(value: Any) -> str:
     return text if len(text) <= 90 else f"{text[:44]}…{text[-44:]}"
 
 
-def differences(ours: Channels, theirs: Channels) -> Iterator[Difference]:
+def differences(ours: Channels, theirs: Channels) -> Iterator[ChannelDifference]:
     """Yield the differences of two partitions of one text, except white space at the borders of channels and
     the spelling of JSON.
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
-        yield Difference("reasoning", ours.reasoning, theirs.reasoning)
+        yield ChannelDifference("reasoning", ours.reasoning, theirs.reasoning)
     # Only a stream tells where calls stood between parts of the content.
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not fits(cut.contents, (theirs if cut is ours else ours).content):
-        yield Difference("text", ours.content, theirs.content)
+        yield ChannelDifference("text", ours.content, theirs.content)
     calls = [[_name_and_arguments(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
     if cut_within and (ours.input_is_object or theirs.input_is_object):
         # An input that is an object cannot be written while its text is none: the name is all both can say.
         calls = [[*series[:-1], *((name, None) for name, _ in series[-1:])] for series in calls]
     if calls[0] != calls[1]:
-        yield Difference(CALLED, written(ours), written(theirs))
+        yield ChannelDifference(CALLED, written(ours), written(theirs))
     if ours.called != theirs.called:
         finishes = ours.choice.finish, theirs.choice.finish
-        yield Difference("finish", *(finish.type if finish else None for finish in finishes))
+        yield ChannelDifference("finish", *(finish.type if finish else None for finish in finishes))
 
 
 def written(channels: Channels) -> list[list[Any]]:

@@ -25,18 +25,18 @@ from tokenwire.record import (
 )
 
 Source = TypeVar("Source", Stream, Choice)
-Result = TypeVar("Result")
+_Result = TypeVar("_Result")
 
 
-def read_once(read: Callable[[Source], Result]) -> Callable[[Source], Result]:
+def read_once(read: Callable[[Source], _Result]) -> Callable[[Source], _Result]:
     """Cache with a stream, or a choice, what a function reads of it: nearly every check asks for it."""
 
     @wraps(read)
-    def read_or_kept(source: Source) -> Result:
+    def read_or_kept(source: Source) -> _Result:
         cache = source.cache
         if read not in cache:
             cache[read] = read(source)
-        return cast(Result, cache[read])
+        return cast(_Result, cache[read])
 
     return read_or_kept
 

@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from tokenwire.record import Stream
 from tokenwire.wire.exchange import ExchangeHead
 
-Thing = TypeVar("Thing")
+_Thing = TypeVar("_Thing")
 INSTANT_S = 0.001
 """The unit to which the times of an exchange are rounded."""
 
@@ -45,10 +45,10 @@ def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
     return began_one < began_other + second.duration and began_other < began_one + first.duration
 
 
-class Spans(Generic[Thing]):
+class Spans(Generic[_Thing]):
     """Things, each with when it began and ended; those that overlap a span of time are found by bisection."""
 
-    def __init__(self, spans: Iterable[tuple[float, float, Thing]]) -> None:
+    def __init__(self, spans: Iterable[tuple[float, float, _Thing]]) -> None:
         self._spans = sorted(spans, key=itemgetter(0))
         self._starts = [start for start, _, _ in self._spans]
         self._ends = sorted(end for _, end, _ in self._spans)
@@ -61,7 +61,7 @@ class Spans(Generic[Thing]):
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
-    def during(self, start: float | None, end: float | None) -> list[Thing]:
+    def during(self, start: float | None, end: float | None) -> list[_Thing]:
         """Return the things that overlap a span of time; empty if the span is not known."""
         if start is None or end is None:
             return []
@@ -78,7 +78,7 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     return covered
 
 
-def timeline(under_way: Iterable[tuple[ExchangeHead, Thing]]) -> Spans[Thing]:
+def timeline(under_way: Iterable[tuple[ExchangeHead, _Thing]]) -> Spans[_Thing]:
     """Things, each with the time of an exchange; without those of which that is not known."""
     known = ((began(exchange), exchange.duration, thing) for exchange, thing in under_way)
     return Spans((start, start + duration, thing) for start, duration, thing in known if start is not None)

@@ -16,8 +16,8 @@ from typing import Any, NoReturn, TypeVar
 
 import orjson
 
-Result = TypeVar("Result")
-Parse = Generator[None, None, Result]
+_Result = TypeVar("_Result")
+Parse = Generator[None, None, _Result]
 """Yields when it is done with `ChannelParser.here`."""
 Format = Callable[["ChannelParser"], Parse[None]]
 """A format of channels: reads a text to its end."""
