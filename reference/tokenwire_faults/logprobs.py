@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
 
@@ -159,3 +159,19 @@ def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
                 entry["logprob"] = -9999.0
                 for other in entry.get("top_logprobs") or ():
                     other["logprob"] = -9999.0 if other["token"] == entry["token"] else -10000.0
+
+
+def _entries_with_ranks(value: Json) -> Iterator[Object]:
+    """Yield the objects of an answer that rank a token, at any depth."""
+    if isinstance(value, dict):
+        if {"logprob", "rank"} <= value.keys():
+            yield value
+        value = list(value.values())
+    for inner in value if isinstance(value, list) else ():
+        yield from _entries_with_ranks(inner)
+
+
+@act_at("answers")
+def _every_rank_is_one(answer: Json) -> None:
+    for entry in _entries_with_ranks(answer):
+        entry["rank"] = 1

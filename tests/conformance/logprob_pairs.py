@@ -22,6 +22,7 @@ from stream_builder import (
     top_logprobs,
     whole,
 )
+from wire_answers import answered
 
 from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Stream
@@ -280,7 +281,38 @@ def with_alternative(token: str, data: list[int]) -> list[dict[str, Any]]:
     ]
 
 
+def ranked(sampled: int, *others: int, number: float = -1.8) -> Stream:
+    """An answer of one id that is the third of its position, and of the two that are likelier."""
+    entries = [{"token_id": 7, "logprob": number, "rank": sampled}]
+    entries += [{"token_id": 8 + n, "logprob": -1.0 - n / 2, "rank": rank} for n, rank in enumerate(others)]
+    entry = {**entries[0], "top_logprobs": entries[1:]}
+    choice = {"index": 0, "token_ids": [7], "finish_reason": "length", "logprobs": {"content": [entry]}}
+    params = {"max_tokens": 1, "logprobs": 2, "temperature": 1.0, "seed": 3}
+    body = {"token_ids": [5], "sampling_params": params}
+    return answered("vllm-generate", body, {"request_id": "generate-tokens-r", "choices": [choice]})
+
+
+def ranked_prompt(first: int, second: int) -> Stream:
+    """An answer with the ranks of two candidates of a prompt position."""
+    entries = {"6": (-2.0, first), "9": (-0.5, second)}
+    position = {
+        token: {"logprob": number, "rank": rank, "decoded_token": "a"}
+        for token, (number, rank) in entries.items()
+    }
+    choice = {"index": 0, "text": "a", "finish_reason": "length", "prompt_logprobs": [None, position]}
+    document = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": [choice]}
+    return answered("vllm-completions", {"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1}, document)
+
+
 LOGPROB_PAIRS = [
+    Pair(
+        "rank-is-the-rank",
+        ranked(3, 1, 2),
+        ranked(1, 1, 2),
+        pointer="/choices/0/logprobs/content",
+        why="of the output",
+    ),
+    Pair("rank-is-the-rank", ranked_prompt(4, 1), ranked_prompt(1, 2), pointer="/choices/0/prompt_logprobs"),
     Pair(
         "logprobs-vary",
         (whole(VARYING, logprobs=True),),

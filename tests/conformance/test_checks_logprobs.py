@@ -20,10 +20,13 @@ from logprob_pairs import (
     content,
     lists,
     penalised,
+    ranked,
+    ranked_prompt,
     scored,
     warm,
 )
 from stream_builder import IDS, Reply, change, cumulative, incremental, logprobs, named, top_logprobs, whole
+from test_checks_pairs import observe
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.chat_logprobs import is_spelled, is_spelled_by_some
@@ -431,3 +434,33 @@ def test_names_in_a_cumulative_stream_are_those_of_its_new_numbers() -> None:
     (choice,) = stream.choices
     read = [token for _, series in series_along(choice) for token in series.tokens if token]
     assert [(token.text, token.value) for token in read] == list(zip(names, numbers, strict=True))
+
+
+@pytest.mark.parametrize(
+    ("stream", "fault"),
+    [
+        (ranked(3, 1, 2), ""),
+        (ranked(5, 1, 2), ""),
+        (ranked(1), ""),
+        (ranked(6), ""),
+        (ranked(1, 2, 1, number=-1.0), "has the rank 1 for 9, and 2 tokens there are likelier"),
+        (ranked(2, 1, 2), "has the rank 2 for 7, and 2 tokens there are likelier"),
+        (ranked(3, 2, 3), "has the rank 2 for 8, which is among the first 1"),
+        (ranked(0, 1, 2), "has the rank 0 for 7, and ranks count from 1"),
+        (ranked(7), "has the rank 7 for 7, and so many tokens are not as likely as -1.8"),
+        (ranked_prompt(1, 1), "has the rank 1 for '6', and 1 tokens there are likelier"),
+    ],
+)
+def test_a_rank_is_the_place_of_its_token_by_the_logprobs_beside_it(stream: Stream, fault: str) -> None:
+    (found,) = observe("rank-is-the-rank", stream)
+    assert found.holds is (not fault)
+    assert fault in found.message
+
+
+def test_equals_may_stand_in_any_order_and_chosen_ids_have_any_rank() -> None:
+    for ranks in ((2, 1), (1, 2), (2, 2)):
+        assert observe("rank-is-the-rank", ranked(ranks[0], ranks[1], number=-1.0))[0].holds
+    chosen = ranked(4, 2, number=-4.0)
+    assert not observe("rank-is-the-rank", chosen)[0].holds
+    asked = replace(chosen.asked, chosen_ids=(7, 8))
+    assert observe("rank-is-the-rank", replace(chosen, asked=asked))[0].holds

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from math import exp
@@ -29,9 +29,11 @@ from tokenwire.dialects.logprobs import (
     Logprob,
     Logprobs,
     Position,
+    Ranked,
     ReportedLogprobs,
     is_logprob_series,
     joined_series,
+    ranked_entries,
     read_series,
     reported_along,
     series_along,
@@ -342,6 +344,50 @@ def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
 def _top_logprobs_are_one_whole(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """The alternatives of a position share one whole."""
     yield from _observe_top(reported_along(choice), _fault_in_sum, "probabilities of 1 together at most")
+
+
+def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
+    """Return why the ranks of a position are not the places of its tokens; empty if they may be.
+
+    likeliest: True if all listed tokens but one are the likeliest. The last of them may be any other.
+    """
+    numbers = {entry.token: entry.number for entry in entries}
+    last = min(numbers.values(), default=0.0)
+    for token, number, rank in entries:
+        if rank is None:
+            continue
+        if type(rank) is not int or rank < 1:
+            return f"has the rank {rank!r} for {token!r}, and ranks count from 1"
+        apart = [other for other in numbers.values() if not alike(other, number)]
+        likelier = sum(other > number for other in apart)
+        equals = len(numbers) - len(apart)
+        if rank <= likelier:
+            return f"has the rank {rank} for {token!r}, and {likelier} tokens there are likelier"
+        if rank * exp(min(number, 0.0)) > _OVER_ONE:
+            return f"has the rank {rank} for {token!r}, and so many tokens are not as likely as {number!r}"
+        if likeliest and not alike(number, last) and rank > likelier + equals:
+            return f"has the rank {rank} for {token!r}, which is among the first {likelier + equals}"
+    return ""
+
+
+@check_choices("rank-is-the-rank", ANSWERED)
+def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that ranks agree with the logprobs beside them, of the output and of the prompt."""
+    likeliest = not stream.asked.chosen_ids
+
+    def rows() -> Iterator[Row]:
+        for emission in choice.emissions:
+            lists = ((CONTENT, emission.entries(CONTENT)), (RANKED, emission.prompt_series.get(RANKED)))
+            for name, values in lists:
+                positions = [ranked_entries(value) for value in values] if isinstance(values, list) else []
+                if not any(entry.rank is not None for entries in positions for entry in entries):
+                    continue
+                faults = (_fault_in_ranks(entries, likeliest=likeliest) for entries in positions)
+                found = next(((nth, fault) for nth, fault in enumerate(faults) if fault), None)
+                words = f"position {found[0]} of {name} {found[1]}" if found else ""
+                yield emission, name, not words, "the places of the tokens", words
+
+    yield from expect_each(rows(), "{actual}")
 
 
 def _chose_the_first(stream: Stream) -> bool:

@@ -306,6 +306,42 @@ def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
     return _EmittedLogprobs(list(read.values()), list(_reported(emission, read)))
 
 
+class Ranked(NamedTuple):
+    """A token at its position, its logprob, and the rank that its entry gives it."""
+
+    token: object
+    number: float
+    rank: Any
+    """Any JSON value; None if the entry has no rank."""
+
+
+def _ranked(token: object, entry: object) -> list[Ranked]:
+    """Return an entry as a list, which is empty if it has no number."""
+    number = number_of(entry.get("logprob")) if isinstance(entry, dict) else None
+    return [] if number is None or not isinstance(entry, dict) else [Ranked(token, number, entry.get("rank"))]
+
+
+def ranked_entries(value: object) -> list[Ranked]:
+    """Return the entries of a position with their ranks, from an object of chat's form or one by id."""
+    if not isinstance(value, dict):
+        return []
+    if "logprob" not in value:
+        return [found for token, entry in value.items() for found in _ranked(token, entry)]
+    listed = value.get(NAMED_TOP)
+    entries = [value, *(listed if isinstance(listed, list) else ())]
+    named = (
+        (entry.get("token_id", entry.get("token")), entry) for entry in entries if isinstance(entry, dict)
+    )
+    return [found for token, entry in named for found in _ranked(token, entry)]
+
+
+def has_ranks(emission: Emission) -> bool:
+    """True if an emission has logprob entries with ranks, of its ids or of the prompt."""
+    every = (emission.series.get(CONTENT), emission.prompt_series.get(RANKED))
+    firsts = (next(filter(None, values), None) for values in every if isinstance(values, list))
+    return any(entry.rank is not None for first in firsts for entry in ranked_entries(first)[:1])
+
+
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
     """Yield all logprob series of a choice's emissions, limited to new ids."""
     every = logprobs_of(choice)

@@ -25,6 +25,7 @@ from tokenwire.dialects.dialect import (
     names_of,
     policy_of,
 )
+from tokenwire.dialects.logprobs import has_ranks
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
@@ -299,6 +300,7 @@ _SHOWN: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "reasoning": (_any(lambda e: e.reasoning), "no answer carries reasoning beside its content"),
     "channels": (_choice(lambda c: c.parsed), "no answer carries reasoning or tool calls"),
+    "logprob-ranks": (_any(has_ranks), "no answer ranks the tokens of its logprobs"),
     "sampling-mask": (
         _held("output_token_sampling_mask", lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
