@@ -5,7 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from item_answers import CITY, Event, blocks, call, events, message, messaged, responded, text_block, thought
+from item_answers import (
+    CITY,
+    Event,
+    blocks,
+    call,
+    events,
+    message,
+    messaged,
+    responded,
+    text_block,
+    thought,
+    use_block,
+)
 from item_pairs import numbered
 
 from tokenwire.record import Choice, Stream
@@ -130,3 +142,19 @@ def test_what_opens_without_text_brings_no_emission() -> None:
 def test_an_item_that_is_not_numbered_is_read(index: Any) -> None:
     listed = [{**event, "output_index": index} if "output_index" in event else event for event in LEGAL]
     assert only_choice(responded(*listed)).text == "Yes."
+
+
+@pytest.mark.parametrize(("pieces", "due"), [(True, CITY), (False, '{"city": "Rome"}')])
+def test_the_input_with_which_a_call_opens_counts_where_no_piece_follows(pieces: bool, due: str) -> None:
+    """The official client of Messages holds it then, and replaces it by the pieces otherwise."""
+    written = blocks(text_block(), use_block(), reason="tool_use")
+    opened = next(event for event in written if event.get("content_block", {}).get("type") == "tool_use")
+    opened["content_block"]["input"] = {"city": "Rome"}
+    kept = [event for event in written if pieces or "partial_json" not in event.get("delta", {})]
+    assert held(messaged(*kept)) == (None, "Yes.", [due])
+
+
+def test_an_empty_input_with_which_a_call_opens_is_no_argument() -> None:
+    written = blocks(use_block(), reason="tool_use")
+    kept = [event for event in written if "partial_json" not in event.get("delta", {})]
+    assert held(messaged(*kept))[2] == [""]

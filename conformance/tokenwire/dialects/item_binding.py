@@ -57,6 +57,11 @@ class _PartBinding:
     restates: bool = False
     """True if it repeats the whole text or arguments, which count only if no piece came before."""
 
+    opened: Pointer | None = None
+    """The place of arguments in the event that opens a call: they count only if no piece follows."""
+    closes: bool = False
+    """True if it closes a call, so that no piece of its arguments follows."""
+
     @property
     def channels(self) -> Mapping[str, Keys]:
         """Return the places of text and reasoning."""
@@ -93,6 +98,8 @@ class _Progress:
     """The items and parts with at least one piece of text."""
     arguments: set[int] = field(default_factory=set)
     """The calls with at least one piece of arguments."""
+    opened: dict[int, str] = field(default_factory=dict)
+    """The arguments with which calls opened, if there are any."""
     begun: Mapping[str, Any] = field(default_factory=dict)
     """The usage counts of the stream's first event."""
 
@@ -237,8 +244,13 @@ class ItemBinding:
         """Return the call piece in a part. Its number counts the calls before it, not other items."""
         found = {name: find(part, keys) for name, keys in binding.call.items()}
         values = {name: value for name, value in found.items() if value is not ABSENT}
-        index = values.pop("index", position)
-        number = progress.calls.setdefault(json.dumps(index), len(progress.calls))
+        index = json.dumps(values.pop("index", position))
+        if binding.closes:
+            return self._closed_call(place, position, progress.calls.get(index), progress)
+        number = progress.calls.setdefault(index, len(progress.calls))
+        opened = find(part, binding.opened) if binding.opened is not None else ABSENT
+        if isinstance(opened, dict) and opened:
+            progress.opened[number] = json.dumps(opened, ensure_ascii=False)
         arguments = values.get("arguments")
         # Messages writes the input of a call as an object; the record holds arguments as text, as chat does.
         if isinstance(arguments, dict):
@@ -248,3 +260,10 @@ class ItemBinding:
         if arguments or binding.restates:
             progress.arguments.add(number)
         return CallPiece(place, position, number, **values)
+
+    @staticmethod
+    def _closed_call(place: str, position: int, number: int | None, progress: _Progress) -> CallPiece | None:
+        """Return the arguments with which a call opened, if it closes without a piece of them."""
+        if number is None or number in progress.arguments or number not in progress.opened:
+            return None
+        return CallPiece(place, position, number, arguments=progress.opened[number])
