@@ -186,9 +186,9 @@ def _parse(body: Any) -> _Request:
     n = _whole_number(sampling, "n", 1, 1)
     temperature = 0 if sampling.get("temperature") is None else sampling["temperature"]
     _demand(type(temperature) in {int, float} and temperature >= 0, "temperature", temperature)
-    stops = _listed(sampling, "stop", str)
+    stops = _list_of_field(sampling, "stop", str)
     _demand(all(stops), "stop", "an empty string")
-    stop_ids = _listed(sampling, "stop_token_ids", int)
+    stop_ids = _list_of_field(sampling, "stop_token_ids", int)
     _demand(all(0 <= token < 256 for token in stop_ids), "stop_token_ids", stop_ids)
     for flag in ("stream", "return_prompt_token_ids", "return_logprob"):
         _demand(body.get(flag) in (None, True, False), flag, body.get(flag))
@@ -225,7 +225,7 @@ def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int
     return int(value)
 
 
-def _listed(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
+def _list_of_field(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
     """Return a field as a list; a single value becomes a list of one."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]

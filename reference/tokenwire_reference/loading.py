@@ -56,7 +56,7 @@ def load_model(
         _add_in_full_precision()
     AttentionInterface.register(ATTENTION_NAME, paged_attention)
     transformers.utils.logging.disable_progress_bar()
-    module, text = _read(model, torch_dtype, with_tokenizer=tokenizer)
+    module, text = _read_model(model, torch_dtype, with_tokenizer=tokenizer)
     module = module.eval().requires_grad_(requires_grad=False).to(device)
     longest = int(module.config.get_text_config().max_position_embeddings)
     if context_length is not None and not 1 <= context_length <= longest:
@@ -82,12 +82,12 @@ def load_model(
         adapters=LowRankAdapters(module) if lora else Adapters(),
         tapes=tapes,
         gpu_cache=TritonPagedAttention if device == "cuda" else None,
-        read_module=lambda path: _read(path, torch_dtype, with_tokenizer=False)[0],
+        read_module=lambda path: _read_model(path, torch_dtype, with_tokenizer=False)[0],
         on_new_weights=pack_again,
     )
 
 
-def _read(model: str, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
+def _read_model(model: str, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
     if not model.startswith(BUILTIN_PREFIX):
         return _from_directory(Path(model), dtype, with_tokenizer=with_tokenizer)
     module, text = build_builtin(model, ATTENTION_NAME)

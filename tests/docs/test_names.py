@@ -1,4 +1,4 @@
-"""One name, one thing: no public class or type variable has the name of another one of its package."""
+"""One name, one thing: within a package, public classes and helpers of modules have names of their own."""
 
 from __future__ import annotations
 
@@ -15,6 +15,8 @@ PACKAGES = [
     *(ROOT / "reference").glob("tokenwire*"),
     ROOT / "proofs",
 ]
+MOST_HELPERS = 4
+"""Modules of a package that may have a private function of one name."""
 
 
 def defined(tree: ast.Module) -> Iterator[str]:
@@ -34,6 +36,22 @@ def twice(folder: Path) -> dict[str, list[str]]:
         for name in defined(ast.parse(file.read_text("utf-8"))):
             modules[name].append(file.relative_to(folder).as_posix())
     return {name: found for name, found in modules.items() if len(found) > 1 and not name.startswith("_")}
+
+
+def helpers(folder: Path) -> dict[str, list[str]]:
+    """Return the private functions of modules, by name, each with the modules."""
+    modules = defaultdict(list)
+    for file in sorted(folder.rglob("*.py")):
+        for node in ast.parse(file.read_text("utf-8")).body:
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("_"):
+                modules[node.name].append(file.relative_to(folder).as_posix())
+    return modules
+
+
+@pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.name)
+def test_no_name_of_a_helper_is_everywhere(folder: Path) -> None:
+    """A name that fits everywhere says nothing: it says what differs, or the helpers are one."""
+    assert {name: found for name, found in helpers(folder).items() if len(found) > MOST_HELPERS} == {}
 
 
 @pytest.mark.parametrize("folder", PACKAGES, ids=lambda folder: folder.name)

@@ -77,7 +77,7 @@ class _NewTable:
         flaky = self.failures < runs
         table: dict[str, Any] = {"requirement": self.requirement}
         if self.scenarios:
-            table["scenario"] = _listed(self.scenarios)
+            table["scenario"] = _scenario_value(self.scenarios)
         table |= {
             "dialect": self.kind.dialect,
             "says": self.kind.says,
@@ -183,7 +183,7 @@ def _key(entry: Entry) -> _Key:
     return entry.requirement, entry.scenario, entry.kind
 
 
-def _listed(scenarios: Sequence[str]) -> str | Array:
+def _scenario_value(scenarios: Sequence[str]) -> str | Array:
     """Return the value of `scenario` in a table."""
     if len(scenarios) == 1:
         return scenarios[0]
@@ -245,7 +245,7 @@ def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], r
         failures = first.failures + runs.often[_key(first)]
         return _edited(block, failures=failures, runs=first.runs + len(runs.failed))
     if len(staying) < len(entries):
-        return _edited(block, scenario=_listed([entry.scenario for entry in staying]))
+        return _edited(block, scenario=_scenario_value([entry.scenario for entry in staying]))
     return block
 
 

@@ -98,9 +98,9 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
         if ended(stream) and finished_choices(stream) and not any(map(was_aborted, stream.choices)):
-            whole.setdefault(_kind(stream), stream)
+            whole.setdefault(_fields_key(stream), stream)
     for stream in _aborted_empty(streams):
-        usual = whole.get(_kind(stream))
+        usual = whole.get(_fields_key(stream))
         if usual is None:
             continue
         for choice in filter(_is_empty_abort, finished_choices(stream)):
@@ -110,7 +110,7 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
             yield expect(place, expected, fault or expected, message, holds=not fault)
 
 
-def _kind(stream: Answer) -> tuple[object, ...]:
+def _fields_key(stream: Answer) -> tuple[object, ...]:
     """Return a key that is equal for answers with the same fields: of one endpoint, and asked for
     the same.
     """

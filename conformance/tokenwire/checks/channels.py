@@ -213,7 +213,7 @@ def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observat
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is not None and stated.settled and _has_markup(stated, channels):
-            yield _held(channels, stated)
+            yield _compare_channels(channels, stated)
 
 
 def _has_markup(stated: MarkedText, channels: Channels) -> bool:
@@ -223,7 +223,7 @@ def _has_markup(stated: MarkedText, channels: Channels) -> bool:
     return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
 
 
-def _held(channels: Channels, stated: MarkedText) -> Observation:
+def _compare_channels(channels: Channels, stated: MarkedText) -> Observation:
     reading = stated.reading
     calls = [[call.name, call.arguments] for call in reading.calls]
     due = [reading.reasoning, "".join(reading.contents), calls]
@@ -259,7 +259,7 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
         stated = _marked_text(stream, channels, target)
         whole = stated is not None and not stated.stopped and stated.reading.cut is None
         if stated is not None and whole and stated.settled and _has_markup(stated, channels):
-            yield _held(channels, stated)
+            yield _compare_channels(channels, stated)
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:

@@ -144,7 +144,7 @@ def _bytes_of(entry: Logprob) -> bytes | None:
     return token.encode(errors="surrogatepass") if is_spelled else None
 
 
-def _shown(data: bytes) -> str:
+def _text_with_marks(data: bytes) -> str:
     """Bytes as text, each run of broken characters as one: how many marks it gets is the decoder's taste."""
     return _BROKEN.sub("�", data.decode(errors="replace"))
 
@@ -160,7 +160,7 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
     if whole[:1] == b" " and wanted[:1] != " ":
         whole = whole[1:]
     # As nearly always: one by one, each token costs as much as all before it.
-    return _shown(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
+    return _text_with_marks(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
 
 
 def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
@@ -169,10 +169,10 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
     for token in tokens:
         at_start = not kept and token[:1] == b" " and wanted[:1] != " "
         longer = kept + (token[1:] if at_start else token)
-        shown = _shown(longer).rstrip("�")
+        shown = _text_with_marks(longer).rstrip("�")
         if wanted.startswith(shown) or shown.startswith(wanted):
             kept = longer
-    shown = _shown(kept)
+    shown = _text_with_marks(kept)
     return shown.startswith(wanted) or shown.rstrip("�") == wanted.rstrip("�")
 
 
@@ -185,7 +185,7 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
         if not text or taken_apart(stream, choice) or not tokens or None in tokens:
             continue
         known = [token for token in tokens if token is not None]
-        reported = _shown(b"".join(known))
+        reported = _text_with_marks(b"".join(known))
         name = FIELD if _tells(stream) else CONTENT  # typed items have no object around their entries
         carrying = next(e for e in reversed(choice.emissions) if e.details.get(name) or e.entries(name))
         holds = is_spelled(text, known)

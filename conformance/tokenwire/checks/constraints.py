@@ -18,7 +18,9 @@ _WHOLE = about(finished=True, ended=True)
 _CHAT = about(finished=True, ended=True, chat=True)
 
 
-def _held(place: Place, constraint: Constraint, *texts: str, cut: bool = False) -> Iterator[Observation]:
+def _check_words(
+    place: Place, constraint: Constraint, *texts: str, cut: bool = False
+) -> Iterator[Observation]:
     """Check that one of the texts is a word of a constraint, or begins one; skip what is not decidable."""
     if not texts:
         yield left_out(place, "nothing tells what was sampled, of which the constraint may speak")
@@ -79,10 +81,10 @@ def _words(choice: Choice, stream: Stream, target: Target, *, reasons: bool) -> 
     if constraint is None or finish is None or finish.type != "stop" or bool(choice.reasoning) != reasons:
         return
     texts, cut = _texts(constraint, choice, stream, target), _cut_by_its_request(choice, stream)
-    yield from _held(choice.last_at("text"), constraint, *texts, cut=cut)
+    yield from _check_words(choice.last_at("text"), constraint, *texts, cut=cut)
     spelled = [] if reasons or cut else [*_spelled(choice, stream, target)]
     if spelled and not any("<" in text for text in texts):
-        yield from _held(choice.last_at("output_ids"), constraint, *spelled)
+        yield from _check_words(choice.last_at("output_ids"), constraint, *spelled)
 
 
 @check_finished("finished-text-is-a-word", _WHOLE)
@@ -105,7 +107,7 @@ def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> I
         return
     if rule is None or rule.demand != "auto":  # else it may be a call that was cut
         texts = _texts(constraint, choice, stream, target)
-        yield from _held(choice.last_at("text"), constraint, *texts, cut=True)
+        yield from _check_words(choice.last_at("text"), constraint, *texts, cut=True)
 
 
 def _bad_constraint(stream: Stream, _target: Target) -> str:
@@ -167,4 +169,4 @@ def _strict_arguments_fit(choice: Choice, stream: Stream, _target: Target) -> It
     for call in channels.calls if rule is not None and channels is not None else ():
         schema = rule.parameters.get(call.name) if rule is not None and call.name in rule.strict else None
         if schema is not None:
-            yield from _held(piece_place(*call.pieces[-1]), schema, call.arguments)
+            yield from _check_words(piece_place(*call.pieces[-1]), schema, call.arguments)

@@ -233,7 +233,7 @@ def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
             yield event, place, found
 
 
-def _listed(event: Event, place: str, found: Any, final: FinalObject) -> list[tuple[Event, str, Any]]:
+def _items_of(event: Event, place: str, found: Any, final: FinalObject) -> list[tuple[Event, str, Any]]:
     """List the items of an object: event, place, item."""
     items = find(found, parse(final.items))
     named = enumerate(items if isinstance(items, list) else ())
@@ -250,7 +250,7 @@ def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
         if frame.closed is not None and not rule.within:
             yield frame.closed, rule.object, find(frame.closed.data, parse(rule.object))
     for event, place, found in _objects(stream):
-        yield from _listed(event, place, found, final)
+        yield from _items_of(event, place, found, final)
 
 
 @check("item-ids-are-unique", ANSWERED)
@@ -264,7 +264,7 @@ def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
         rule = walk.grammar.frames[frame.name]
         if not rule.within:
             lists[0].append((frame.opened, rule.object, find(frame.opened.data, parse(rule.object))))
-    lists += [_listed(event, place, found, final) for event, place, found in _objects(stream)]
+    lists += [_items_of(event, place, found, final) for event, place, found in _objects(stream)]
     yield from in_wire_order(seen for items in lists for seen in _different_ids(items))
 
 

@@ -217,7 +217,7 @@ def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observa
         for name, number in due.items():
             stated = last.counters.get(name)
             if stated is not None:
-                yield _counted(last.at(name), name, number, stated)
+                yield _compare_count(last.at(name), name, number, stated)
     uncounted = sum(_may_not_count_its_end(stream, known) for known in every)
     usage = stream.usage or {}
     if len(every) == len(stream.choices) == stream.asked.n * stream.asked.prompts:
@@ -229,10 +229,12 @@ def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observa
             if name in usage:
                 fewer = uncounted if name == "completion_tokens" else 0
                 place = stream.usage_place or end_place(stream)
-                yield _counted(place, name, number, usage[name], number - fewer)
+                yield _compare_count(place, name, number, usage[name], number - fewer)
 
 
-def _counted(place: Place, name: str, due: int, stated: object, least: int | None = None) -> Observation:
+def _compare_count(
+    place: Place, name: str, due: int, stated: object, least: int | None = None
+) -> Observation:
     message = f"{name} is {stated!r}; {SOURCE} has {due}"
     holds = None if least is None or type(stated) is not int else least <= stated <= due
     return expect(place, due, stated, message, holds=holds)

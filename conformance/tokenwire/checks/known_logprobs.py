@@ -116,11 +116,13 @@ def _due(stream: Stream, known: KnownAnswer, reported: int, name: str) -> Ids | 
     if not known.finished:
         return ids[:reported]
     if name == CONTENT and not policy_of(stream).hidden_in_logprobs and reported < len(ids):
-        return ids[:reported] if known.right.finish == "stop" and _shown(known) <= reported else None
+        return (
+            ids[:reported] if known.right.finish == "stop" and _ids_of_final_text(known) <= reported else None
+        )
     return ids
 
 
-def _shown(known: KnownAnswer) -> int:
+def _ids_of_final_text(known: KnownAnswer) -> int:
     """Count the ids that the final text takes."""
     right = known.right
     sizes = (size for size, text in enumerate(right.texts, 1) if text.startswith(right.text))

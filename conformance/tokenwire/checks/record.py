@@ -274,7 +274,7 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
     return budget if is_one else None
 
 
-def _counted(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
+def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
     """Describe how many tokens a choice has, with the field that counts them, and return its place."""
     last = choice.emissions[-1]
     if choice.output_ids is not None:
@@ -307,7 +307,7 @@ def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
         budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
         if budget is None or count is None or is_error(choice.finish):
             continue
-        words, place = _counted(stream, choice, count)
+        words, place = _count_in_words(stream, choice, count)
         over = next((emission for emission in choice.delivered if emission.after > budget), None)
         if over is not None and over.output_ids is not None:
             place = over.at("output_ids")
@@ -321,7 +321,7 @@ def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Ite
     budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
     if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
         return
-    words, place = _counted(stream, choice, count)
+    words, place = _count_in_words(stream, choice, count)
     message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
     yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
 
@@ -344,7 +344,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
                 message = f"{name} is not empty for a budget of zero tokens"
                 yield expect(last.at(name), "empty", part, message, holds=not part)
         if choice.output_ids is None and (count := count_of(stream, choice)):
-            words, place = _counted(stream, choice, count)
+            words, place = _count_in_words(stream, choice, count)
             yield expect(place, 0, count, f"{words} for a budget of zero tokens", holds=False)
         if choice.finish is not None:
             yield expect(last.at("finish"), "length", choice.finish.type)

@@ -104,12 +104,12 @@ class _LoadEndpoint:
         if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
             return None
         text = exchange.load().body.decode(errors="replace")
-        samples = list(_listed(text, self.items) if self.items is not None else _exposed(text))
+        samples = list(_members_of_items(text, self.items) if self.items is not None else _exposed(text))
         live = _total(samples, self.live)
         return None if live is None else Load(live, _total(samples, self.used_tokens))
 
 
-def _listed(text: str, items: Keys) -> Iterator[tuple[str, object]]:
+def _members_of_items(text: str, items: Keys) -> Iterator[tuple[str, object]]:
     """Yield the members of each item of a JSON list, by pointer."""
     try:
         listed = find(strict_json.loads(text), items)

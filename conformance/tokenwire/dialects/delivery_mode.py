@@ -12,7 +12,7 @@ _CLEAR = 2
 """The number of unanimous votes that outweigh the declared mode."""
 
 
-def _counted(emissions: Sequence[Emission]) -> Iterator[Delivery]:
+def _modes_by_counters(emissions: Sequence[Emission]) -> Iterator[Delivery]:
     """Yield the modes in which the number of ids agrees with the counters of neighbouring emissions."""
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
@@ -47,7 +47,7 @@ def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery |
     such as a single emission, counts as incremental: both modes parse it alike.
     """
     choices = list(choices)
-    proof = Counter(vote for emissions in choices for vote in _counted(emissions))
+    proof = Counter(vote for emissions in choices for vote in _modes_by_counters(emissions))
     if len(proof) == 1 and proof.total() >= _CLEAR:  # what it looks like cannot change that
         return next(iter(proof))
     extended = Counter(vote for emissions in choices for vote in _extended(emissions))

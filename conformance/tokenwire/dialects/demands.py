@@ -96,10 +96,10 @@ class ToolBinding:
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
         # A tool that is named is one that has to be called, too.
         demands = {
-            str(_kind(value)): "none" if wanted == "none" else "required"
+            str(_tool_choice_word(value)): "none" if wanted == "none" else "required"
             for wanted, value in self.chooses.items()
         }
-        word = _kind(choice)
+        word = _tool_choice_word(choice)
         named = (find(choice, keys) for keys in (("function", "name"), ("name",)))
         return ToolRule(
             names or (),
@@ -115,7 +115,7 @@ class ToolBinding:
         )
 
 
-def _kind(choice: Any) -> Any:
+def _tool_choice_word(choice: Any) -> Any:
     """Return the word of a choice of tools: a string, or the type of an object."""
     return choice.get("type") if isinstance(choice, dict) else choice
 

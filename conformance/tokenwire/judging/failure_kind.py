@@ -118,7 +118,7 @@ def _shape(value: Any) -> str:  # whatever stood on the wire
             return "a list"
 
 
-def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
+def _kind_of_failure(observation: Observation, judgement: Judgement) -> FailureKind:
     stream = judgement.run.by_exchange.get(observation.place.exchange)
     words = (
         observation.message or f"expected {_shape(observation.expected)}, found {_shape(observation.actual)}"
@@ -131,5 +131,5 @@ def _kind(observation: Observation, judgement: Judgement) -> FailureKind:
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:
     """Return the distinct kinds of a judgement's violations, sorted by their words."""
-    kinds = {_kind(observation, judgement) for observation in judgement.violations}
+    kinds = {_kind_of_failure(observation, judgement) for observation in judgement.violations}
     return tuple(sorted(kinds, key=lambda kind: (kind.dialect, kind.says)))

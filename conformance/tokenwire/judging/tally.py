@@ -132,7 +132,7 @@ def tally(
         first = next(seen, None)
         if first is None:  # as nearly always
             return NOTHING
-        return _counted(chain((first,), seen), position, empty_answers)
+        return _tally_of_observations(chain((first,), seen), position, empty_answers)
     except Exception:  # a check that raises must neither end the run nor blame the target
         return Tally(crash=((position, 0), traceback.format_exc()))
     except TooSlowError as error:
@@ -141,7 +141,9 @@ def tally(
         CLOCK.work = outer
 
 
-def _counted(observations: Iterable[Observation], position: int, empty_answers: frozenset[str]) -> Tally:
+def _tally_of_observations(
+    observations: Iterable[Observation], position: int, empty_answers: frozenset[str]
+) -> Tally:
     witnesses = furthest_event = nth = 0
     furthest: Seen | None = None
     differing: list[Seen] = []

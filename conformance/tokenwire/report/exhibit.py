@@ -36,7 +36,7 @@ _LONGEST_COMMAND = 400
 def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
     """Return the evidence of a violation."""
     first = judgement.violations[0]
-    shown = _shown(first, judgement, subject) | {
+    shown = _exhibit_of_observation(first, judgement, subject) | {
         "message": first.message,
         "upstream": looks_like(judgement),
         "others": _others(judgement),
@@ -55,7 +55,9 @@ def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
 
 def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
     """Return the evidence of a PASS, in bounded size: the events of one witness, without a drawing."""
-    shown = _shown(witness._replace(related=witness.related[:_MOST_WITNESSED]), judgement, subject)
+    shown = _exhibit_of_observation(
+        witness._replace(related=witness.related[:_MOST_WITNESSED]), judgement, subject
+    )
     if stream := answer_of(judgement.run, witness):
         shown["events"] = _witnessed_events(stream, (*witness.related, witness.place))
         command = curl(stream.exchange, subject.url) if subject.url else ""
@@ -63,7 +65,7 @@ def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> d
     return shown
 
 
-def _shown(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
+def _exhibit_of_observation(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
     """Return the exhibit of an observation; all other fields are empty."""
     return {
         "expected": value(seen.expected),

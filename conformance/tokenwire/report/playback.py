@@ -170,13 +170,13 @@ def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
 def _comparison_in_words(stream: Stream, other: Stream | None) -> str:
     """Describe what a stream is compared with; empty for a whole answer without a comparison."""
     if other is not None:
-        return f"held against {_kind(other)} {other.exchange.name}"
+        return f"held against {_kind_of_answer(other)} {other.exchange.name}"
     if stream.delivery is Delivery.WHOLE:
         return ""
     return "no whole answer to the same request was recorded: the series are held against the ids"
 
 
-def _kind(stream: Stream) -> str:
+def _kind_of_answer(stream: Stream) -> str:
     return "the whole answer" if stream.delivery is Delivery.WHOLE else "the stream"
 
 
@@ -201,11 +201,16 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], 
     else:
         shown = indented(event.data, pointer).parts
     return _Step(
-        event.index, words, event.index in illegal, inert(pointer), shown, tuple(_held(stream, event, spell))
+        event.index,
+        words,
+        event.index in illegal,
+        inert(pointer),
+        shown,
+        tuple(_client_contents(stream, event, spell)),
     )
 
 
-def _held(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
+def _client_contents(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
     """Yield the client's content of each choice after an event, as names and texts."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
@@ -302,7 +307,7 @@ def _ribbons(
     beside = (
         next((choice for choice in other.choices if choice.index == emission.choice), None) if other else None
     )
-    kind, other_kind = _kind(stream), _kind(other) if other else ""
+    kind, other_kind = _kind_of_answer(stream), _kind_of_answer(other) if other else ""
     if other and other_kind == kind:
         other_kind = f"{kind} {other.exchange.name}"
     ids, _ = _as_of(choice, emission, "output_ids")

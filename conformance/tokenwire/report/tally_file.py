@@ -169,7 +169,7 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
     }
 
 
-def _shown(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
+def _answers_of_report(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
     """Return the answers that a report shows, in the order of the run.
 
     `furthest` holds the ids (`id()`) of the judgements whose witness it shows.
@@ -203,7 +203,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
         yield _run_line(run, judgements)
         # Answers of a worker and its gateway are shown, too, and are none of the run's own.
         alone = {stream.exchange.name for stream in run.streams}
-        for stream in _shown(run, judgements, shown_witnesses):
+        for stream in _answers_of_report(run, judgements, shown_witnesses):
             exchange = stream.exchange.load()
             yield {
                 "kind": "exchange",

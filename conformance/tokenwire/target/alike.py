@@ -36,7 +36,7 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
         if len(first) != len(other):
             return False
         return all(map(alike, first, other, [tolerance] * len(first))) or _tied(
-            _listed(first), _listed(other), tolerance
+            _candidates_in_list(first), _candidates_in_list(other), tolerance
         )
     if isinstance(first, Mapping) and isinstance(other, Mapping):
         if first.keys() == other.keys() and all(_member(key, first, other, tolerance) for key in first):
@@ -93,7 +93,7 @@ def _if_logprobs(candidates: Sequence[tuple[object, float]]) -> Candidates:
     return candidates if any(isinstance(logprob, float) for _, logprob in candidates) else ()
 
 
-def _listed(entries: Sequence[object]) -> Candidates:
+def _candidates_in_list(entries: Sequence[object]) -> Candidates:
     """Return the candidates in an array of entries; empty if it contains anything else."""
     read = [_candidate(entry) for entry in entries]
     known = [entry for entry in read if entry is not None]
@@ -134,7 +134,7 @@ def _by_name(entries: object) -> dict[object, float]:
     if isinstance(entries, Mapping):
         read = _keyed(entries)
     else:
-        read = _listed(entries) if isinstance(entries, (list, tuple)) else ()
+        read = _candidates_in_list(entries) if isinstance(entries, (list, tuple)) else ()
     times = Counter(name for name, _ in read)
     return {name: logprob for name, logprob in read if times[name] == 1 and not _is_of_several(name)}
 

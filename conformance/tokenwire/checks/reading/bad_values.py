@@ -177,7 +177,7 @@ def unreadable_body(request: HttpRequest) -> str:
     """
     if request.raw_body is None:
         known = request.body is None or isinstance(request.body, Mapping)
-        return "" if known else f"it is {_kind(request.body)}"
+        return "" if known else f"it is {_json_type(request.body)}"
     if not request.raw_body:
         return "it is empty"
     try:
@@ -188,10 +188,10 @@ def unreadable_body(request: HttpRequest) -> str:
         return f"it is nested more than {strict_json.MAX_DEPTH} deep"
     except ValueError as error:
         return f"it is not JSON: {error}"
-    return "" if isinstance(value, Mapping) else f"it is {_kind(value)}"
+    return "" if isinstance(value, Mapping) else f"it is {_json_type(value)}"
 
 
-def _kind(value: object) -> str:
+def _json_type(value: object) -> str:
     return "nothing" if value is None else f"a JSON {type(value).__name__}"
 
 

@@ -94,7 +94,7 @@ def _bringing(
     if position is None:
         return carrying[-1]
     values = [
-        _listed(getattr(emission, field) if field in _SINGLE else emission.series.get(field))
+        _sequence_or_empty(getattr(emission, field) if field in _SINGLE else emission.series.get(field))
         for emission in carrying
     ]
     if choice.delivery is Delivery.INCREMENTAL:
@@ -112,7 +112,7 @@ def _bringing(
 _SINGLE = ("output_ids", "text")
 
 
-def _listed(value: object) -> Sequence[Any]:
+def _sequence_or_empty(value: object) -> Sequence[Any]:
     return value if isinstance(value, (list, tuple, str)) else ()
 
 

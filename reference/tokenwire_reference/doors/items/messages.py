@@ -40,7 +40,7 @@ async def messages(http_request: HttpRequest) -> Response:
     """Answer POST /v1/messages."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    call = await understood(http_request, lambda: _read(body, served))
+    call = await understood(http_request, lambda: _read_item_call(body, served))
     return await answer_call(http_request, served, call, _Answer(call, served), NAMED)
 
 
@@ -48,11 +48,11 @@ async def count_tokens(http_request: HttpRequest) -> Response:
     """Answer POST /v1/messages/count_tokens."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    call = await understood(http_request, lambda: _read({"max_tokens": 1, **body}, served))
+    call = await understood(http_request, lambda: _read_item_call({"max_tokens": 1, **body}, served))
     return json_answer({"input_tokens": len(call.requests[0].prompt_token_ids)})
 
 
-def _read(body: dict[str, Any], served: Served) -> ItemCall:
+def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
     body = hold_against_schema(body, "messages-request")
     choice = body.get("tool_choice") or {"type": "auto"}
     functions = [

@@ -37,11 +37,11 @@ async def responses(http_request: HttpRequest) -> Response:
     """Answer POST /v1/responses."""
     served = served_by(http_request)
     body = await read_object(http_request)
-    call = await understood(http_request, lambda: _read(body, served))
+    call = await understood(http_request, lambda: _read_item_call(body, served))
     return await answer_call(http_request, served, call, _Answer(call, body, served), NAMED)
 
 
-def _read(body: dict[str, Any], served: Served) -> ItemCall:
+def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
     body = hold_against_schema(body, "responses-request")
     previous = body.get("previous_response_id")
     before = served.conversations.get(previous) if previous else []
