@@ -16,13 +16,13 @@ from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.evicted import AnswerStore, Parsed, ReadBy
+from tokenwire.judging.beside import WORKER, apart
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
-from tokenwire.target.beside import WORKER, apart
 from tokenwire.target.capability import drops_its_constraint
 from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError

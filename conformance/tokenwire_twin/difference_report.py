@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import ExitStatus, exit_status
 from tokenwire.record import Answer
@@ -14,7 +15,7 @@ from tokenwire.replay import replay
 from tokenwire.report.document import SURVIVAL, document, read_report
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.target.death import DIED
-from tokenwire.target.determinism import AnswerPair, side_by_side
+from tokenwire.target.determinism import AnswerPair
 from tokenwire_twin.answers import Difference, differences
 from tokenwire_twin.verdicts import VerdictDifference, compared, verdict_differences
 

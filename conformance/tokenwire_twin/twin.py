@@ -19,10 +19,11 @@ from typing import Any
 
 from tokenwire.checks.reading.fields import stated_by_both
 from tokenwire.dialects.logprobs import Logprob, Position
+from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
 from tokenwire.target.alike import ROUNDING
-from tokenwire.target.determinism import AnswerPair, side_by_side
+from tokenwire.target.determinism import AnswerPair
 from tokenwire_twin.answers import Difference, differences
 from tokenwire_twin.difference_report import LABELS
 

@@ -24,9 +24,10 @@ from stream_builder import (
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.beside import side_by_side
 from tokenwire.record import Finish, Stream
 from tokenwire.requirement import Level
-from tokenwire.target.determinism import Comparison, side_by_side
+from tokenwire.target.determinism import Comparison
 from tokenwire.target.noise import Noise
 from tokenwire.wire.exchange import Ending
 

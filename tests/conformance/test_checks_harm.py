@@ -12,12 +12,12 @@ import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.ask import SentField
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.checks.evidence import Observation
+from tokenwire.judging.chance import determinism
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.determinism import determinism
 from tokenwire.wire.exchange import Ending
 
 HARM = "refused-request-harms-nobody"

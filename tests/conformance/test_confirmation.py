@@ -11,13 +11,12 @@ import pytest
 from stream_builder import IDS, Reply, incremental, named, whole, with_exchange
 
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, ACROSS_TARGETS, confirm, under_another_id
+from tokenwire.judging.beside import GATEWAY, WORKER, side_by_side
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, worst
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
-from tokenwire.target.beside import GATEWAY, WORKER
-from tokenwire.target.determinism import side_by_side
 from tokenwire.wire.exchange import HttpRequest
 
 WHOLE = named(whole(prompt_key="p"), "sglang-generate/one/whole")

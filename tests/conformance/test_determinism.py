@@ -24,6 +24,8 @@ from stream_builder import (
 )
 
 from tokenwire.checks.reading.chance import goes_apart
+from tokenwire.judging.beside import side_by_side
+from tokenwire.judging.chance import determinism, doubt_between
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict
@@ -31,8 +33,7 @@ from tokenwire.record import Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
 from tokenwire.target.alike import ROUNDING, alike, apart
-from tokenwire.target.determinism import PROBE, determinism, side_by_side
-from tokenwire.target.determinism import doubt as determinism_doubt
+from tokenwire.target.determinism import PROBE
 from tokenwire.target.noise import Noise
 
 RECORDINGS = Path(__file__).parent / "recordings"
@@ -145,8 +146,8 @@ def test_what_was_paused_does_not_contradict_what_was_not() -> None:
     streams = [*copies(whole(), "ab"), *copies(whole(of_ids(APART)), "c")]
     assert determinism(streams).contradicted == {"key"}
     seen = determinism(streams, {"generate/c"})
-    assert (seen.contradicted, seen.unsteady) == (set(), {})
-    doubt = determinism_doubt(["generate/a", "generate/c"], [seen])
+    assert (seen.contradicted, seen.differing("generate/a")) == (set(), None)
+    doubt = doubt_between(["generate/a", "generate/c"], [seen])
     assert doubt is not None
     assert doubt.counted
 

@@ -24,6 +24,7 @@ from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging import reasons
 from tokenwire.judging.asked_by import asked_by
+from tokenwire.judging.beside import GATEWAY, WORKER
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.reasons import NO_WORKER, scenarios_for
 from tokenwire.judging.run import Run
@@ -31,7 +32,6 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Place, Stream
 from tokenwire.replay import replay
 from tokenwire.requirement import load_requirements
-from tokenwire.target.beside import GATEWAY, WORKER
 
 FIXTURES = Path(__file__).parents[2] / "fixtures"
 CAPTURES = sorted(

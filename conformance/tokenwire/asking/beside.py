@@ -9,10 +9,9 @@ from tokenwire.ask import Budget
 from tokenwire.asking.confirmation import ACROSS_TARGETS, confirm, send_again
 from tokenwire.asking.preflight import Preflight
 from tokenwire.asking.scenario import Conversation, Sender, Transcript, load_scenarios
+from tokenwire.judging.beside import GATEWAY, WORKER, side_by_side
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
-from tokenwire.target.beside import GATEWAY, WORKER
-from tokenwire.target.determinism import side_by_side
 
 
 async def ask_both(

@@ -14,12 +14,13 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.asking.scenario import Conversation
+from tokenwire.judging.beside import GATEWAY, WORKER
+from tokenwire.judging.chance import AGAIN, times_to_repeat
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.requirement import load_requirements
-from tokenwire.target.beside import GATEWAY, WORKER
-from tokenwire.target.determinism import AGAIN, request_of, times_to_repeat
+from tokenwire.target.determinism import request_of
 from tokenwire.wire.exchange import HttpRequest
 
 _AGAIN = re.compile(r"-confirm-\d+$")
@@ -38,7 +39,7 @@ def _sides(judgement: Judgement, run: Run) -> list[Answer]:
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
         # A request that is known to be answered in two ways is not asked again: nothing new would show.
         if all(map(request_of, sides)) and not any(
-            known.unsteady.keys() & names.keys() for known in run.seen
+            known.differing(name) for known in run.seen for name in names
         ):
             return sides
     return []

@@ -33,13 +33,13 @@ from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
 from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect, load_dialects, named_dialects
+from tokenwire.judging.beside import GATEWAY
 from tokenwire.judging.run import Run
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Answer, Stream
 from tokenwire.replay import remarks
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.settings import Settings
-from tokenwire.target.beside import GATEWAY
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.usage_error import UsageError

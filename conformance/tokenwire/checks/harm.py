@@ -17,8 +17,8 @@ from tokenwire.checks.reading.times import INSTANT_S, began, over
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import names_of
 from tokenwire.record import Answer, Place
+from tokenwire.target.alike import known_by
 from tokenwire.target.death import DIED, closed_silently, failure, question_of
-from tokenwire.target.determinism import known_by
 from tokenwire.wire.exchange import Ending
 
 

@@ -25,7 +25,7 @@ from tokenwire.checks.reading.fields import EXTRAS, LOGPROBS, SHOWN, STOPS, aske
 from tokenwire.checks.reading.times import began, timeline
 from tokenwire.record import Answer, Stream, fact, integer
 from tokenwire.requirement import tolerance
-from tokenwire.target.determinism import known_by
+from tokenwire.target.alike import known_by
 from tokenwire.wire.exchange import ExchangeHead
 
 CROWD = 4

@@ -28,7 +28,8 @@ from tokenwire.checks.same_answers import same_ids, same_text
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.record import Answer, ChoiceFacts, Delivery, Place, Stream, fact
 from tokenwire.target.advertised import CONTEXT_BORDER
-from tokenwire.target.determinism import known_by, request_of
+from tokenwire.target.alike import known_by
+from tokenwire.target.determinism import request_of
 
 Ids = tuple[Any, ...]
 

@@ -79,7 +79,7 @@ class FinalObject:
 
 
 @dataclass(frozen=True)
-class Repetition:
+class RepeatedContent:
     """Content that comes in pieces and again as a whole, with the places of both by kind of event."""
 
     pieces: Mapping[str, str]
@@ -121,7 +121,7 @@ class EventGrammar:
     numbered: str = ""
     status: str = ""
     final: FinalObject | None = None
-    repeated: tuple[Repetition, ...] = ()
+    repeated: tuple[RepeatedContent, ...] = ()
 
     @cached_property
     def pieces(self) -> frozenset[str]:

@@ -15,6 +15,7 @@ from functools import cache, cached_property, partial
 from tokenwire.checks.check import CHECKS
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import family_of
+from tokenwire.judging.chance import Chance, Doubt
 from tokenwire.judging.clock import CLOCK, DEFAULT_LIMIT_S, LARGEST, TooSlowError
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.observing import (
@@ -33,15 +34,12 @@ from tokenwire.judging.tally import Tally, TallyBuilder
 from tokenwire.judging.verdict import SEVERITY, VIOLATED, Verdict
 from tokenwire.record import Answer, Stream
 from tokenwire.requirement import Level, Requirement, load_requirements
-from tokenwire.target.determinism import Doubt, rarer_than
 
 _GRAVEST_FIRST = list(VIOLATED)
 _SEEN_IN_A_PART = frozenset({*VIOLATED.values(), Verdict.HARNESS_ERROR})
 """Verdicts that do not require the whole run."""
 _MOST_TOO_SLOW = 3
 """The most exchanges to skip because they take too long to read."""
-_NO_CHANCE = 0.01
-"""The probability below which chance differences are violations of their row."""
 
 
 @dataclass(frozen=True)
@@ -107,49 +105,13 @@ def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation,
     return tuple(sorted(violations, key=position))
 
 
-def _counted(run: Run, tallies: Mapping[str, Tally]) -> Callable[[Observation, Doubt], Observation | Doubt]:
-    """Return a function that weighs chance differences from repeated whole answers by their number in the
-    run.
-
-    If they are more than chance explains, each has the level of its row. If whole answers never differed, it
-    is at least a SHOULD, because a race is a fault even if it happens once.
-    """
-    every = [
-        (found.observation, run.doubt(found.observation))
-        for seen in tallies.values()
-        for found in seen.differing
-    ]
-    counted = [(seen, why.seldom) for seen, why in every if why is not None and why.counted]
-    # One answer that chance made go another way may be the one that fifty others are held against.
-    answers = len({seldom for _, seldom in counted})
-    # An answer is observed several times, ids and text and numbers: their share is that of the answers.
-    total = sum(seen.witnesses for seen in tallies.values())
-    compared = max(answers, total * answers // max(1, sum(seen.witnesses for seen, _ in counted)))
-    repetitions = sum(known.repetitions for known in run.seen)
-    contradictions = sum(known.contradictions for known in run.seen)
-    rare = rarer_than(_NO_CHANCE, answers, compared, run.seen)
-    words = (
-        f"{answers} of {compared} answers differ from one that was repeated, and {contradictions} of "
-        f"{repetitions} repetitions of whole answers"
-    )
-
-    def weigh(seen: Observation, why: Doubt) -> Observation | Doubt:
-        if rare:
-            return seen._replace(message=f"{seen.message}; {words}")
-        if contradictions:
-            return Doubt(f"{why.reason}; {words}")
-        return seen._replace(level=Level.SHOULD, message=f"{seen.message}; {words}")
-
-    return weigh
-
-
 def _weigh(
     requirement: Requirement, run: Run, tallies: Mapping[str, Tally], too_few: Callable[[], str]
 ) -> Iterator[Judgement]:
     """Yield one verdict for each scenario. `too_few` explains missing witnesses."""
     total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
-    by_count: Callable[[Observation, Doubt], Observation | Doubt] | None = None
+    chance = Chance(run.doubt, lambda: run.seen, tallies.values())
 
     def not_enough() -> str:
         return f"{total} of the {requirement.witnesses} witnesses that a PASS needs; {too_few()}"
@@ -157,12 +119,7 @@ def _weigh(
     for scenario, seen in tallies.items():
         violations, doubted, doubts = [], [], []
         for difference in (counted.observation for counted in seen.differing):
-            why = run.doubt(difference)
-            weighed: Observation | Doubt = why or difference
-            # Chance explains differences only as often as it made whole answers differ: they are counted.
-            if why is not None and why.counted:
-                by_count = by_count or _counted(run, tallies)
-                weighed = by_count(difference, why)
+            weighed = chance.weigh(difference)
             if isinstance(weighed, Doubt):
                 doubted.append(difference)
                 doubts.append(weighed.reason)

@@ -10,7 +10,6 @@ from tokenwire.checks.check import Answers, Target
 from tokenwire.checks.evidence import Observation
 from tokenwire.checks.harm import controls
 from tokenwire.checks.invariance import in_crowds
-from tokenwire.checks.reading.chance import limits_of, part_no_earlier, texts_alone
 from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
@@ -18,20 +17,13 @@ from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import Dialect, dialect_of, vocabulary_told
 from tokenwire.dialects.markup import Markup
 from tokenwire.judging.asked_by import asked_among
+from tokenwire.judging.chance import Determinism, Doubt, determinism, doubt
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import BATCH_INVARIANCE, Capability, capabilities, shows
 from tokenwire.target.death import Death, clouded, deaths
-from tokenwire.target.determinism import (
-    AnswerPair,
-    Comparison,
-    Determinism,
-    Doubt,
-    comparisons,
-    determinism,
-    doubt,
-)
+from tokenwire.target.determinism import AnswerPair, Comparison, comparisons
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.sampler_lists import unknown_lists, without_lists
 from tokenwire.target.tokenizer import LocalTokenizer, RemoteTokenizer, Tokenizer, detokenizer_of
@@ -219,41 +211,11 @@ class Run:
 
     def doubt(self, difference: Observation) -> Doubt | None:
         """Return the reason why a difference is not a violation in itself; None if it is one."""
-        if not difference.by_chance and not self._parts_as_whole_answers_do(difference):
-            return None
-        places = (difference.place, *difference.related)
-        names = {place.exchange: None for place in places if place.exchange in self.by_exchange}
-        token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
-        return doubt(names, self.seen, token=token)
-
-    def _parts_as_whole_answers_do(self, difference: Observation) -> bool:
-        """True if two texts differ no earlier than whole answers to the same request, or if the target
-        answers at random.
-
-        Without ids, a text that is part of another looks like a loss. That is not shown if whole answers
-        contradict each other from the same point on.
-        """
-        texts = (difference.expected, difference.actual)
-        if not difference.related or not all(isinstance(text, str) for text in texts):
-            return False
-        pair = [self.by_exchange.get(place.exchange) for place in (difference.related[0], difference.place)]
-        if None in pair or pair[0] is pair[1]:
-            return False
-        first, second = (stream.load() for stream in pair if stream is not None)
-        if limits_of(first) != limits_of(second):
-            return False
-        if self.determinism.random and texts_alone(first, second):
-            return True
-        contradicting = [self.determinism.unsteady.get(stream.exchange.name) for stream in (first, second)]
-        both = next(filter(None, contradicting), None)
-        if both is None:
-            return False
-        whole = [self.by_exchange[name].load() for name in both]
-        return part_no_earlier((first, second), (whole[0], whole[1]))
+        return doubt(difference, self.by_exchange, self.seen)
 
     @cached_property
     def comparisons(self) -> list[AnswerPair]:
-        return comparisons(self.answers, self.determinism, self._deeds.weights)
+        return comparisons(self.answers, self.determinism.trusts, self._deeds.weights)
 
     @cached_property
     def empty_answers(self) -> frozenset[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from marshal import dumps
 from typing import Any, TypeGuard
 
 from tokenwire.record import BROKEN
@@ -16,6 +17,14 @@ Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5. 
 differ by far more.
 """
 _LOGPROB, _RANK, _TOP = "logprob", "rank", "top_logprobs"
+
+
+def known_by(value: Any) -> int:
+    """Return a key that is equal exactly for equal JSON values. Many cannot be hashed, and -1 and -2 have one
+    hash.
+    """
+    # Version 2 of the format has no references, by which equal values would have other bytes.
+    return hash(dumps(value, 2))
 
 
 def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
-from tokenwire.record import Answer
+from tokenwire.record import Answer, Choice, fact
 from tokenwire.requirement import tolerance
-from tokenwire.target.alike import ROUNDING
+from tokenwire.target.alike import ROUNDING, apart, known_by
 
 Key = TypeVar("Key")
 
@@ -76,3 +76,58 @@ def noise_of(differences: Iterable[Difference]) -> Noise:
 
 def _furthest(differences: list[float]) -> float:
     return differences[differences[0] > _DRIFT and len(differences) > 1]
+
+
+def numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
+    """Return the greatest distance of numbers at one place for each series, among answers to one request with
+    the same result.
+    """
+    furthest: dict[str, float] = {}
+    for other in others:
+        theirs = {choice.index: choice for choice in other.choices}
+        for choice in first.choices:
+            twin = theirs.get(choice.index)
+            if twin is None or (choice.output_ids, choice.text) != (twin.output_ids, twin.text):
+                continue
+            # Most choices tell equal numbers, which a fact shows: then neither is read again from its
+            # capture.
+            differing = _numbers(choice) != _numbers(twin)
+            found = _series_apart(choice.load(), twin.load()) if differing else {}
+            for name in _series_of_numbers(choice) & _series_of_numbers(twin):
+                furthest[name] = max(furthest.get(name, 0.0), found.get(name, 0.0))
+    return [Difference(first.asked.key, (first.dialect, name), most) for name, most in furthest.items()]
+
+
+def _series_apart(first: Choice, other: Choice) -> dict[str, float]:
+    ours, theirs = _of_prompt(first), _of_prompt(other)
+    of_prompt = {name: _entries_apart(entries, theirs.get(name)) for name, entries in ours.items()}
+    names = first.series_names & other.series_names - first.customized
+    return of_prompt | {name: _entries_apart(first.series(name), other.series(name)) for name in names}
+
+
+@fact(Choice)
+def _series_of_numbers(choice: Choice) -> frozenset[str]:
+    """Return the series whose numbers are compared, of output and prompt."""
+    return choice.server_series | _of_prompt(choice).keys()
+
+
+@fact(Choice)
+def _numbers(choice: Choice) -> int:
+    """Return a key that is equal for choices with the same numbers."""
+    of_output = {name: choice.series(name) for name in sorted(choice.server_series)}
+    of_prompt = _of_prompt(choice)
+    return known_by((of_output, of_prompt)) if of_output or of_prompt else 0
+
+
+def _of_prompt(choice: Choice) -> dict[str, Any]:
+    """Return the prompt-side series of a choice, each from the emission that carries it first."""
+    series: dict[str, Any] = {}
+    for emission in reversed(choice.emissions):
+        series |= emission.prompt_series
+    return series
+
+
+def _entries_apart(ours: Any, theirs: Any) -> float:
+    """Return the greatest distance of logprobs in two series; 0 if they cover different positions."""
+    both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
+    return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from tokenwire.dialects.dialect import Dialect
+from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.clock import DEFAULT_LIMIT_S
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
@@ -18,7 +19,6 @@ from tokenwire.record import Stream
 from tokenwire.report.answer_view import answer_view
 from tokenwire.requirement import Requirement
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.determinism import side_by_side
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.wire.exchange import Exchange
 from tokenwire_live.watch.judging import single_answer_requirements

@@ -1,0 +1,438 @@
+"""Chance: when a difference between two answers to one request is excused, because the target may give both.
+
+If a server's arithmetic depends on the batch, the cache or the chunks of the prefill, a greedy request may
+have two answers: of two nearly equal ids, either may win. So a chance difference between two answers is a
+violation only if both requests were repeated with the same result.
+
+Only whole answers to one request under one condition show if a target repeats itself. Streams, answers beside
+a pause and answers from the cache are under test, and must not excuse themselves. If only these differ, and
+the whole answer was repeated, the differences are counted and compared with those of whole answers
+(`fisher`).
+
+`docs/guides/when-a-difference-is-excused.md` explains the rules to whoever maintains a server.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Container, Hashable, Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import comb
+from operator import attrgetter
+from types import MappingProxyType
+from typing import NamedTuple
+
+from tokenwire.checks.evidence import Observation
+from tokenwire.checks.reading.chance import limits_of, part_no_earlier, texts_alone
+from tokenwire.judging.tally import Tally
+from tokenwire.record import Answer, Stream, fact
+from tokenwire.requirement import Level
+from tokenwire.target.alike import known_by
+from tokenwire.target.determinism import (
+    PROBE,
+    Weights,
+    completed,
+    grouped,
+    known_result,
+    request_of,
+    result_of,
+)
+from tokenwire.target.noise import Difference, Noise, noise_of, numbers_apart
+
+AGAIN = 2
+"""The repetitions of an answer with a chance difference before the target is blamed."""
+OFTEN = 6
+"""The repetitions for a target that was seen not to repeat itself, because few equal answers prove little
+there.
+"""
+_MANY = 8
+"""The number of repetitions that can show random answers."""
+_RARE = 0.01
+"""The probability below which the number of differences is not chance."""
+_MEND = (
+    "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
+    "or ask it alone, with --max-concurrency 1"
+)
+
+
+class Condition(NamedTuple):
+    """The circumstances of an answer that must not change it. Only answers under one condition contradict
+    each other, because a fault that depends on the condition must not excuse itself.
+    """
+
+    streamed: bool
+    disturbed: bool
+    """True if a control call overlapped the exchange."""
+    beside: str
+    """Another circumstance, such as an earlier refusal."""
+    cached: bool
+    """True if a whole answer reports that part of its prompt came from the cache."""
+    cache_key: Hashable
+    """The key counts: cache-keys-change-nothing compares answers under two keys."""
+
+    @property
+    def plain(self) -> bool:
+        """True for a whole answer that no control call disturbed: it shows if the target repeats itself."""
+        return not (self.streamed or self.disturbed)
+
+
+@dataclass(frozen=True)
+class Repetition:
+    """The other answers to the request of one answer: how often, under which condition, with which
+    differences.
+    """
+
+    condition: Condition
+    alike: int
+    """The number of other answers with the same result; 0 if `varied`."""
+    varied: bool
+    """True if the identical request, streamed or whole, had another answer under the same condition."""
+    differing: tuple[str, str] | None
+    """The exchanges of two whole answers under one condition that differ; None if there are none."""
+    shown: int
+    """A key of the result that does not depend on the amount of output: the text, or the ids without one."""
+    ids: int | None
+    """A key of the ids, because different ids may make the same text; None without ids."""
+
+
+@dataclass(frozen=True)
+class Determinism:
+    """The requests for which the target repeated its answer."""
+
+    repeated: frozenset[str] = frozenset()
+    """Keys with two equal answers and no whole answers that differ."""
+    contradicted: frozenset[str] = frozenset()
+    """Keys whose whole answers differ from each other."""
+    probed: bool = False
+    """True if the probe was answered twice alike and nothing in the run contradicts it."""
+    by_exchange: Mapping[str, Repetition] = field(default_factory=dict)
+    """The repetitions of each complete answer."""
+    repetitions: int = 0
+    """The number of whole answers that repeat an earlier request under the same condition."""
+    contradictions: int = 0
+    """The number of these that differ from the most frequent answer."""
+    noise: Noise = field(default_factory=Noise)
+
+    @cached_property
+    def in_two_ways(self) -> bool:
+        """True if any request had two answers under one condition."""
+        return any(seen.varied or seen.differing for seen in self.by_exchange.values())
+
+    @property
+    def random(self) -> bool:
+        """True if the target seems to answer at random: at least every third repetition of a whole answer
+        differs.
+
+        Near ties cause far fewer.
+        """
+        return self.repetitions >= _MANY and 3 * self.contradictions >= self.repetitions
+
+    def trusts(self, stream: Answer) -> bool:
+        """True if an answer may be compared with others to the same request.
+
+        A request with a seed is trusted only after the target repeated an answer.
+        """
+        key = stream.asked.key
+        return bool(key) and (stream.asked.greedy or key in self.repeated)
+
+    @property
+    def anywhere(self) -> bool:
+        return bool(self.repeated) or self.probed
+
+    def alike(self, exchange: str) -> int:
+        """Return the number of other answers to the request of an exchange that equal its answer."""
+        return self.by_exchange[exchange].alike if exchange in self.by_exchange else 0
+
+    def differing(self, exchange: str) -> tuple[str, str] | None:
+        """Return two whole answers to the request of an exchange that differ; None if there are none."""
+        return self.by_exchange[exchange].differing if exchange in self.by_exchange else None
+
+
+@fact(Stream)
+def _known_ids(stream: Stream) -> int | None:
+    """Return a key of answers with the same ids; None for an answer without ids."""
+    ids = [(choice.index, choice.output_ids) for choice in stream.choices]
+    return None if any(told is None for _, told in ids) else known_by(ids)
+
+
+class _Repeatable(NamedTuple):
+    """The compared parts of a complete answer to a repeatable request, small because a run may have many."""
+
+    stream: Answer
+    key: str
+    form: int
+    """A key of requests for one result in one form, whatever other outputs they enable."""
+    request: int
+    """A key of requests to the same weights for the same answer in the same form."""
+    delivery: Hashable
+    """The form of delivery, and the presence of ids and text. Results are compared only within one form."""
+    result: int
+    shown: int
+    condition: Condition
+
+    @classmethod
+    def of(cls, stream: Answer, weights: int | None, *, disturbed: bool, beside: str) -> _Repeatable:
+        asked, result = stream.asked, result_of(stream)
+        carried = tuple(any(choice[position] is not None for choice in result) for position in (1, 2))
+        shown = [(position, ids if text is None else text, finish) for position, ids, text, finish in result]
+        cached = any(choice.counter("cached_tokens") for choice in stream.choices)
+        return cls(
+            stream,
+            asked.key,
+            hash((stream.dialect, asked.key, asked.stream, disturbed, beside, weights)),
+            hash((request_of(stream), weights)),
+            (asked.stream, asked.stream_interval, carried),
+            known_result(stream),
+            known_by(tuple(shown)),
+            Condition(asked.stream, disturbed, beside, not asked.stream and cached, asked.cache_key),
+        )
+
+    @property
+    def name(self) -> str:
+        return self.stream.exchange.name
+
+
+def determinism(
+    streams: Iterable[Answer],
+    disturbed: Container[str] = (),
+    weights: Weights = lambda _: 0,
+    conditions: Mapping[str, str] = MappingProxyType({}),
+) -> Determinism:
+    """Find requests that were answered more than once by the same `weights`.
+
+    disturbed: exchanges that a control call overlapped. conditions: other circumstances of an exchange that
+    must not change the answer (`Condition.beside`).
+    """
+    answers = [
+        _Repeatable.of(
+            stream,
+            weights(stream),
+            disturbed=stream.exchange.name in disturbed,
+            beside=conditions.get(stream.exchange.name, ""),
+        )
+        for stream in streams
+        if stream.asked.key and completed(stream)
+    ]
+    repeated = set()
+    probed = False
+    # Some answer came twice: enough to call a request repeatable, however many others differ.
+    for alike in grouped(answers, attrgetter("key", "delivery")):
+        if len({answer.result for answer in alike}) < len(alike):
+            repeated.add(alike[0].key)
+            probed = probed or any(answer.stream.exchange.scenario == PROBE for answer in alike)
+    varied: set[str] = set()
+    for group in grouped(answers, attrgetter("request", "condition")):
+        if len({answer.result for answer in group}) > 1:
+            varied |= {answer.name for answer in group}
+    differences: list[Difference] = []
+    for group in grouped(answers, attrgetter("request")):
+        # Only with the first: the time grows with the answers to a request, and not with their pairs.
+        first, *others = (answer.stream for answer in group)
+        differences += numbers_apart(first, others)
+    contradicting, repetitions, contradictions = _contradicting(answers)
+    contradicted = {key for _, key in contradicting}
+    times = Counter((answer.form, answer.shown) for answer in answers)
+    return Determinism(
+        frozenset(repeated - contradicted),
+        frozenset(contradicted),
+        probed and not contradicted,
+        {
+            answer.name: Repetition(
+                answer.condition,
+                0 if answer.name in varied else times[answer.form, answer.shown] - 1,
+                answer.name in varied,
+                contradicting.get((answer.stream.dialect, answer.key)),
+                answer.shown,
+                _known_ids(answer.stream),
+            )
+            for answer in answers
+        },
+        repetitions,
+        contradictions,
+        noise_of(differences),
+    )
+
+
+def _contradicting(
+    answers: Iterable[_Repeatable],
+) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int]:
+    """Return two contradicting answers for each dialect and key, the number of repetitions, and the number of
+    unusual ones.
+
+    A repetition is any whole answer after the first to one request under one condition. It is unusual if it
+    is not the most frequent answer. Streams are left out: a loss of a stream must not excuse itself.
+    """
+    contradicting: dict[tuple[str, str], tuple[str, str]] = {}
+    repetitions = contradictions = 0
+    whole = (answer for answer in answers if answer.condition.plain)
+    for group in grouped(whole, attrgetter("request", "condition", "delivery")):
+        last = {answer.result: answer.name for answer in group}
+        repetitions += len(group) - 1
+        contradictions += len(group) - max(Counter(answer.result for answer in group).values())
+        if len(last) > 1:
+            first, second, *_ = last.values()
+            contradicting.setdefault((group[0].stream.dialect, group[0].key), (first, second))
+    return contradicting, repetitions, contradictions
+
+
+def times_to_repeat(seen: Iterable[Determinism]) -> int:
+    """Return the repetitions needed before a difference counts as a violation."""
+    return OFTEN if any(side.in_two_ways for side in seen) else 1
+
+
+@dataclass(frozen=True)
+class Doubt:
+    """The reason why a chance difference alone is not a violation."""
+
+    reason: str
+    counted: bool = False
+    """True if only answers other than the repeated whole one differ, so that the number of differences
+    decides.
+    """
+    seldom: str = ""
+    """The exchange whose answer was not repeated often enough."""
+
+
+def doubt(
+    difference: Observation, answers: Mapping[str, Answer], seen: tuple[Determinism, ...]
+) -> Doubt | None:
+    """Return the reason why a difference alone is not a violation; None if it is one.
+
+    `answers` are those of the run by exchange. The first of `seen` is the determinism of the target.
+    """
+    if not difference.by_chance and not _parts_as_whole_answers_do(difference, answers, seen[0]):
+        return None
+    places = (difference.place, *difference.related)
+    names = dict.fromkeys(place.exchange for place in places if place.exchange in answers)
+    token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
+    return doubt_between(names, seen, token=token)
+
+
+def _parts_as_whole_answers_do(
+    difference: Observation, answers: Mapping[str, Answer], seen: Determinism
+) -> bool:
+    """True if two texts part no earlier than whole answers to the same request, or if the target seems to
+    answer at random.
+
+    Without ids, one text that is a part of another looks like a loss. It is not evidence of a loss if whole
+    answers contradict each other from there on.
+    """
+    texts = (difference.expected, difference.actual)
+    if not difference.related or not all(isinstance(text, str) for text in texts):
+        return False
+    pair = [answers.get(place.exchange) for place in (difference.related[0], difference.place)]
+    if None in pair or pair[0] is pair[1]:
+        return False
+    first, second = (stream.load() for stream in pair if stream is not None)
+    if limits_of(first) != limits_of(second):
+        return False
+    if seen.random and texts_alone(first, second):
+        return True
+    both = seen.differing(first.exchange.name) or seen.differing(second.exchange.name)
+    if both is None:
+        return False
+    whole = [answers[name].load() for name in both]
+    return part_no_earlier((first, second), (whole[0], whole[1]))
+
+
+def doubt_between(
+    exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False
+) -> Doubt | None:
+    """Return the reason why a chance difference between these exchanges is not a violation; None if it is
+    one.
+
+    `token`: the difference is in an id or in text.
+    """
+    known, names = list(seen), list(exchanges)
+    enough = times_to_repeat(known)
+    few, times = "", {name: max((side.alike(name) for side in known), default=0) for name in names}
+    for name in names:
+        both = next(filter(None, (side.differing(name) for side in known)), None)
+        if both is not None:
+            first, second = both
+            return Doubt(
+                f"the target did not repeat itself: {first} and {second} are one request, "
+                f"answered with different results; {_MEND}"
+            )
+        if times[name] < enough and (not few or times[name] < times[few]):
+            few = name
+    if not few:
+        return None
+    rows = [side.by_exchange[name] for name in names for side in known if name in side.by_exchange]
+    ids = {row.ids for row in rows if row.ids is not None}
+    unfinished = any(all(name not in side.by_exchange for side in known) for name in names)
+    repeated = any(row.condition.plain and row.alike for row in rows)
+    alike = 1 + times[few]
+    often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
+    return Doubt(
+        "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
+        f"the request of {few} was answered {often}; {_MEND}",
+        # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
+        counted=repeated and (len({row.shown for row in rows}) > 1 or len(ids) > 1 or (unfinished and token)),
+        seldom=few,
+    )
+
+
+def fisher(differing: int, compared: int, contradictions: int, repetitions: int) -> float:
+    """Return the probability of at least this number of differences, if the compared answers differ as often
+    as repetitions of whole answers do: Fisher's exact test, one-sided.
+
+    `contradictions` of `repetitions` whole answers differ.
+    """
+    every = differing + contradictions
+    some = max(differing, every - repetitions)
+    ways = total = comb(compared, some) * comb(repetitions, every - some)
+    for some in range(some, min(every, compared)):  # noqa: B020  # from one number to the next
+        ways = ways * (compared - some) * (every - some) // ((some + 1) * (repetitions - every + some + 1))
+        total += ways
+    return total / comb(compared + repetitions, every)
+
+
+class Chance:
+    """The differences that one check found in a run, weighed one by one.
+
+    If only answers other than a repeated whole one differ, their number decides. More than chance explains
+    are violations. If whole answers never differed, each is at least a SHOULD: a race is a fault even if it
+    happens once.
+    """
+
+    def __init__(
+        self,
+        doubt: Callable[[Observation], Doubt | None],
+        seen: Callable[[], Iterable[Determinism]],
+        tallies: Iterable[Tally],
+    ) -> None:
+        self._doubt = doubt
+        self._seen = seen
+        self._tallies = tuple(tallies)
+
+    def weigh(self, difference: Observation) -> Observation | Doubt:
+        """Return a difference as the violation that it is, or the reason why it is not one."""
+        why = self._doubt(difference)
+        if why is None or not why.counted:
+            return why or difference
+        probability, contradictions, words = self._share
+        if probability >= _RARE and contradictions:
+            return Doubt(f"{why.reason}; {words}")
+        level = difference.level if probability < _RARE else Level.SHOULD
+        return difference._replace(level=level, message=f"{difference.message}; {words}")
+
+    @cached_property
+    def _share(self) -> tuple[float, int, str]:
+        """The probability of this number of differences, the number of contradictions, and both in words."""
+        differences = [found.observation for seen in self._tallies for found in seen.differing]
+        doubts = ((difference, self._doubt(difference)) for difference in differences)
+        counted = [(difference, why.seldom) for difference, why in doubts if why is not None and why.counted]
+        # One answer that chance made go another way may be the one that fifty others are held against.
+        answers = len({seldom for _, seldom in counted})
+        # An answer is observed several times, ids and text and numbers: their share is that of the answers.
+        total = sum(seen.witnesses for seen in self._tallies)
+        compared = max(answers, total * answers // max(1, sum(seen.witnesses for seen, _ in counted)))
+        repetitions = sum(side.repetitions for side in self._seen())
+        contradictions = sum(side.contradictions for side in self._seen())
+        words = (
+            f"{answers} of {compared} answers differ from one that was repeated, and {contradictions} of "
+            f"{repetitions} repetitions of whole answers"
+        )
+        return fisher(answers, compared, contradictions, repetitions), contradictions, words
