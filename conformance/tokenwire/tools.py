@@ -1,4 +1,4 @@
-"""The tools: packages that stand on the suite and add commands to `tokenwire`.
+"""The tools: packages on top of the suite that add commands to `tokenwire`.
 
 A tool is an extension (`tokenwire.spec_files.extensions`) with a file `commands.toml` beside its module: a
 table for each command. The suite imports no tool. It imports the module of a command when it is called.

@@ -1,1 +1,1 @@
-"""Judges clients: serves the vectors to one, and holds what it accumulated against the right record."""
+"""Judges clients: serves the vectors to a client, and compares its final content with the right record."""

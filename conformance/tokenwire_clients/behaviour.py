@@ -1,4 +1,4 @@
-"""Cases about the server's behaviour beside the bytes, each made from a plain case of a door."""
+"""Cases about the server's behaviour other than the bytes of a body, each made from a plain case."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from dataclasses import dataclass, replace
 from tokenwire_clients.vectors import Door, Vector, load_doors
 
 PLAIN = "text"
-"""The case whose bytes are served."""
+"""The case with the bytes to serve."""
 AFTER_S = 1
-"""The value of Retry-After: clients that ignore it wait for a shorter time."""
+"""The value of Retry-After in seconds; clients that ignore it retry earlier."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Behaviour of a server beside the bytes of its answer."""
+    """Behaviour of a server other than the bytes of its answer."""
 
     comment: str
     sentence: str
     status: int = 200
-    """Of the first answer; those behind it are 200."""
+    """The status of the first answer; later ones have 200."""
     slow_s: float = 0.0
-    """The pause before each read."""
+    """The pause in seconds before each read."""
     keep_alives: int = 0
-    """Comments before the first event, each after a pause."""
+    """The number of comments before the first event, each after a pause."""
     whole: bool = False
-    """A proxy holds the stream back and sends all of it at once, with its length."""
+    """True if a proxy buffers the stream and sends all of it at once, with its length."""
     zipped: bool = False
-    """A proxy compresses it, where the client takes that."""
+    """True if a proxy compresses it for clients that accept that."""
     breaks: int = 0
-    """The reads after which the first answer breaks off; the next ones are complete."""
+    """The number of reads after which the first answer breaks off; later ones are complete."""
     keeps: bool | None = None
-    """True if the connection stays open behind the answer, or closes; the next request shows what the client
-    makes of it. None where that is not looked at.
+    """True if the connection stays open after the answer, False if it closes. The next request shows the
+    client's choice. None if it is not checked.
     """
     held_open: bool = False
-    """Nothing comes after the first events, and the connection stays open until the client leaves."""
+    """True if the connection stays open without data after the first events, until the client disconnects."""
 
     @property
     def may_tell(self) -> bool:
@@ -80,12 +80,12 @@ BEHAVIOURS = {
 
 
 def behaviour_of(case: str) -> Behaviour:
-    """Return the behaviour of a case beside its bytes; empty for a vector."""
+    """Return the behaviour of a case; the default for a vector."""
     return BEHAVIOURS.get(case, Behaviour("", ""))
 
 
 def cases_of(door: Door) -> Iterator[Vector]:
-    """Yield all that is served at a door: its vectors, and what is done beside the bytes."""
+    """Yield all cases of a door: its vectors and its behaviours."""
     yield from door.cases.values()
     for name, behaviour in BEHAVIOURS.items():
         yield replace(

@@ -74,7 +74,9 @@ def _torture(
 
 
 def _run(adapter: list[str], url: str) -> None:
-    """Run an adapter to its end. Raises BadParameter where it fails: then its reports say nothing."""
+    """Run an adapter until it ends. Raises BadParameter if it fails, because its reports are then
+    worthless.
+    """
     ended = subprocess.run(adapter, env={**os.environ, "TOKENWIRE_URL": url}, check=False)
     if ended.returncode:
         raise typer.BadParameter(f"{adapter[0]} ended with status {ended.returncode}")

@@ -1,4 +1,4 @@
-"""Reports of clients, and how they differ from those of a correct client."""
+"""Reports of clients, and their differences from a correct client's."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SINGLE = (
     "weight_versions",
     "finish",
 )
-"""What a report may say of a choice; what a client does not report is not judged."""
+"""Fields of a choice in a report. Fields that a client does not report are not judged."""
 _FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -31,7 +31,7 @@ _FINISHES = {
     "incomplete": "length",
     "tool_use": "tool_calls",
 }
-"""The record's words for what endpoints call a finish; a client may report either."""
+"""The record's words for the endpoints' finish reasons; a client may report either."""
 _COUNTED = ("prompt_tokens", "completion_tokens")
 _CALLS = {"type": ["array", "null"], "items": {"type": "object"}}
 _CHOICE = {"type": "object", "properties": {"index": {"type": "integer"}, "calls": _CALLS}}
@@ -47,7 +47,7 @@ _REPORT = jsonschema_rs.Draft202012Validator(
 
 
 class Difference(NamedTuple):
-    """One field that a client holds otherwise."""
+    """A field with a wrong value in a client's report."""
 
     field: str
     choice: int | None
@@ -56,14 +56,14 @@ class Difference(NamedTuple):
 
     @property
     def position(self) -> int | None:
-        """The first entry that differs; None where there are no entries to count."""
+        """The index of the first wrong entry; None if the values have no entries."""
         if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
             return None
         return first_difference(self.expected, self.actual)
 
 
 def _plain(field: str, value: Any) -> Any:
-    """Return a value with one form for what has several: nothing at all, and the words of a finish."""
+    """Return a value in its canonical form: one form for nothing, and the record's finish reasons."""
     if field == "finish":
         return (_FINISHES.get(value, value) if isinstance(value, str) else value) or None
     if field == "calls":
@@ -72,9 +72,7 @@ def _plain(field: str, value: Any) -> Any:
 
 
 def _arguments(text: Any) -> Any:
-    """Return the arguments of a call as the value that they are, where they are one: clients may
-    keep that alone.
-    """
+    """Return the arguments of a call as a JSON value if they are one, because clients may keep only that."""
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -118,18 +116,18 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
 
 
 def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
-    """True if a client takes its content for a whole answer: no error, and a finish for each choice."""
+    """True if a client treats its content as a whole answer: no error, and a finish for each choice."""
     held = {choice.get("index", 0): choice.get("finish") for choice in report.get("choices", ())}
     return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
 
 
 def reported_fields(report: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields that a client reports, of the answer or of any choice."""
+    """Return the fields in a client's report, of the answer or of any choice."""
     return frozenset(report).union(*report.get("choices", ()))
 
 
 def held_by(stream: Stream) -> dict[str, Any]:
-    """Return what our own reader reads from an answer, in the form of a client's report."""
+    """Return our own parser's content of an answer, in the form of a client's report."""
     usage = {name: stream.usage.get(name) for name in _COUNTED} if stream.usage else None
     return {"choices": [_held(choice) for choice in stream.choices], "usage": usage, "error": stream.error}
 

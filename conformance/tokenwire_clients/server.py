@@ -1,4 +1,4 @@
-"""The server of `tokenwire torture`: each case at its door, and a place for what a client accumulated.
+"""The server of `tokenwire torture`: it serves each case at its endpoint, and receives the clients' reports.
 
 A case is a path before the endpoint's (`/openai-chat/text/v1/chat/completions`), or the model of a request
 (`openai-chat/text`).
@@ -24,15 +24,15 @@ from tokenwire_clients.vectors import Door, Vector, reads_of
 
 _PREFIX = "/tokenwire/"
 _NUMBERS = itertools.count()
-"""Of connections: a port comes again."""
+"""Numbers of connections, because ports are reused."""
 _LEFT_OPEN = 3
-"""The reads before a stream is held open."""
+"""The number of reads before a stream is held open."""
 
 
 def torture_server(
     session: Session, port: int = 0, pause: Callable[[float], object] = time.sleep
 ) -> contextlib.AbstractContextManager[str]:
-    """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
+    """Serve on the loopback interface while the block runs; yield the URL. Raises OSError."""
 
     class Handler(_Handler):
         pass
@@ -45,9 +45,9 @@ class _Handler(LocalHandler):
     session: Session
     pause: Callable[[float], object]
     number = -1
-    """Of the connection, which a handler serves to its end."""
+    """The number of the connection, which one handler serves."""
     begins = True
-    """No request has come on it."""
+    """True before the first request on the connection."""
 
     def setup(self) -> None:
         super().setup()
@@ -99,7 +99,7 @@ class _Handler(LocalHandler):
                 self.session.left(found[0].name, found[1].id)
 
     def _of(self, name: str) -> tuple[Door, Vector] | None:
-        """Return the case that a path or a model names first."""
+        """Return the case at the beginning of a path or a model's name."""
         door, _, rest = name.partition("/")
         return self.session.cases.get((door, rest.partition("/")[0].partition("?")[0]))
 
@@ -151,7 +151,7 @@ class _Handler(LocalHandler):
             self.send_chunk(b"")
 
     def _break_off(self) -> None:
-        """End the connection in the middle of the body."""
+        """Close the connection in the middle of the body."""
         self.close_connection = True
 
     def _wait_for_the_client_to_leave(self, door: Door, case: Vector) -> None:

@@ -1,4 +1,4 @@
-"""One client under torture: what it asked, what it reported, and the verdicts on both."""
+"""The session of one client: its requests, its reports, and the verdicts on both."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ from tokenwire_clients.held import Difference, differences, finished, reported_f
 from tokenwire_clients.vectors import Door, Vector, sentences, whole
 
 _LEAVES_WITHIN_S = 5.0
-"""A client that reports what it held when it left has closed its connection by then."""
+"""Seconds within which a client that reports after disconnecting must have closed its connection."""
 _SHOWN_READS = 5_000
 _READS_OF_A_CHARACTER = 5
-"""No case has more, but for those that are short."""
+"""The most reads for a character in a case, except in short cases."""
 _OF_TEXT = {"every-delta-is-kept", "cumulative-replaces"}
 _OF_FIELD = {
     "choices": "choices-are-kept-apart",
@@ -41,21 +41,21 @@ _OF_FIELD = {
     "customized_info": "lists-stay-in-step",
     "weight_versions": "lists-stay-in-step",
 }
-"""What a client breaks that fails in the simplest cases already, by the field."""
+"""The sentence for each field that a client gets wrong even in the simplest cases."""
 Key = tuple[str, str]
 
 
 class Asked(NamedTuple):
-    """One request of a client."""
+    """A request of a client."""
 
     time: float
     connection: int
     begins: bool = False
-    """It is the first on its connection."""
+    """True if it is the first on its connection."""
 
 
 class Finding(NamedTuple):
-    """A mistake of a client in a case, and the sentence that it violates."""
+    """A mistake of a client in a case, and the violated sentence."""
 
     case: Key
     sentence: str
@@ -64,26 +64,26 @@ class Finding(NamedTuple):
 
 @dataclass
 class Session:
-    """All that is known of one client."""
+    """All facts about one client."""
 
     client: str = "client"
     cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
-    """The errors of each case that was reported."""
+    """The errors of each reported case."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
     """The fields of each report."""
     sent: dict[Key, int] = field(default_factory=dict)
-    """The reads of the last answer that went to the client, which takes them before more are sent."""
+    """The number of reads of the last answer that the client received; more are sent only after that."""
     given_up: dict[Key, str] = field(default_factory=dict)
-    """When an adapter gave up a case that its client was still reading."""
+    """The time at which an adapter gave up a case that its client was still reading."""
     _kept: Key | None = None
-    """The case behind which the next request shows what became of its connection."""
+    """The case after which the next request shows if its connection was kept."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, door: str, case: str, asked: Asked) -> int:
-        """Keep a request; how many came before it for this case."""
+        """Record a request; return the number of earlier requests for this case."""
         with self._lock:
             if self._kept is not None:
                 self._see_connection(self._kept, asked)
@@ -92,7 +92,7 @@ class Session:
             return len(self.asked[door, case]) - 1
 
     def _see_connection(self, key: Key, asked: Asked) -> None:
-        """Judge the connection of the request behind a case."""
+        """Judge the connection of the request after a case."""
         kept, before = behaviour_of(key[1]).keeps, self.asked[key][-1].connection
         wrong = asked.begins if kept else asked.connection == before
         words = ("one that is open", "a new one") if kept else ("another one", "the closed one")
@@ -100,11 +100,11 @@ class Session:
         self.reported[key] |= {"connection"}
 
     def left(self, door: str, case: str) -> None:
-        """The client closed its connection."""
+        """Record that the client closed its connection."""
         self._left[door, case].set()
 
     def listed(self, door: str = "") -> list[dict[str, Any]]:
-        """Return the cases of a door, or all: what an adapter has to ask."""
+        """Return the cases of a door, or of all, with the requests that an adapter must send."""
         return [
             {
                 "door": name,
@@ -120,7 +120,7 @@ class Session:
         ]
 
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
-        """Keep what a client accumulated, and return the verdict and the findings."""
+        """Record a client's report, and return the verdict and the findings."""
         if "given_up" in report:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
@@ -138,7 +138,7 @@ class Session:
         }
 
     def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
-        """Yield the differences between a client's report and behaviour and the right ones."""
+        """Yield the differences of a client's report and behaviour from the right ones."""
         _, case = self.cases[key]
         behaviour, record = behaviour_of(case.id), whole(case.record)
         if behaviour.held_open:
@@ -154,8 +154,10 @@ class Session:
             yield from differences(record, report)
 
     def _finding(self, key: Key, difference: Difference) -> Finding:
-        """Return a difference with the sentence that it breaks: of the first case where the client fails in
-        that field, this one or one that it is made from.
+        """Return a difference with the violated sentence.
+
+        It is that of the first case in which the client gets the field wrong, either this one or one that it
+        is made from.
         """
         sentence, (door, id_) = "", key
         while id_:
@@ -168,7 +170,7 @@ class Session:
         return Finding(key, sentence, difference)
 
     def findings(self) -> list[Finding]:
-        """Return all that the client did wrong, in the order of the cases."""
+        """Return all mistakes of the client, in the order of the cases."""
         return [
             self._finding(key, difference) for key in self.cases for difference in self.wrong.get(key, ())
         ]
@@ -216,7 +218,9 @@ class Session:
         )
 
     def _stream(self, key: Key) -> Stream:
-        """Return a case as a report shows it. Reading all of a stream of 100,000 events would take 20 s."""
+        """Return a case as a short stream for a report, because reading all of 100,000 events would take 20
+        s.
+        """
         door, case = self.cases[key]
         furthest = max(difference.position or 0 for difference in self.wrong[key])
         hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
@@ -230,7 +234,7 @@ class Session:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return remarks that a reader needs beside the verdicts."""
+        """Return remarks for the reader of the verdicts."""
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
         reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
@@ -258,7 +262,7 @@ def _verdict(finding: Finding) -> Verdict:
 
 
 def _requirement(name: str) -> Requirement:
-    """Return a sentence for clients as a row, so that all forms of a report can show it."""
+    """Return a sentence for clients as a requirement, so that reports can show it."""
     sentence = sentences()[name]
     return Requirement(
         name, "clients", Level(sentence.level), sentence.sentence, "clients", "blackbox", "script", 1
@@ -266,7 +270,7 @@ def _requirement(name: str) -> Requirement:
 
 
 def _observed(finding: Finding, stream: Stream) -> Observation:
-    """Return a finding as a report shows it, at the bytes that bring what the client holds otherwise."""
+    """Return a finding as an observation, at the bytes of the value that the client got wrong."""
     field, index, expected, actual = finding.difference
     words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"
     if field == "error":

@@ -1,4 +1,4 @@
-"""The vectors as they are released: cases by door, their reads as bytes and their records as values."""
+"""The released vectors: cases by door, their reads as bytes and their records as values."""
 
 from __future__ import annotations
 
@@ -20,9 +20,7 @@ RESULTS = ("valid", "acceptable", "invalid")
 
 
 def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the reads that rules make: a text, bytes in base64, a text that is cut or one that
-    comes many times.
-    """
+    """Yield the reads of some rules: a text, bytes in base64, a text in pieces, or a repeated one."""
     for rule in rules:
         if isinstance(rule, str):
             yield rule.encode()
@@ -37,7 +35,7 @@ def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
 
 
 def whole(value: Any) -> Any:
-    """Return a value of a record, what is repeated in it spelled out."""
+    """Return a value of a record with its repetitions expanded."""
     if isinstance(value, list):
         return [whole(entry) for entry in value]
     if not isinstance(value, dict):
@@ -51,21 +49,21 @@ def whole(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Vector:
-    """One case of a door, as its file has it."""
+    """One test case for clients, as in a file of `vectors/`."""
 
     id: str
     comment: str
     flags: tuple[str, ...]
-    """The sentence for clients that it is about, first."""
+    """Flags; the first is the sentence that the case tests."""
     result: str
     request: Mapping[str, Any] = field(repr=False)
     reads: tuple[Any, ...] = field(repr=False)
     record: Any = field(repr=False)
-    """The final content of a correct client; for an invalid case, what it should have reported."""
+    """The final content of a correct client; for an invalid case, the content that it should report."""
     requirement: str = ""
-    """The requirement of servers that it breaks; for an acceptable one a SHOULD or MAY."""
+    """The requirement of servers that it violates; for an acceptable case a SHOULD or MAY."""
     follows: str = ""
-    """The case that it is made from: what fails there fails here for the same reason."""
+    """The case that it is made from. A failure there explains a failure here."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     ending: str = Ending.COMPLETE.value
@@ -75,7 +73,7 @@ class Vector:
         return self.flags[0]
 
     def exchange(self, door: Door) -> Exchange:
-        """Return the case as the judge reads it."""
+        """Return the case as an exchange."""
         reads = tuple(Read(number / 1000, read) for number, read in enumerate(reads_of(self.reads)))
         return Exchange(
             f"{door.dialect}/{door.name}/{self.id}",
@@ -91,7 +89,7 @@ class Vector:
 
 @dataclass(frozen=True)
 class Door:
-    """An endpoint of a family, and all cases there, by id."""
+    """An endpoint of a server family, with its cases by id."""
 
     name: str
     dialect: str
@@ -106,7 +104,7 @@ class Sentence:
     level: Level
     sentence: str
     about: tuple[str, ...] = ()
-    """The fields of a report that it is about; it does not apply to a client that reports no such field."""
+    """The fields of a report that it covers. It does not apply to a client that reports none of these."""
 
 
 @cache

@@ -1,4 +1,4 @@
-"""`tokenwire engine`: an engine of known answers below a real front end."""
+"""`tokenwire engine`: an engine with known answers below a real front end."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def _engine(
 
 @contextlib.contextmanager
 def _ended(*, attached: bool) -> Iterator[Ending]:
-    """An end that SIGTERM and SIGINT wish for, and if `attached` the end of the standard input."""
+    """Yield an ending that SIGTERM, SIGINT or, if `attached`, the end of the standard input triggers."""
     ending = Ending()
     numbers = (signal.SIGTERM, signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""The engine: requests under way, and what each step of them brings. It knows no protocol and no socket."""
+"""The engine: running requests, and the output of each of their steps. It knows no protocol and no socket."""
 
 from __future__ import annotations
 
@@ -16,41 +16,43 @@ RETRACTED_STEPS = 5
 
 
 class UncomputedError(Exception):
-    """A request wants what this engine does not compute; the message is the subject of a sentence."""
+    """A request requires something that this engine does not compute; the message is the subject of a
+    sentence.
+    """
 
 
 class Language(Protocol):
-    """A language that an answer has to be a word of."""
+    """A language that an answer must belong to."""
 
     def allowed(self) -> frozenset[int]:
-        """The ids that may come next."""
+        """Return the ids that may come next."""
 
     def take(self, token: int) -> None:
-        """Go on by an id."""
+        """Advance by an id."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Parameters that change the ids of an answer beside the law."""
+    """Parameters that change the ids of an answer, in addition to the law."""
 
     budget: int
     least: int = 0
-    """The answer has at least this number of tokens."""
+    """The least number of tokens."""
     ends: frozenset[int] = frozenset()
     """Ids that end the answer."""
     barred: frozenset[int] = frozenset()
-    """Ids that may not be among the first `least`."""
+    """Ids that are excluded from the first `least` tokens."""
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: frozenset[int] | None = None
     language: Language | None = None
-    """Of which the answer is a word."""
+    """The language of the answer; None without a constraint."""
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
 
     @property
     def is_plain(self) -> bool:
-        """True if the law alone decides."""
+        """True if only the law determines the ids."""
         changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
         limited = self.allowed is not None or self.language is not None
         return not (self.bias or limited or changed)
@@ -61,7 +63,7 @@ class Outcome:
     """The end of a request."""
 
     kind: str
-    """stop, length, abort, error or repeat."""
+    """One of stop, length, abort, error and repeat."""
     matched: int | None = None
     """The id that ended it."""
     status: int | None = None
@@ -73,7 +75,7 @@ class Emitted:
 
     name: str
     start: int
-    """Outputs before it."""
+    """The number of earlier outputs."""
     ids: tuple[int, ...]
     outcome: Outcome | None = None
     is_first: bool = False
@@ -81,7 +83,7 @@ class Emitted:
 
 
 class EngineDiedError(Exception):
-    """The schedule of a request ends the engine."""
+    """A request's schedule kills the engine."""
 
 
 @dataclass(frozen=True)
@@ -90,12 +92,12 @@ class Answer:
 
     ids: tuple[int, ...]
     likeliest: tuple[int, ...]
-    """The id that the law says there: another one, where a bias, a penalty or a bar decides."""
+    """The id that the law gives at each position; biases, penalties and exclusions may choose another."""
     outcome: Outcome
 
 
 def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
-    """Return the ids that follow a prompt, and how they end. Raises UncomputedError if every id is barred."""
+    """Return the ids that follow a prompt, and their end. Raises UncomputedError if every id is excluded."""
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
@@ -128,7 +130,7 @@ def _likeliest(
     seen: Counter[int],
     given: Counter[int],
 ) -> int:
-    """The id with the greatest logit once biases and penalties are counted."""
+    """Return the id with the greatest logit after biases and penalties."""
 
     def score(token: int) -> float:
         logit = law.logit(likeliest, token)
@@ -148,20 +150,20 @@ def _likeliest(
 
 @lru_cache(maxsize=1 << 14)
 def rank(law: Parrot, likeliest: int, token: int) -> int:
-    """Return the rank of an id where `likeliest` is the output; the likeliest has rank 1."""
+    """Return the rank of an id if `likeliest` is the output; the likeliest has rank 1."""
     own = law.logit(likeliest, token)
     return sum(law.logit(likeliest, other) >= own for other in range(law.vocab_size))
 
 
 class Running:
-    """A request under way."""
+    """A running request."""
 
     def __init__(self, name: str, prompt: Sequence[int], right: Answer, schedule: Schedule) -> None:
         self.name, self.prompt, self.right, self.schedule = name, tuple(prompt), right, schedule
         self.given = 0
-        """Outputs so far."""
+        """The number of outputs so far."""
         self.accepted: list[int] = []
-        """Drafts that were accepted in each step."""
+        """The number of accepted drafts in each step."""
         self._steps = 0
         self._idle = schedule.wait
         self._fresh = True
@@ -170,11 +172,11 @@ class Running:
         self._order: Outcome | None = None
 
     def end(self, outcome: Outcome) -> None:
-        """Ends at the next step, whatever the schedule says."""
+        """End the request at the next step, whatever its schedule."""
         self._order = outcome
 
     def step(self) -> list[Emitted]:
-        """Return what is sent after the next step: nothing while it idles or its outputs are held.
+        """Return the outputs to send after the next step; empty while it idles or holds its outputs.
 
         Raises EngineDiedError.
         """
@@ -238,11 +240,11 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True if nothing would come of a step."""
+        """True if a step would have no output."""
         return not self.running
 
     def add(self, request: Running) -> None:
-        """Take a request; one of a batch starts once the batch is there."""
+        """Add a request; one of a batch starts once the batch is complete."""
         size, _ = request.schedule.join
         batch = self._waiting.setdefault(request.schedule.join, [])
         batch.append(request)
@@ -251,7 +253,7 @@ class Engine:
             self.running |= {one.name: one for one in batch}
 
     def take(self, name: str) -> Running | None:
-        """Drop a request, wherever it is; None for one that is not here."""
+        """Remove a request and return it; None for an unknown one."""
         for key, batch in list(self._waiting.items()):
             for one in batch:
                 if one.name == name:
@@ -262,7 +264,7 @@ class Engine:
         return self.running.pop(name, None)
 
     def step(self) -> Iterator[tuple[Running, Emitted]]:
-        """Run a step of every request; those that end are dropped. Raises EngineDiedError."""
+        """Run a step of every request and remove those that end. Raises EngineDiedError."""
         for request in list(self.running.values()):
             for emitted in request.step():
                 if emitted.outcome is not None:

@@ -1,4 +1,4 @@
-"""Constraints of a request: the ids that may come next, by llguidance where it is installed."""
+"""Constraints of a request: the ids that may come next, computed by llguidance if it is installed."""
 
 from __future__ import annotations
 
@@ -25,12 +25,13 @@ def _tokenizer(folder: Path) -> Any:
 
 
 class Grammar:
-    """A language, and how far an answer has come in it."""
+    """A language, and the state of an answer in it."""
 
     def __init__(self, kind: str, value: Any, folder: Path) -> None:
-        """`kind`: json, json_object, regex, choice or grammar; `folder` holds the tokenizer.
+        """Compile a language. `kind`: json, json_object, regex, choice or grammar; `folder` has the
+        tokenizer.
 
-        Raises UncomputedError for what is not a language that is computed here.
+        Raises UncomputedError for an unknown language.
         """
         if llguidance is None:
             raise UncomputedError(f"{kind} (llguidance is not installed here)")
@@ -54,10 +55,10 @@ class Grammar:
             raise UncomputedError(f"{kind} ({self._matcher.get_error()})")
 
     def allowed(self) -> frozenset[int]:
-        """The ids that may come next."""
+        """Return the ids that may come next."""
         bits = int.from_bytes(self._matcher.compute_bitmask(), "little")
         return frozenset(place for place in range(bits.bit_length()) if bits >> place & 1)
 
     def take(self, token: int) -> None:
-        """Go on by an id."""
+        """Advance by an id."""
         self._matcher.consume_token(token)

@@ -1,4 +1,4 @@
-"""Start a front end with the engine below it, wait until it answers, and end both."""
+"""Starts a front end with the engine below it, waits until it answers, and ends both."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ from tokenwire_parrot.checkpoint import write_parrot
 _HOST = "127.0.0.1"
 _POLL_S = 0.05
 _GRACE_S = 3.0
-"""So long a front end may take to end before it is killed."""
+"""Seconds that a front end may take to end before it is killed."""
 _LOG_LINES = 15
 _TRIES = 500
 _MOST_PORT = {"vllm": 65535, "sglang": 55535}
-"""The highest port of a front end: SGLang puts its gRPC port 10,000 above it."""
+"""The highest port of a front end, because SGLang's gRPC port is 10,000 above it."""
 _PACKAGES = ("tokenwire", "tokenwire_engine")
 
 
@@ -47,30 +47,30 @@ class Family(StrEnum):
 
 
 DEFAULTS = {Family.VLLM: "", Family.SGLANG: "info=mirror_token_id,mirror_position"}
-"""The schedule of requests that bring none: SGLang's tokens have what its samplers can attach."""
+"""The schedule of requests without one. SGLang's tokens get the values that its samplers can attach."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A front end to start, and how."""
+    """A front end to start, with its options."""
 
     family: Family
     words: tuple[str, ...]
     """The command line of the front end, without a model and without ports."""
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL
     tokenizer: Path | None = None
-    """The folder of a model whose tokenizer the parrot gets; None for one of our own."""
+    """The folder of a model whose tokenizer the parrot uses; None for one of our own."""
     schedule: Schedule = field(default_factory=Schedule)
-    """Of requests that bring none."""
+    """The schedule of requests without one."""
     version: str = ""
     """The release to speak to; empty to ask the front end."""
     trace: Path | None = None
     log: Path | None = None
-    """Where the front end's own output goes; None for a temporary file, shown if it fails."""
+    """The file for the front end's own output; None for a temporary file, shown if it fails."""
     ready_s: float = 300.0
 
     def flag(self, name: str) -> str:
-        """The value of a flag on the command line; empty if it is not there."""
+        """Return the value of a flag on the command line; empty if it is missing."""
         for place, word in enumerate(self.words):
             if word == name:
                 return self.words[place + 1] if place + 1 < len(self.words) else ""
@@ -89,7 +89,7 @@ _MISSING = {
 
 
 def program(words: Sequence[str]) -> str:
-    """The path of a program. Raises UsageError if it is not there, with the way out."""
+    """Return the path of a program. Raises UsageError with the way out if it is missing."""
     found = shutil.which(words[0])
     if found is None:
         name = Path(words[0]).name
@@ -99,7 +99,7 @@ def program(words: Sequence[str]) -> str:
 
 
 def free_port(most: int = 65535) -> int:
-    """A port of this machine, `most` at most, that nothing listens on. Raises UsageError."""
+    """Return a free port of at most `most`. Raises UsageError."""
     with contextlib.ExitStack() as taken:
         for _ in range(_TRIES):
             probe = taken.enter_context(socket.socket())  # kept, so that the next try finds another
@@ -125,7 +125,8 @@ _ABOUT_VLLM = (
 
 
 def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
-    """Return the release of a vLLM front end, and the fields of its outputs if its source is there.
+    """Return the release of a vLLM front end, and the fields of its outputs if its source is available.
+    Raises UsageError.
 
     Raises UsageError.
     """
@@ -157,7 +158,7 @@ def _printed(command: Sequence[str]) -> str:
 
 
 def fields_in(source: Path, name: str) -> tuple[str, ...]:
-    """The fields of a class, in their order, read from a source file without running it."""
+    """Return the fields of a class in a source file, in order, without running it."""
     tree = ast.parse(source.read_text("utf-8"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
     lines = [line for one in classes for line in one.body if isinstance(line, ast.AnnAssign)]
@@ -165,7 +166,7 @@ def fields_in(source: Path, name: str) -> tuple[str, ...]:
 
 
 def vllm_command(wanted: Wanted, folder: Path, port: int, handshake: int) -> list[str]:
-    """The command line of a vLLM front end that waits for an engine from elsewhere."""
+    """Return the command line of a vLLM front end that waits for an external engine."""
     place = _place_of_serve(wanted.words)
     addresses = (
         ["--handshake-port", str(handshake)]
@@ -183,7 +184,7 @@ def vllm_command(wanted: Wanted, folder: Path, port: int, handshake: int) -> lis
 
 
 def sglang_command(wanted: Wanted, folder: Path, port: int) -> list[str]:
-    """The command line of SGLang's own server, with our scheduler below it."""
+    """Return the command line of SGLang's own server, with our scheduler below it."""
     words = list(wanted.words)
     place = next((i for i, word in enumerate(words) if word == "-m"), 0)
     interpreter = words[:place] if place else [_interpreter(words[0])]
@@ -196,7 +197,7 @@ def sglang_command(wanted: Wanted, folder: Path, port: int) -> list[str]:
 
 
 def _interpreter(script: str) -> str:
-    """The interpreter that a console script names in its first line."""
+    """Return the interpreter in the first line of a console script."""
     with Path(program([script])).open("rb") as file:
         line = file.readline().decode(errors="replace").strip()
     if not line.startswith("#!"):
@@ -206,16 +207,16 @@ def _interpreter(script: str) -> str:
 
 @dataclass
 class Ending:
-    """A wish to end, which a signal may make: the lock of an event would wait for itself there."""
+    """A flag to end, which a signal handler may set. An event would deadlock there because of its lock."""
 
     wished: bool = False
 
     def wish(self) -> None:
-        """End soon."""
+        """Set the flag."""
         self.wished = True
 
     def wait(self) -> bool:
-        """Wait a little; True if the end is wished for."""
+        """Wait a little; True if the flag is set."""
         if not self.wished:
             time.sleep(_POLL_S)
         return self.wished
@@ -223,16 +224,16 @@ class Ending:
 
 @dataclass
 class FrontEnd:
-    """A front end that runs, with the engine below it."""
+    """A running front end, with the engine below it."""
 
     url: str
     process: subprocess.Popen[bytes]
     log: Path
     seconds: float
-    """From its start to its first answer."""
+    """Seconds from its start to its first answer."""
 
     def wait(self, ending: Ending) -> int | None:
-        """Wait until it ends by itself, or until an end is wished for; its status, or None."""
+        """Wait until it ends or the flag is set; return its status, or None."""
         while not ending.wait():
             if (status := self.process.poll()) is not None:
                 return status
@@ -241,9 +242,9 @@ class FrontEnd:
 
 @contextlib.contextmanager
 def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd]:
-    """Run a front end, and the engine below it, while the block runs. Raises UsageError.
+    """Run a front end with the engine below it while the block runs. Raises UsageError.
 
-    `ending` gives up waiting for its first answer.
+    `ending` stops waiting for its first answer.
     """
     ending = ending or Ending()
     words = (program(wanted.words), *wanted.words[1:])
@@ -277,7 +278,7 @@ def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd
 
 
 def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:
-    """The law of a new parrot, without weights. Raises UsageError."""
+    """Return the law of a new parrot without weights. Raises UsageError."""
     try:
         return write_parrot(
             folder, vocabulary=wanted.vocabulary, tokenizer=wanted.tokenizer, with_weights=False
@@ -287,7 +288,7 @@ def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:
 
 
 def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str]:
-    """Start the engine's thread; the command line of the front end that it joins."""
+    """Start the engine's thread; return the command line of the front end that it joins."""
     try:
         from tokenwire_engine import vllm
     except ImportError as error:
@@ -314,7 +315,7 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
 
 
 def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mapping[str, str]:
-    """Return the variables by which SGLang's interpreter finds this package, and no other one from here."""
+    """Return the variables by which SGLang's interpreter finds this package and no other one of ours."""
     packages = scratch / "packages"
     packages.mkdir()
     for name in _PACKAGES:
@@ -359,7 +360,7 @@ def _tail(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a front end, with all that it started."""
+    """End a front end and all processes that it started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -29,9 +29,9 @@ from functools import partial
 from typing import Any
 
 KEY = "tokenwire"
-"""The key of `vllm_xargs` and of `custom_params` that holds the schedule of a request."""
+"""The key of `vllm_xargs` and of `custom_params` for the schedule of a request."""
 IN_REQUEST_ID = re.compile(r"schedule\(([^()]*)\)")
-"""A request id may hold the schedule: for endpoints that pass no other field on."""
+"""Matches a schedule in a request id, for endpoints that pass on no other field."""
 _LONGEST = 1000
 _MOST = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -39,13 +39,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `customized_info`, and when it has values."""
+    """A key of `customized_info`, and the outputs with a value."""
 
     name: str
     first: int = 0
     """The output at which its values begin."""
     by_step: bool = False
-    """It has one value in each step, not one for each token."""
+    """True if it has one value in each step, in place of one for each token."""
 
     def __str__(self) -> str:
         return f"{self.name}{'/step' * self.by_step}{f'@{self.first}' if self.first else ''}"
@@ -53,17 +53,17 @@ class Key:
 
 @dataclass(frozen=True)
 class End:
-    """An end that the engine makes: abort, error or repetition, at a number of tokens."""
+    """An end by the engine at a number of tokens: abort, error or repetition."""
 
     kind: str
     at: int
     status: int = 500
-    """Of an error, as the front end answers it."""
+    """The status of an error, as the front end answers it."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A parsed schedule; the default is one token in each step, and the end that the request asks for."""
+    """A parsed schedule. The default is one token in each step, and the end that the request defines."""
 
     steps: tuple[int, ...] = (1,)
     wait: int = 0
@@ -78,16 +78,16 @@ class Schedule:
     drafts: int = 0
     cached: int = 0
     logprobs: tuple[str, int] | None = None
-    """nan or none, and the output."""
+    """The value (nan or none) and the output."""
     weights: str = ""
     kv: str = ""
 
     def step(self, number: int) -> int:
-        """The tokens of a step; steps are numbered from 0."""
+        """Return the tokens of a step; steps are numbered from 0."""
         return self.steps[min(number, len(self.steps) - 1)]
 
     def __str__(self) -> str:
-        """The text that parses into it; what is at its default is left out."""
+        """Return the text of the schedule, without defaults."""
         words = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -158,11 +158,11 @@ _READ: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     **{name: (name, _number) for name in ("wait", "retract", "die", "drafts", "cached")},
     **{name: (name, _name) for name in ("weights", "kv")},
 }
-"""Of each word: the field of `Schedule` that it sets, and what parses its value."""
+"""The field of `Schedule` that each word sets, and the parser of its value."""
 
 
 def _written(name: str, value: Any) -> str:
-    """The word that sets a field."""
+    """Return the word that sets a field."""
     match value:
         case True:
             return name
@@ -178,7 +178,7 @@ def _written(name: str, value: Any) -> str:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse a schedule. Raises ValueError, which names the word and what it has to be."""
+    """Parse a schedule. Raises ValueError with the word and its legal values."""
     if len(text) > _LONGEST:
         raise ValueError(f"a schedule of {len(text)} characters; {_LONGEST} at most")
     found: dict[str, Any] = {}
@@ -198,7 +198,7 @@ def parse_schedule(text: str) -> Schedule:
 
 
 def schedule_of(given: object, request_id: str, default: Schedule) -> Schedule:
-    """The schedule that a request brings: in its field, else in its id; else the default.
+    """Return the schedule of a request: in its field, or else in its id, or else the default.
 
     Raises ValueError.
     """

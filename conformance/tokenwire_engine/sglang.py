@@ -60,8 +60,8 @@ STREAMERS: Mapping[str, tuple[str, ...]] = {
     "0.5.13": (*_SHARED, "disaggregation_mode", "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
     "0.5.23": (*_SHARED, "disaggregation_mode", "enable_hicache_storage", "rust_server"),
 }
-"""The fields of the output streamer in each known release, but for private ones. 0.5.12 has none: its
-scheduler reads these of itself.
+"""The fields of the output streamer in each known release, except private ones. 0.5.12 has none, because its
+scheduler reads its own.
 """
 NEWEST = max(STREAMERS, key=lambda version: tuple(map(int, re.findall(r"\d+", version))))
 _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
@@ -69,17 +69,17 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
 }
-"""Answers to control messages, by the name of their class; all others get none."""
+"""Answers to control messages by class name; all others get none."""
 
 
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
-"""Sampling parameters that name a language, by its kind."""
+"""Sampling parameters with a language, by its kind."""
 
 
 def demand_known(version: str, streamer: Sequence[str], as_version: str = "") -> None:
-    """Check that a release is known, and that its output streamer has the fields that it had.
+    """Check that a release is known, and that its output streamer has the known fields.
 
-    `streamer` are the fields of the installed one; `as_version` takes an unknown release for a known one.
+    `streamer` are the fields of the installed one; `as_version` treats an unknown release as a known one.
     Raises UnknownVersionError.
     """
     known = STREAMERS.get(as_version or version)
@@ -95,7 +95,7 @@ def demand_known(version: str, streamer: Sequence[str], as_version: str = "") ->
 
 
 class Absent:
-    """A name in a package that is not installed. It can be looked up, and not be called."""
+    """A name in a package that is not installed. It can be imported, but not called."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -110,26 +110,28 @@ class Absent:
 
 
 class WithoutKernels(MetaPathFinder, Loader):
-    """Finds SGLang's kernels where they are not installed: releases up to 0.5.12 import them on every CPU."""
+    """Finds SGLang's kernels if they are not installed, because releases up to 0.5.12 import them even on a
+    CPU.
+    """
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Return a module of absent names, for the package of kernels only."""
+        """Return a module of absent names for the package of kernels, and for no other."""
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == _KERNELS else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Give the module its names."""
+        """Fill the module with absent names."""
         module.__getattr__ = Absent(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of SGLang that run: where each release keeps them."""
+    """The parts of SGLang that run, which releases keep in different places."""
 
     collect: Callable[..., None]
-    """The collection of `customized_info`."""
+    """The function that collects `customized_info`."""
     streamer: Callable[..., Any]
     fields: tuple[str, ...]
-    """Arguments of the streamer."""
+    """The arguments of the streamer."""
     channels: Any
 
 
@@ -153,7 +155,7 @@ def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
 
 
 def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
-    """Return the parts of a release whose scheduler itself has them (0.5.12)."""
+    """Return the parts of a release whose scheduler contains them (0.5.12)."""
     import zmq
 
     methods = import_module(f"{_MANAGERS}.scheduler_output_processor_mixin").SchedulerOutputProcessorMixin
@@ -171,7 +173,7 @@ def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts
 
 @dataclass(frozen=True)
 class PromptScores:
-    """Logprobs of a prompt, as `Req` holds them: the first token has none."""
+    """Logprobs of a prompt in the form of `Req`: the first token has none."""
 
     values: list[float | None]
     ids: list[int]
@@ -184,7 +186,7 @@ class PromptScores:
 def prompt_scores(
     law: Parrot, prompt: Sequence[int], start: int, top: int, named: Sequence[int]
 ) -> PromptScores:
-    """The logprobs of a prompt from a position on."""
+    """Return the logprobs of a prompt from a position on."""
     places = range(start, len(prompt))
     likeliest = [prompt[place - law.lag(place)] for place in places[1:]]
     empty = not places
@@ -204,8 +206,9 @@ def prompt_scores(
 
 
 def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any]:
-    """Return what a sampler attaches for a key to the outputs of a step, behind `start` others and a prompt
-    of `prompt` tokens.
+    """Return the values that a sampler attaches for a key to the outputs of a step.
+
+    `start` outputs came before, after a prompt of `prompt` tokens.
     """
     if not ids or start + len(ids) <= key.first:
         return []
@@ -221,8 +224,8 @@ def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any
 
 
 def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, Emitted]]]:
-    """Return the payloads of a step: the first output of each request, then the second of those that kept
-    some, and so on.
+    """Return the payloads of a step: the first output of each request, then the second of those with several,
+    and so on.
     """
     by_request: dict[str, list[tuple[Running, Emitted]]] = {}
     for running, emitted in steps:
@@ -231,14 +234,14 @@ def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, 
 
 
 def log_of(req: Any) -> Any:
-    """Return the object that holds the logprobs of a request: itself up to 0.5.12."""
+    """Return the object with the logprobs of a request, which is itself up to 0.5.12."""
     return getattr(req, "logprob", req)
 
 
 class Scheduler:
-    """In the place of SGLang's scheduler: takes requests, and gives SGLang's own streamer what a step brings.
+    """Replaces SGLang's scheduler: takes requests, and passes the outputs of a step to SGLang's own streamer.
 
-    Its attributes of SGLang's names are those that the Rust server reads of a scheduler.
+    Attributes with SGLang's names are those that the Rust server reads of a scheduler.
     """
 
     def __init__(self, server_args: Any, port_args: Any) -> None:
@@ -292,7 +295,7 @@ class Scheduler:
     # Requests.
 
     def receive(self) -> list[Any]:
-        """Messages that have come."""
+        """Return the messages that have arrived."""
         import zmq
 
         if self.rust is not None:
@@ -309,7 +312,7 @@ class Scheduler:
                 return got
 
     def handle(self, message: Any) -> None:
-        """Take a message."""
+        """Handle a message."""
         name = type(message).__name__
         self.note("in", message)
         match name:
@@ -333,7 +336,7 @@ class Scheduler:
                     self.channels.send_to_tokenizer.send_output(output, message)
 
     def order_end(self, rid: str, req: Any) -> None:
-        """End a request at the next step, as the scheduler does with an abort."""
+        """End a request at the next step, as the scheduler does for an abort."""
         running = self.engine.take(rid)
         if running is None:
             return
@@ -342,7 +345,7 @@ class Scheduler:
         self.engine.running[rid] = running
 
     def add(self, message: Any) -> None:
-        """Take a request: its answer is computed, and SGLang's own `Req` keeps its record."""
+        """Add a request: compute its answer, and record it in SGLang's own `Req`."""
         if hasattr(message, "unwrap_pickle_fields"):
             message.unwrap_pickle_fields()
         params, prompt = message.sampling_params, list(message.input_ids or [])
@@ -377,7 +380,7 @@ class Scheduler:
         self.engine.add(running)
 
     def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
-        """A request under way, with its answer. Raises ValueError, UncomputedError."""
+        """Return a running request with its answer. Raises ValueError, UncomputedError."""
         custom = message.sampling_params.custom_params
         given = custom.get(KEY) if isinstance(custom, dict) else None
         schedule = schedule_of(given, message.rid, self.default)
@@ -390,7 +393,7 @@ class Scheduler:
         return Running(message.rid, prompt, right, schedule)
 
     def sampling_of(self, params: Any) -> Sampling:
-        """The sampling of a request. `Req` decides where it ends: no id ends it here."""
+        """Return the sampling of a request. `Req` decides its end, so no id ends it here."""
         ends = frozenset(params.stop_token_ids or ())
         if not params.ignore_eos:
             ends |= frozenset(self.model_config.hf_eos_token_id or ())
@@ -407,7 +410,7 @@ class Scheduler:
         )
 
     def language_of(self, params: Any) -> Grammar | None:
-        """The language that a request wants its answer in. Raises UncomputedError."""
+        """Return the language of a request's constraint. Raises UncomputedError."""
         for kind, name in _LANGUAGES.items():
             if value := getattr(params, name, None):
                 return Grammar(kind, value, Path(self.rust_server_tokenizer_path()))
@@ -425,7 +428,7 @@ class Scheduler:
     # Steps.
 
     def step(self) -> None:
-        """Run a step; SGLang's streamer sends what it brings. Raises EngineDiedError."""
+        """Run a step; SGLang's streamer sends its outputs. Raises EngineDiedError."""
         for wave in waves(self.engine.step()):
             ready = []
             for running, emitted in wave:
@@ -445,7 +448,7 @@ class Scheduler:
                     self.requests.pop(req.rid, None)
 
     def extend(self, req: Any, running: Running, emitted: Emitted) -> None:
-        """Add what a step brings to a request's record, and let `Req` look for its end."""
+        """Add the outputs of a step to a request's record, and let `Req` check for its end."""
         schedule, places = running.schedule, range(emitted.start, emitted.start + len(emitted.ids))
         if emitted.is_first:
             req.cached_tokens = req.cached_tokens_device = min(schedule.cached, len(running.prompt))
@@ -488,7 +491,7 @@ class Scheduler:
                 file.write(json.dumps({way: content}, default=repr) + "\n")
 
     def run(self) -> None:
-        """Answer until the process is ended, or a schedule ends the engine."""
+        """Process messages until the process is ended, or a schedule kills the engine."""
         while True:
             if self.engine.is_idle:
                 if self.rust is not None:
@@ -503,7 +506,7 @@ class Scheduler:
 
 
 def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: Any) -> None:
-    """Run in the place of SGLang's function of this name, in the process that it starts."""
+    """Run in place of SGLang's function of this name, in the process that it starts."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe = next(one for one in rest if hasattr(one, "send"))
     publish(server_args, gpu_id)
@@ -525,7 +528,7 @@ def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: 
 
 
 def publish(server_args: Any, gpu_id: int) -> None:
-    """Make the settings known in this process, as each release does it."""
+    """Publish the settings in this process, as each release does."""
     try:
         context = import_module("sglang.srt.runtime_context")
     except ImportError:  # up to 0.5.13

@@ -49,14 +49,14 @@ _OUTPUT_0_32 = (
     *("spec_decode_metrics", "prompt_token_id_logprobs"),
 )
 OUTPUTS: Mapping[str, tuple[str, ...]] = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
-"""The fields of an output in each known release, in their order."""
+"""The fields of an output in each known release, in order."""
 NEWEST = max(OUTPUTS)
 _DEFAULTS = {"num_nans_in_logits": 0}
 _UNCOMPUTED = (
     *("bad_words", "_bad_words_token_ids", "repetition_detection"),
     *("thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
 )
-"""Sampling parameters that this engine does not compute: a request that has one is refused."""
+"""Sampling parameters that this engine does not compute. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
     "get_supported_tasks": ["generate"],
     "is_sleeping": False,
@@ -68,36 +68,37 @@ _UTILITIES: Mapping[str, Any] = {
     "is_scheduler_paused": False,
     "get_weight_version": "default",
 }
-"""The answers to control calls; all others get nothing."""
+"""The answers to control calls; all others get an empty one."""
 _EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
 _DEATH_S = 0.5
-"""So long the last word of an engine that dies may take to leave."""
+"""Seconds for the last message of a dying engine to leave."""
 
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 
 
 @dataclass(frozen=True)
 class VllmOptions:
-    """The way to join a front end, and what the engine reports of itself."""
+    """The way to join a front end, and the engine's reports about itself."""
 
     handshake: str
     law: Parrot
     folder: Path
-    """It holds the tokenizer of the parrot."""
+    """The folder of the parrot's tokenizer."""
     version: str = NEWEST
     max_model_len: int = 4096
     schedule: Schedule = field(default_factory=Schedule)
-    """Of requests that bring none."""
+    """The schedule of requests without one."""
     tick_ms: int = 1
     """Milliseconds between steps."""
     parallel_hash: str | None = None
     trace: Path | None = None
-    """A file that every message is written to, as JSON lines."""
+    """A file for every message, as JSON Lines."""
 
 
 def demand_known(version: str, fields: Sequence[str] = ()) -> None:
-    """Check that a release is known. Raises UnknownVersionError, which says how its outputs differ from those
-    of the newest known release; `fields` are those that the release itself names.
+    """Check that a release is known; `fields` are those that it has.
+
+    Raises UnknownVersionError, with the differences of its outputs from the newest known release.
     """
     if version in OUTPUTS:
         return
@@ -112,7 +113,9 @@ def demand_known(version: str, fields: Sequence[str] = ()) -> None:
 
 
 def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[Any, ...]:
-    """An array as vLLM's serializer writes it: of numpy ('<i8', '<f4') or torch ('int64', 'float32')."""
+    """Return an array in the form of vLLM's serializer: of numpy ('<i8', '<f4') or torch ('int64',
+    'float32').
+    """
     flat = list(values)
     letter = {"<i8": "q", "int64": "q", "<f4": "f", "float32": "f"}[kind]
     return kind, shape, msgspec.msgpack.Ext(3, struct.pack(f"<{len(flat)}{letter}", *flat))
@@ -127,8 +130,9 @@ def logprob_rows(
     tensors: bool = False,
     nan: frozenset[int] = frozenset(),
 ) -> tuple[Any, ...]:
-    """Logprobs of rows of (the likeliest id there, the id at that place): the latter first, then the top,
-    or those of named ids. Rows in `nan` have no number.
+    """Return logprobs of rows of (the likeliest id, the id at the place).
+
+    Each has the second id first, then the top, or those of named ids. Rows in `nan` have no number.
     """
     ids: list[int] = []
     values: list[float] = []
@@ -147,8 +151,9 @@ def logprob_rows(
 
 
 def sampling_of(params: Mapping[str, Any], room: int, folder: Path) -> Sampling:
-    """The sampling of a request, with `room` for tokens; `folder` holds the tokenizer. Raises
-    UncomputedError for what is not computed here.
+    """Return the sampling of a request, with `room` for tokens; `folder` has the tokenizer.
+
+    Raises UncomputedError for parameters that are not computed here.
     """
     for name in _UNCOMPUTED:
         if params.get(name):
@@ -172,7 +177,7 @@ def sampling_of(params: Mapping[str, Any], room: int, folder: Path) -> Sampling:
 
 
 def _language(wanted: Mapping[str, Any] | None, folder: Path) -> Grammar | None:
-    """The language that structured outputs name; None if they name none."""
+    """Return the language of structured outputs; None without one."""
     kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
     named = [kind for kind in kinds if wanted and wanted.get(kind) not in (None, False)]
     return Grammar(named[0], (wanted or {})[named[0]], folder) if named else None
@@ -182,7 +187,7 @@ class VllmEngine:
     """An engine as vLLM's front ends see it: messages in, messages out."""
 
     def __init__(self, options: VllmOptions, send: Callable[[int, bytes], object]) -> None:
-        """`send` takes the number of an API server, and a message for it."""
+        """Initialize. `send` takes the number of an API server, and a message for it."""
         demand_known(options.version)
         self.options, self._send = options, send
         self.engine = Engine(options.law)
@@ -192,11 +197,11 @@ class VllmEngine:
 
     @property
     def is_idle(self) -> bool:
-        """True if only a message brings something new."""
+        """True if only a message can cause output."""
         return self.engine.is_idle
 
     def ready(self) -> bytes:
-        """The first message to each API server; every field that any known release demands."""
+        """Return the first message to each API server, with every field that any known release requires."""
         longest = self.options.max_model_len
         return _pack(
             {
@@ -215,7 +220,7 @@ class VllmEngine:
         )
 
     def receive(self, kind: bytes, payload: bytes) -> None:
-        """Take a message of the front end."""
+        """Handle a message of the front end."""
         content: Any = _unpack(payload) if kind in (ADD, ABORT, UTILITY) else None
         self._note("in", kind.hex(), content)
         if kind == ADD:
@@ -252,13 +257,13 @@ class VllmEngine:
         self.engine.add(Running(name, prompt, right, schedule))
 
     def _demand_sampled(self, request: Mapping[str, Any]) -> None:
-        """Check that ids of the parrot are to be sampled. Raises UncomputedError."""
+        """Check that a request samples ids of the parrot. Raises UncomputedError."""
         prompt = request.get("prompt_token_ids")
         if request.get("pooling_params") or not prompt or max(prompt) >= self.options.law.vocab_size:
             raise UncomputedError("a prompt that is not of ids of the parrot, or that is not sampled,")
 
     def step(self) -> None:
-        """Run a step, and send what it brings. Raises EngineDiedError."""
+        """Run a step, and send its outputs. Raises EngineDiedError."""
         rows: dict[tuple[int, str], list[list[Any]]] = {}
         ended: dict[tuple[int, str], list[str]] = {}
         for running, emitted in self.engine.step():
@@ -302,7 +307,7 @@ class VllmEngine:
         return found
 
     def _prefilled(self, params: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
-        """Return the fields of the first output of a request, about its prompt."""
+        """Return the fields about the prompt in a request's first output."""
         prompt, law, now = running.prompt, self.options.law, time.monotonic()
         cached = min(running.schedule.cached, len(prompt) - 1)
         events = [_EVENT_QUEUED, _EVENT_SCHEDULED, *([_EVENT_PREEMPTED] if emitted.was_preempted else [])]
@@ -348,7 +353,9 @@ class VllmEngine:
 
 
 def _error(message: str, status: int) -> dict[str, Any]:
-    """An error of a request: 400 blames the request, 503 asks for another try, and 500 blames the engine."""
+    """Return an error of a request: 400 blames the request, 503 invites a retry, and 500 blames the
+    engine.
+    """
     code = "validation_error" if status == 400 else "internal_error"
     return {"code": code, "message": message, "retryable": status == 503}
 
@@ -362,7 +369,7 @@ def _drafted(proposed: int, accepted: Sequence[int]) -> dict[str, Any]:
 
 
 def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) -> None:
-    """Join a front end, and answer it until the process ends, or a schedule ends the engine."""
+    """Join a front end, and answer it until the process ends, or a schedule kills the engine."""
     context, identity = zmq.Context(), (0).to_bytes(2, "little")
 
     def connected(kind: int, address: str) -> zmq.Socket[bytes]:

@@ -1,1 +1,1 @@
-"""Live traffic: a proxy that judges what passes, and a page to ask a server by hand."""
+"""Live traffic: a proxy that judges passing answers, and a page to ask a server by hand."""

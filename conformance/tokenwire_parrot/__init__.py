@@ -1,1 +1,1 @@
-"""Writes the parrot: a checkpoint whose right answers `tokenwire.parrot` knows."""
+"""Writes the parrot: a checkpoint whose right answers `tokenwire.parrot` computes."""

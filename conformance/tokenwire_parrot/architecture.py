@@ -1,4 +1,4 @@
-"""The shapes of a parrot, as `config.json` holds them: known without numpy, and without the weights."""
+"""The shapes of a parrot, as in `config.json`, without numpy and without the weights."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 from tokenwire.parrot.law import Parrot, positions_of
 
 HEADS = 4
-"""Of queries, keys and values: tensor parallelism of 1, 2 and 4 divides them."""
+"""Heads of queries, keys and values, so that tensor parallelism of 1, 2 and 4 divides them."""
 INNER = 128
-"""The width of the feed-forward part, which does nothing."""
+"""The width of the feed-forward part, which has no effect."""
 ROPE_THETA = 10.0
-"""So small that every frequency of the rotary embedding tells near distances apart."""
+"""The base of the rotary embedding, small enough for every frequency to distinguish near distances."""
 
 
 def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str, Any]:

@@ -1,4 +1,4 @@
-"""Write the checkpoint of a parrot, the same bytes every time, as servers load it."""
+"""Writes the checkpoint of a parrot as servers load it. Its bytes are always the same."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ def write_parrot(
     gguf: bool = False,
     with_weights: bool = True,
 ) -> Parrot:
-    """Write a checkpoint into a folder, with a tokenizer of a kind, or with that of another model; with
-    `gguf` also as one file for llama.cpp. Front ends that run no model need no weights.
+    """Write a checkpoint into a folder, with a tokenizer of a kind or of another model.
 
-    Raises ValueError for what does not fit together, FileNotFoundError if `tokenizer` holds none, and
-    ImportError if numpy or gguf is needed and not installed.
+    With `gguf`, one file for llama.cpp is added. Front ends without a model need no weights. Raises
+    ValueError for options that do not fit together, FileNotFoundError if `tokenizer` has none, and
+    ImportError if numpy or gguf is needed and missing.
     """
     if distance < LEAST_DISTANCE:
         raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")
@@ -80,7 +80,7 @@ def write_parrot(
 
 
 def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
-    """In the format of safetensors: the length of a header in JSON, the header, the numbers."""
+    """Write the safetensors format: the length of a header in JSON, the header, the numbers."""
     from tokenwire_parrot.weights import bfloat16_bytes
 
     data = {name: bfloat16_bytes(array) for name, array in weights.items()}
@@ -96,7 +96,7 @@ def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
 
 
 def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
-    """Read another model's tokenizer, and count its ids."""
+    """Return another model's tokenizer, and its number of ids."""
     path = folder / "tokenizer.json"
     document = _read(path)
     try:

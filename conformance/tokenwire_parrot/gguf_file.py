@@ -1,4 +1,4 @@
-"""The same checkpoint as one file in GGUF, as llama.cpp loads it."""
+"""Writes the same checkpoint as one GGUF file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARCHITECTURE = "qwen2"
 def write_gguf(
     path: Path, parrot: Parrot, head_size: int, weights: Mapping[str, Array], words: TokenizerFiles
 ) -> None:
-    """Write a parrot with a byte-level vocabulary; its matrices in float16, which holds them exactly."""
+    """Write a parrot with a byte-level vocabulary. Its matrices are in float16, without loss."""
     shapes = architecture(parrot, head_size, llama=False)
     writer = gguf.GGUFWriter(path, _ARCHITECTURE)
     writer.add_name("parrot")

@@ -1,10 +1,10 @@
-"""The weights of a parrot: Qwen2 with one layer, whose attention sees distances and nothing else.
+"""The weights of a parrot: Qwen2 with one layer, whose attention depends only on distances.
 
 Queries and keys are biases alone, so that only the distance between two positions decides, through the rotary
-embedding; values and outputs copy the code of the token that is looked at beside the one that looks; the head
-reads the copy. The feed-forward part is zero. A code is the digits of an id, one-hot. All that is normalised
-has a mean square that is a power of four, so that all numbers but the attention's scores are exact in
-bfloat16, float16 and float32 alike.
+embedding. Values and outputs copy the code of the attended token beside that of the attending one, and the
+head reads the copy. The feed-forward part is zero. A code is the digits of an id, one-hot. Everything that is
+normalised has a mean square that is a power of four, so that all numbers but the attention's scores are exact
+in bfloat16, float16 and float32.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _KEY = 16.0
 _LEAD = 24.0
 """The lead of the lag's score, in units of the softmax's exponent."""
 _LEAST_LEAD = 20.0
-"""And what must be left of it when the weights are rounded."""
+"""The least lead after the weights are rounded."""
 _ENOUGH = 0.025
-"""The lead as a part of all amplitudes: what bfloat16 loses of the scores is a tenth of that."""
+"""The lead relative to all amplitudes; rounding scores to bfloat16 loses a tenth of it."""
 _ROUNDS = 20_000
 _GRID = 4096
 
@@ -47,27 +47,27 @@ class _Shape:
 
     @property
     def code(self) -> int:
-        """The dimensions of a code; the copy takes as many, behind it."""
+        """The dimensions of a code. Its copy takes the same number after it."""
         return sum(self.parrot.digits)
 
     @property
     def own_constants(self) -> int:
-        """With them the mean square of an embedding is 1."""
+        """The number of constants that makes the mean square of an embedding 1."""
         return self.hidden // int(_EMBEDDED**2) - len(self.parrot.digits)
 
     @property
     def copied_constants(self) -> int:
-        """With them the mean square behind the attention is 16."""
+        """The number of constants that makes the mean square after the attention 16."""
         return 15 * self.hidden // int(_COPIED**2) - len(self.parrot.digits)
 
     @property
     def needed(self) -> int:
-        """The dimensions that all of it takes."""
+        """The dimensions of all parts."""
         return 2 * self.code + self.own_constants + self.copied_constants
 
 
 def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict[str, Array]:
-    """Return all tensors by name, in float32, each number of which bfloat16 and float16 hold as well.
+    """Return all tensors by name, in float32, with numbers that are exact in bfloat16 and float16.
 
     Raises ValueError for a vocabulary or a distance that does not fit.
     """
@@ -122,9 +122,7 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
 
 
 def _readings(place: int, size: int) -> Array:
-    """Make the matrix [digit of the id whose logit is wanted, digit of the repeated id]: its part
-    of the logit.
-    """
+    """Return the contribution to a logit as a matrix [digit of the logit's id, digit of the repeated id]."""
     if place == 0:
         ahead = [runner_up(distance) for distance in range(GROUP)]
         return np.array([[ahead[(row - column) % GROUP] for column in range(GROUP)] for row in range(GROUP)])
@@ -132,12 +130,11 @@ def _readings(place: int, size: int) -> Array:
 
 
 def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tuple[Array, Array]:
-    """Return the biases of query and key with which, at every position, the score of the lag leads all
-    others.
+    """Return the biases of query and key with which the score of the lag leads all others at every position.
 
-    A score is a sum of cosines and sines of the distance, so the leads are linear in the amplitudes, which a
-    perceptron finds: it adds the worst lead until the worst is good enough. All numbers are whole, so that
-    every machine finds the same. Raises ValueError if it finds none.
+    A score is a sum of cosines and sines of the distance, so the leads are linear in the amplitudes. A
+    perceptron finds these: it adds the worst lead until the worst is good enough. All numbers are integers,
+    so that every machine finds the same. Raises ValueError if it finds none.
     """
     pairs = head_size // 2
     distances = np.arange(positions)
@@ -175,7 +172,7 @@ def _as_bfloat16(numbers: Array) -> Array:
 
 
 def bfloat16_bytes(array: Array) -> bytes:
-    """Numbers that bfloat16 holds, as it writes them."""
+    """Return the bytes of numbers in bfloat16, which must be exact."""
     bits = array.astype("<f4").view("<u4")
     assert not (bits & 0xFFFF).any(), "a weight is rounded"
     return (bits >> 16).astype("<u2").tobytes()

@@ -1,1 +1,3 @@
-"""Two servers, recordings or reports side by side: what differs, verdict by verdict and field by field."""
+"""Two servers, recordings or reports side by side: their differences, verdict by verdict and field by
+field.
+"""

@@ -1,4 +1,4 @@
-"""Two answers to one request side by side: status, fields, record, values, and event by event."""
+"""Two answers to one request side by side: status, fields, record, values, and each event."""
 
 from __future__ import annotations
 
@@ -24,30 +24,32 @@ from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join
 
 _NAMES = frozenset({"model", "rid", "request_id"})
-"""Fields in which two requests that ask the same may differ."""
+"""Fields that may differ between two equal requests."""
 _VOLATILE = frozenset(
     {"id", "created", "request_id", "rid", "dp_rank", "num_retractions", "system_fingerprint", "queue_time"}
 )
 _VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
-"""Names of values that differ between answers of one server."""
+"""Endings of names whose values differ between answers of one server."""
 ABORTING = frozenset(
     {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one", "script-abort"}
 )
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
-"""Scenarios whose requests race: which of them is too late depends on timing."""
+"""Scenarios with racing requests: timing decides which of them is too late."""
 _MOST_EVENTS = 5
 _ABSENT = object()
 
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two answers to one request differ."""
+    """A difference of two answers to one request."""
 
     kind: str
-    """status, field, ids, text, series, finish, counter, value; events and request are remarks."""
+    """The kind: status, field, ids, text, series, finish, counter or value; events and request are
+    remarks.
+    """
     subject: str
-    """The field or path, or empty; differences of one kind and subject are one finding."""
+    """The field or path, or empty. Differences of one kind and subject are one finding."""
     message: str
     exchange: str
     one: Place | None = None
@@ -57,7 +59,7 @@ class Difference:
 
     @property
     def decides(self) -> bool:
-        """True if it makes the answers different. The cuts of a stream, for example, do not."""
+        """True if it makes the answers different; the cuts of a stream, for example, do not."""
         return self.kind not in {"events", "request"}
 
 
@@ -79,7 +81,7 @@ def _body(request: HttpRequest) -> Any:
 
 
 def _without_names(found: Any, stream: Stream) -> Any:
-    """Return a value in which the names from the request are replaced by their fields."""
+    """Return a value in which names from the request are replaced by the names of their fields."""
     body = stream.exchange.request.body
     if isinstance(found, str) and isinstance(body, dict):
         for name in sorted(_NAMES & body.keys()):
@@ -149,7 +151,7 @@ def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iter
 
 
 def _record_paths(stream: Stream) -> frozenset[str]:
-    """Return the paths, without indices, of the fields in the record: they are compared joined."""
+    """Return the paths, without indices, of the fields in the record, which are compared after joining."""
     return frozenset(
         "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
         for emission in stream.emissions()
@@ -196,7 +198,7 @@ def _events(first: Stream, second: Stream) -> Iterator[Difference]:
 
 
 def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """Yield the differences between two answers to requests of one name. `names` are those of the sides."""
+    """Yield the differences between two answers to requests of one name. `names` are the sides' names."""
     found = list(_differences(pair, names))
     bodies = [side.exchange.body if found else b"" for side in (pair.baseline, pair.other)]
     for difference in found:
@@ -210,9 +212,9 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
 def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
     """Yield the differences of two answers.
 
-    Values are compared only if both sides repeat themselves. What may differ by chance is compared only if
-    neither side answered in two ways, or both gave these answers again. What depends on timing is no
-    difference: the length of an aborted answer, or which of two requests with one id was first.
+    Values are compared only if both sides repeat themselves. Chance differences count only if neither side
+    ever had two answers, or both repeated these answers. Differences by timing do not count: the length of an
+    aborted answer, or the order of two requests with one id.
     """
     first, second = pair.baseline, pair.other
     name, source = first.exchange.name, names[0]

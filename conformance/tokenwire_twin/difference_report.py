@@ -1,4 +1,4 @@
-"""A comparison as data: its sides, verdicts that differ, and differences of answers over all exchanges."""
+"""A comparison as data: its sides, different verdicts, and differences of answers over all exchanges."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ LABELS = ("A", "B")
 
 @dataclass(frozen=True)
 class Side:
-    """A report, with the answers behind it if they are at hand."""
+    """A report, with the answers behind it if they are available."""
 
     name: str
     report: Mapping[str, Any]
     runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    """The answers of each run, by the name of its file; empty name for a single run."""
+    """The answers of each run, by file name; an empty name for a single run."""
 
 
 def side_of(name: str, subject: Subject) -> Side:
@@ -67,16 +67,16 @@ class DifferenceReport:
     verdicts: tuple[VerdictDifference, ...]
     findings: tuple[Finding, ...]
     requirements: int
-    """Those that both sides decided."""
+    """The number of requirements that both sides decided."""
     exchanges: int
-    """Those that both sides have."""
+    """The number of exchanges that both sides have."""
     repeated: int
     """Exchanges whose values were compared, because both sides repeat themselves."""
     only_one: tuple[str, ...] = ()
     """Exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """Why less was compared than there is, and the way out."""
+    """The reasons why the comparison is incomplete, and the way out."""
 
     @property
     def differ(self) -> bool:
@@ -86,14 +86,14 @@ class DifferenceReport:
 
     @property
     def exit_status(self) -> int:
-        """0 the same, 1 different, 4 nothing to compare."""
+        """Return 0 for equal, 1 for different, 4 if there was nothing to compare."""
         if self.differ:
             return ExitStatus.VIOLATION
         return ExitStatus.CONFORMS if self.requirements or self.exchanges else ExitStatus.NOTHING_EVALUATED
 
 
 def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
-    """Differences grouped by kind and subject; those without a subject are findings of their own."""
+    """Yield differences grouped by kind and subject; those without a subject are separate findings."""
     groups: dict[tuple[str, str, str], list[Difference]] = {}
     for difference in found:
         key = difference.subject or f"{difference.exchange}: {difference.message}"
@@ -104,11 +104,11 @@ def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
 
 
 _MOST_FIELDS = 3
-"""Fields of one new object that are listed one by one."""
+"""The most fields of a new object to list separately."""
 
 
 def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Fold the fields of an object that only one side has: a new object is one difference."""
+    """Yield findings, with the fields of an object that only one side has as one finding."""
     objects: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
     for finding in findings:
         first = finding.first
@@ -125,7 +125,7 @@ def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """Describe what ended the run early; empty if nothing did."""
+    """Describe the reason why the run ended early; empty if it did not."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -193,7 +193,7 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
 
 
 def as_json(report: DifferenceReport) -> Mapping[str, Any]:
-    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the comparison as one JSON value. Its last key shows that nothing was cut off."""
     return {
         "one": report.one,
         "other": report.other,

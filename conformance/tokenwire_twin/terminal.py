@@ -1,4 +1,4 @@
-"""A comparison on the terminal: verdicts that differ, then answers, then one line."""
+"""A comparison on the terminal: different verdicts, then answers, then a summary."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
 
 
 def _counted(report: DifferenceReport) -> str:
-    """Count what differs, and what was compared."""
+    """Describe the numbers of differences and of comparisons."""
     verdicts = sum(row.decides for row in report.verdicts)
     answers = sum(finding.first.decides for finding in report.findings)
     differing = f"{verdicts} verdicts and {answers} things in answers; " if report.differ else ""

@@ -1,8 +1,8 @@
-"""Decide if two deployments serve one model, by their logprobs of the same ids.
+"""Decides if two deployments serve one model, by their logprobs of the same ids.
 
 Both sides score the same texts, token by token. The noise of a side is measured on it alone: a text is scored
-again, and scored beside the logprobs of its writer. A side that repeats itself to the last digit hides its
-noise. The steps between its numbers then replace it, because they show how many digits it computes with.
+again, and compared with the logprobs of its writer. A side that repeats itself to the last digit hides its
+noise. The steps between its numbers then replace it, because they show the digits of its computation.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from tokenwire_twin.difference_report import LABELS
 _OF_NOISE = 4
 """The factor by which the distance of two sides may exceed the noise of both."""
 _SEEN_NOISE = 0.1
-"""Repetition that shows less than this part of a step of the numbers shows no noise."""
+"""The part of a step below which repetition shows no noise."""
 _FINEST = 11
-"""Steps are looked for down to 2 to the power of minus this."""
+"""The exponent of the finest step to search, 2 to the power of minus this."""
 _WRITTEN = 1e-5
-"""Steps are as exact as this: logprobs are what float32 leaves of logits in steps."""
+"""The precision of steps, because logprobs are float32 differences of logits in steps."""
 _FARTHEST = 300
-"""The largest exponent, in nats."""
+"""The greatest exponent, in nats."""
 _RESAMPLED = 500
 _LEAST_TEXTS = 4
-"""No share of texts is taken for all of them before."""
+"""The least number of texts from which a share represents all."""
 _EDGES = tuple(10 ** (half / 2) for half in range(-12, 3))
 """Bins of a histogram: two to a decade, from a millionth of a nat to ten."""
 _CONSEQUENCES = frozenset({"ids", "text", "series", "finish", "counter", "value"})
-"""Kinds of differences that other numbers bring along."""
+"""Kinds of differences that follow from different numbers."""
 
 SEEDED = "seeded"
 """The prefix of the labels of samples with a seed."""
 _SAMPLE = re.compile(rf"{SEEDED}-\d+")
 
 Scoring = Sequence[Position]
-"""The logprobs that a side gives each id of a text."""
+"""A side's logprobs of each id of a text."""
 
 
 class Outcome(StrEnum):
@@ -67,16 +67,16 @@ _STATUS = {Outcome.OTHER: ExitStatus.VIOLATION, Outcome.UNDECIDED: ExitStatus.NO
 
 @dataclass(frozen=True)
 class Text:
-    """A continuation of a prompt, and what both sides make of it."""
+    """A continuation of a prompt, with the scores of both sides."""
 
     writer: int
     """The side that sampled it."""
     scores: tuple[Scoring, Scoring]
-    """By A, by B: cut where their ids go apart."""
+    """The scores of A and of B, cut where their ids diverge."""
     again: tuple[Scoring, Scoring] = ((), ())
-    """The same, asked alone; empty where it was not."""
+    """The scores of a repetition without concurrent requests; empty without one."""
     written: Scoring = ()
-    """The logprobs that its writer reported while it wrote."""
+    """The logprobs that the writer reported while sampling."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class TwinSide:
     model: str
     dialect: str
     keeps_seeds: bool | None = None
-    """True if samples of one seed were the same twice; None where none were asked for."""
+    """True if repeated samples of one seed were equal; None without such samples."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over all tokens, and where it lies with 99 % confidence."""
+    """A mean over all tokens, and its 99 % confidence interval."""
 
     mean: float
     low: float
@@ -104,41 +104,39 @@ class Interval:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a side, in nats: how much it differs from itself."""
+    """The noise of a side in nats: its difference from itself."""
 
     repeated: float
-    """The root of the mean square by which logprobs of one text lie apart that it gave twice."""
+    """The root mean square of differences between repeated logprobs of one text."""
     tokens: int
-    """Of how many."""
+    """The number of tokens in this mean."""
     step: float
-    """The steps in which its numbers come, as the root of their mean square; 0 for none that show."""
+    """The root mean square of the steps between its numbers; 0 without visible steps."""
 
     @property
     def size(self) -> float:
-        """Return what counts as the noise of the side."""
+        """The effective noise of the side."""
         return self.repeated if self.repeated > _SEEN_NOISE * self.step else self.step
 
 
 @dataclass(frozen=True)
 class _Counted:
-    """Numbers of a text's tokens, which it adds to the means."""
+    """The contributions of one text's tokens to the means."""
 
     apart: tuple[float, ...]
-    """Differences of the logprobs of its ids, between the sides."""
+    """Differences between the sides' logprobs of its ids."""
     by_itself: tuple[tuple[float, ...], ...]
-    """And of each side from itself."""
+    """Differences of each side from itself."""
     divergence: tuple[float, ...]
-    """Estimates of the divergence of the writer from the other side, each from one id."""
+    """Estimates of the divergence of the writer from the other side, one for each id."""
     steps: tuple[tuple[float, ...], ...]
     gaps: tuple[float, ...]
-    """Where the sides have another likeliest id: how far they are from having the same, in nats; 0 where
-    they have.
-    """
+    """The distance in nats from an equal likeliest id, at each token; 0 if it is equal."""
 
 
 @dataclass(frozen=True)
 class TwinTally:
-    """Counts of one comparison; tallies of several merge."""
+    """Counts of one comparison. Tallies of several can be merged."""
 
     sides: tuple[TwinSide, ...]
     texts: tuple[_Counted, ...]
@@ -150,39 +148,40 @@ class TwinTally:
 
 @dataclass(frozen=True)
 class TwinReport:
-    """Two sides beside each other."""
+    """The comparison of two sides."""
 
     sides: tuple[TwinSide, ...]
     outcome: Outcome
     tokens: int
     told_within: int
-    """The tokens that suffice to show the outcome."""
+    """The number of tokens that is enough to show the outcome."""
     apart: Interval
-    """The root of the mean square by which the logprobs lie apart that the sides give one id."""
+    """The root mean square of differences between the sides' logprobs of one id."""
     noise: tuple[Noise, Noise]
     limit: float
     """The distance that noise alone may cause."""
     divergence: Interval
-    """Of the distributions, in nats for each token."""
+    """The divergence of the distributions, in nats for each token."""
     agreed: int
-    """Tokens for which the sides have the same likeliest id."""
+    """The number of tokens with the same likeliest id on both sides."""
     near_ties: int
-    """Of the others, those that noise explains."""
+    """The number of other tokens that noise explains."""
     same_answers: int
     compared_answers: int
     seeds: tuple[int, ...]
-    """Samples of one seed with the same ids on both sides, and how many were compared."""
+    """The number of seeded samples with equal ids on both sides, and the number compared."""
     besides: tuple[Difference, ...]
-    """What differs in answers and follows from no number."""
+    """Differences of answers that do not follow from numbers."""
     histograms: tuple[tuple[int, ...], ...]
-    """Tokens by how far their logprobs lie apart: A from itself, B from itself, A from B. The first bin holds
-    those that are equal to the last digit, the others those above each of `edges`.
+    """Numbers of tokens by difference of logprobs: A from itself, B from itself, A from B.
+
+    The first bin counts equal ones, the others those above each of `edges`.
     """
     edges: tuple[float, ...] = (0.0, *_EDGES)
 
     @property
     def exit_status(self) -> int:
-        """0 one model, 1 another, 4 undecided."""
+        """Return 0 for one model, 1 for another, 4 if undecided."""
         return _STATUS.get(self.outcome, ExitStatus.CONFORMS)
 
 
@@ -191,7 +190,7 @@ def _name(entry: Logprob) -> Any:
 
 
 def common(first: Scoring, second: Scoring) -> tuple[Scoring, Scoring]:
-    """Return the beginnings of two scorings that are about the same ids."""
+    """Return the beginnings of two scorings with equal ids."""
     both = zip(first, second, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: all(map(_has_number, pair)) and _same_id(*pair), both))
     return first[:same], second[:same]
@@ -220,8 +219,9 @@ def _apart(first: Scoring, second: Scoring) -> Iterator[float]:
 
 
 def _divergence(apart: float) -> float:
-    """Compute what one sampled id adds to the divergence of its side from the other. It is never below 0, and
-    its mean is right.
+    """Return the contribution of one sampled id to the divergence of its side from the other.
+
+    It is never below 0, and its mean is unbiased.
     """
     return math.expm1(min(-apart, _FARTHEST)) + apart
 
@@ -232,7 +232,7 @@ def _likeliest(position: Position) -> dict[Any, float]:
 
 
 def _step(position: Position) -> float:
-    """Return the largest power of two of which all distances between candidates are multiples; 0 for none."""
+    """Return the largest power of two that divides all distances between candidates; 0 without one."""
     numbers = sorted(_likeliest(position).values())
     gaps = [after - before for before, after in pairwise(numbers)]
     if len(gaps) < _LEAST_TEXTS - 1 or not any(gap > _WRITTEN for gap in gaps):
@@ -244,7 +244,7 @@ def _step(position: Position) -> float:
 
 
 def _gap(first: Position, second: Position) -> float:
-    """Return how far two sides are from the same likeliest id; the nearer side counts."""
+    """Return the distance of two sides from an equal likeliest id; the nearer side counts."""
     ours, theirs = _likeliest(first), _likeliest(second)
     if not ours or not theirs:
         return 0.0
@@ -274,7 +274,9 @@ def _counted(text: Text) -> _Counted:
 
 
 def _interval(numbers: Sequence[Sequence[float]]) -> Interval:
-    """Return the mean of the numbers of texts. Texts are drawn again: tokens of one text are alike."""
+    """Return the mean of the texts' numbers. Whole texts are resampled, because tokens of one text are
+    similar.
+    """
     sums = [(math.fsum(of_text), len(of_text)) for of_text in numbers if of_text]
     if not sums:
         return Interval(0.0, 0.0, 0.0)
@@ -305,7 +307,7 @@ def _limit(noise: Sequence[Noise]) -> float:
 
 
 def _weighed(texts: Sequence[_Counted]) -> tuple[Outcome, Interval, tuple[Noise, Noise]]:
-    """Decide the outcome from the numbers of some texts."""
+    """Return the outcome, the distance and the noise from the numbers of some texts."""
     noise = _noise(texts, 0), _noise(texts, 1)
     apart = _interval([[number * number for number in text.apart] for text in texts]).root()
     if len(texts) < _LEAST_TEXTS or (_limit(noise) < apart.high and apart.low <= _limit(noise)):
@@ -314,7 +316,7 @@ def _weighed(texts: Sequence[_Counted]) -> tuple[Outcome, Interval, tuple[Noise,
 
 
 def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
-    """Count the tokens, in the order of asking, that suffice for the outcome of all."""
+    """Return the number of tokens, in the order of requests, that is enough for the outcome of all."""
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
     # By shrinking, not growing: the fewest tokens of which every larger part tried says the same.
@@ -327,7 +329,7 @@ def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
 
 
 def _histogram(numbers: Sequence[float]) -> tuple[int, ...]:
-    """Count the numbers that are 0, that are above 0, and that lie between each edge and the next."""
+    """Return the numbers of values that are 0, above 0, and between each edge and the next."""
     above = [sum(abs(number) > edge for number in numbers) for edge in (0.0, *_EDGES)]
     return (len(numbers) - above[0], *(low - high for low, high in pairwise((*above, 0))))
 
@@ -337,7 +339,7 @@ def tally_twins(
     answers: tuple[Sequence[Answer], Sequence[Answer]],
     texts: Sequence[Text],
 ) -> TwinTally:
-    """Compare two sides by what they make of texts, and by their answers to the same requests."""
+    """Compare two sides by their scores of texts, and by their answers to the same requests."""
     every = side_by_side(*answers, lambda answer: ("", answer.exchange.name))
     pairs = [pair for pair in every if pair.baseline.answered or pair.other.answered]
     found = [[seen for seen in differences(pair.load(), LABELS) if seen.decides] for pair in pairs]
@@ -360,7 +362,7 @@ def tally_twins(
 
 
 def merged(tallies: Sequence[TwinTally]) -> TwinTally:
-    """Return the tallies of replicas of the same two deployments as one. Raises ValueError for other ones."""
+    """Merge tallies of replicas of the same two deployments. Raises ValueError for other ones."""
     if len({tuple((side.model, side.dialect) for side in tally.sides) for tally in tallies}) > 1:
         raise ValueError("they are of several models, or were asked at several endpoints")
     besides = {(seen.kind, seen.subject): seen for tally in reversed(tallies) for seen in tally.besides}
@@ -375,7 +377,7 @@ def merged(tallies: Sequence[TwinTally]) -> TwinTally:
 
 
 def _all_of(*replicas: TwinSide) -> TwinSide:
-    """Replicas of one deployment as one side."""
+    """Return replicas of one deployment as one side."""
     first, *others = dict.fromkeys(side.url for side in replicas)
     kept = [side.keeps_seeds for side in replicas if side.keeps_seeds is not None]
     url = f"{first} and {len(others)} more" if others else first
@@ -383,7 +385,7 @@ def _all_of(*replicas: TwinSide) -> TwinSide:
 
 
 def twin_report(tally: TwinTally) -> TwinReport:
-    """Make the report of a tally."""
+    """Return the report of a tally."""
     counted = tally.texts
     apart_numbers = [number for text in counted for number in text.apart]
     outcome, apart, noise = _weighed(counted)
@@ -419,7 +421,7 @@ def _are_same(pair: AnswerPair) -> bool:
 
 
 def twins_as_json(report: TwinReport) -> dict[str, Any]:
-    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the comparison as one JSON value. Its last key shows that nothing was cut off."""
     return {
         **asdict(report),
         "noise": [asdict(side) | {"size": side.size} for side in report.noise],

@@ -1,4 +1,4 @@
-"""A comparison of twins for a reader: in words, as lines of a terminal, as a page."""
+"""A comparison of twins in words, as lines of a terminal, or as a page."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ _LEFT = 15
 _PER_BIN = 3
 _LINE = 80
 _SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
-"""Beneath the bins of a plot, under every second one."""
+"""Labels below the bins of a plot, one for every second bin."""
 
 
 def _nats(number: float) -> str:
-    """Return a number of nats, as exact as a reader needs it."""
+    """Return a number of nats with readable precision."""
     return "0" if not number else f"{number:.3g}"
 
 
@@ -53,7 +53,7 @@ def _seeds(report: TwinReport) -> str:
 
 
 def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
-    """Yield the findings of the comparison: the name and the words of each line."""
+    """Yield the lines of the comparison, each with its name and words."""
     yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
     for label, noise in zip(LABELS, report.noise, strict=True):
         yield f"{label} by itself", _noise(noise)
@@ -84,7 +84,7 @@ def headline(report: TwinReport) -> str:
 
 
 def describe(side: TwinSide) -> str:
-    """Return a side in a line."""
+    """Return a side in one line."""
     return f"{side.url}  {side.model}, asked as {side.dialect}"
 
 
@@ -94,7 +94,7 @@ def _line(name: str, words: str) -> str:
 
 
 def _drawn(counts: Sequence[int]) -> str:
-    """Return a histogram in a line; any token shows."""
+    """Return a histogram in one line, in which even a single token is visible."""
     most = max(counts, default=0)
     heights = [-(-count * (len(_BARS) - 1) // most) if most else 0 for count in counts]
     return "".join(_BARS[height] * (_PER_BIN - 1) + " " for height in heights)
@@ -106,7 +106,7 @@ def _mark(report: TwinReport) -> int:
 
 
 def plot_lines(report: TwinReport) -> Iterator[str]:
-    """Yield the plot of a terminal: how far apart, of the sides and of each by itself."""
+    """Yield the lines of a plot: differences between the sides, and of each from itself."""
     for name, counts in zip(_ROWS, report.histograms, strict=True):
         yield f"{name:{_LEFT}}{_drawn(counts)}".rstrip()
     yield "as far as noise brings them |".rjust(_LEFT + _PER_BIN * _mark(report))
@@ -115,7 +115,7 @@ def plot_lines(report: TwinReport) -> Iterator[str]:
 
 
 def print_twins(console: Console, report: TwinReport) -> None:
-    """Print a comparison, at most 80 columns wide but for URLs."""
+    """Print a comparison, at most 80 columns wide except URLs."""
     for label, side in zip(LABELS, report.sides, strict=True):
         console.print(Text(f"{label}  {describe(side)}"), soft_wrap=True)
     console.print()
@@ -130,7 +130,7 @@ def print_twins(console: Console, report: TwinReport) -> None:
 
 
 def twin_page(report: TwinReport) -> str:
-    """Return the comparison as one page: one file, no script, no network."""
+    """Return the comparison as one HTML file, without scripts or network access."""
     return template("tokenwire_twin", "twin.html.jinja").render(
         report=report,
         headline=headline(report),

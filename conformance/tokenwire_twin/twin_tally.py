@@ -1,4 +1,4 @@
-"""Files of twins: what a comparison counted, for `tokenwire merge`.
+"""Tally files of twins: the counts of a comparison, for `tokenwire merge`.
 
 They are gzipped JSON Lines: a head, and a line for each text.
 """
@@ -16,11 +16,11 @@ from tokenwire.usage_error import UsageError
 from tokenwire_twin.twin import TwinTally, merged
 
 _KIND = "twins"
-"""As in `commands.toml`, by which `tokenwire merge` finds this tool."""
+"""The kind in `commands.toml`, by which `tokenwire merge` finds this tool."""
 
 
 def write_twins(tally: TwinTally, path: Path) -> None:
-    """Write a tally: the same bytes for the same comparison. Raises OSError."""
+    """Write a tally. Equal comparisons give equal bytes. Raises OSError."""
     fields = asdict(tally)
     texts = fields.pop("texts")
     fields["besides"] = [{**seen, "one": None, "other": None} for seen in fields["besides"]]
@@ -29,7 +29,7 @@ def write_twins(tally: TwinTally, path: Path) -> None:
 
 
 def merged_twins(paths: Sequence[Path]) -> TwinTally:
-    """Tallies of twins as one. Raises UsageError, OSError."""
+    """Return the merged tally of several files. Raises UsageError, OSError."""
     tallies = [_read(path) for path in paths]
     try:
         return merged(tallies)

@@ -10,10 +10,10 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Summary, summaries
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
-"""Verdicts that say nothing of the server."""
+"""Verdicts without evidence about the server."""
 
 _Exchanges = Collection[str] | None
-"""The names of the exchanges of a side; None if it has none, as a report."""
+"""The exchange names of a side; None if it has none, as a report."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,9 @@ class VerdictDifference:
     why_one: str
     why_other: str
     decides: bool
-    """Both sides decided, so the servers differ; otherwise one of the runs saw too little."""
+    """True if both sides decided, so that the servers differ; otherwise one of the runs observed too
+    little.
+    """
 
 
 def _why(summary: Summary | None) -> str:
@@ -46,7 +48,7 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
     """True if a verdict decides something that the other side could show, too.
 
     UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
-    has none of the exchanges that show it.
+    has none of its exchanges.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False
@@ -62,8 +64,9 @@ def verdict_differences(
     second: Mapping[str, Any],
     exchanges: tuple[_Exchanges, _Exchanges] = (None, None),
 ) -> Iterator[VerdictDifference]:
-    """Yield the verdicts that differ between two JSON reports, in the order of the specification.
-    `exchanges`: those of each side.
+    """Yield the different verdicts of two JSON reports, in the order of the specification.
+
+    `exchanges`: the exchange names of each side.
     """
     ours = {summary.requirement: summary for summary in summaries(first)}
     theirs = {summary.requirement: summary for summary in summaries(second)}

@@ -1,6 +1,7 @@
-"""The checks: one for each requirement, a file for each chapter or for each kind of relation between answers.
+"""The checks: one for each requirement, in a file for each chapter or for each kind of relation between
+answers.
 
-Importing this package fills `tokenwire.checks.check.CHECKS`, also with those of installed packages.
+Importing this package fills `tokenwire.checks.check.CHECKS`, including the checks of extensions.
 """
 
 import importlib

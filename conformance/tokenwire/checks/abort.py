@@ -1,4 +1,6 @@
-"""Checks of aborts and of clients that leave: what ends, what is given back, who is spared."""
+"""Checks of aborts and of clients that disconnect: which requests end, what they report, and which are not
+affected.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ from tokenwire.target.advertised import clears_refused_after_s
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
-"""The tokens that a neighbour may get before a request whose client has left must be gone."""
+"""The tokens that a neighbour may get before a request of a disconnected client must be gone."""
 
 
 def _single(stream: Answer) -> bool:
@@ -38,14 +40,14 @@ def _single(stream: Answer) -> bool:
 
 
 def _aborts(stream: Answer, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
-    """Return the aborts that name a request, by any of its ids or by some of them, and were answered."""
+    """Return the answered aborts of a request, by any of its ids or by the given ones."""
     names = names_of(stream) if names is None else names
     return [call for call in target.aborts if call.ids & names] if names else []
 
 
 def _abort_under_way(stream: Stream, target: Target, name: str | None) -> ControlCall | None:
-    """Return the first abort of a stream by a name that was sent when some of its tokens had come, and less
-    than a quarter.
+    """Return the first abort of a stream by a name that was sent after its first tokens and before a quarter
+    of them.
     """
     budget = stream.asked.max_new_tokens
     if budget is None or name is None or not _single(stream):
@@ -60,13 +62,13 @@ def _abort_under_way(stream: Stream, target: Target, name: str | None) -> Contro
 
 
 _FASTER = 4
-"""Tokens that had been made and had to wait come faster than before by this factor."""
+"""The factor by which tokens that had waited arrive faster than before."""
 
 
 def _came_as_made(stream: Stream, moment: float) -> bool:
     """True if the rest of a stream was made after a moment, as far as a client can see.
 
-    A reader that stalls, or a server that is slow to write, lets all of it arrive at once, and late.
+    With a stalled reader, or a server that writes slowly, all of it arrives late and at once.
     """
     start = began(stream.exchange)
     times = sorted(emission.event.place.time for choice in stream.delivering for emission in choice.delivered)
@@ -80,11 +82,11 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
 
 @dataclass(frozen=True)
 class _Aborted(Relation):
-    """A stream that was aborted by a name when less than a quarter had come does not reach its full size."""
+    """An early abort by a name must keep a stream from reaching its full size."""
 
     name: Callable[[Answer], str | None]
     words: str = ""
-    """How it was aborted, of `{name}`."""
+    """The kind of abort, for a message with `{name}`."""
 
 
 def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[Observation]:
@@ -100,7 +102,7 @@ def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[
 
 
 def early_end(stream: Stream, choice: Choice, message: str) -> Iterator[Observation]:
-    """Look whether a choice that was aborted early left its budget unspent; one that stopped says nothing."""
+    """Check that a choice aborted early did not use its budget. A choice that stopped is skipped."""
     finish, count = choice.finish, count_of(stream, choice)
     if finish is not None and finish.type in {"abort", "length"}:
         actual, holds = f"{finish.type} after {'all' if count is None else count} tokens", was_aborted(choice)
@@ -121,8 +123,8 @@ check_rows(
 
 @check("abort-is-told", about(ended=True))
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice reports an abort that ended it before its budget, and that nothing else could have
-    ended.
+    """Check that a choice reports an abort that ended it before its budget, if nothing else can have ended
+    it.
     """
     asked = stream.asked
     if asked.stoppable or not _single(stream) or not _aborts(stream, target):
@@ -138,7 +140,7 @@ def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 def _taken_back(choice: Choice) -> str:
-    """Describe what an aborted choice lacks of what had been delivered; empty for nothing."""
+    """Describe what an aborted choice lacks of its earlier content; empty without a loss."""
     after = [emission.after for emission in choice.delivered]
     if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
@@ -148,8 +150,8 @@ def _taken_back(choice: Choice) -> str:
 
 @check_finished("aborted-ids-are-counted")
 def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an aborted choice ends with every id that it ever showed, a count of them, and an
-    entry for each.
+    """Check that an aborted choice ends with every id that it ever showed, their count, and an entry for
+    each.
     """
     ids = choice.output_ids
     if not was_aborted(choice) or ids is None:
@@ -173,7 +175,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
 
 
 def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer]:
-    """For each greedy request the longest answer that was not aborted."""
+    """Return, for each greedy request, the longest answer that was not aborted."""
     longest: dict[tuple[object, ...], Answer] = {}
     for stream in streams:
         key, choices = same_beginning(stream), finished_choices(stream)
@@ -187,13 +189,13 @@ def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer
 
 @select
 def _aborted_in_part(stream: Stream) -> bool:
-    """The answers of which any choice was aborted."""
+    """Select the answers with an aborted choice."""
     return any(map(was_aborted, stream.choices))
 
 
 @check_run("aborted-answer-is-a-prefix")
 def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an aborted answer equals the undisturbed one as far as that goes."""
+    """Check that an aborted answer equals the beginning of the undisturbed one."""
     whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
     for stream in _aborted_in_part(streams):
         twin = whole.get(same_beginning(stream) or ())
@@ -204,12 +206,12 @@ def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) ->
 
 @select
 def named_by_clients(stream: Stream) -> bool:
-    """The answers to requests to which their client gave an id."""
+    """Select the answers to requests with a client's id."""
     return stream.asked.request_id is not None
 
 
 def _met(stream: Answer, call: ControlCall) -> bool:
-    """True if a call was sent and answered while a request was under way."""
+    """True if a call was sent and answered while a request was running."""
     start, sent = began(stream.exchange), began(call.exchange)
     answered, end = over(call.exchange), over(stream.exchange)
     if start is None or sent is None or answered is None or end is None:
@@ -219,7 +221,7 @@ def _met(stream: Answer, call: ControlCall) -> bool:
 
 @check_run("abort-spares-others")
 def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Requests beside an aborted one, that no abort names, are not ended by it."""
+    """Check that an abort does not end concurrent requests that it does not name."""
     nearby: dict[str, list[ControlCall]] = {}
     for call in target.calls:
         if call.aborts:
@@ -248,7 +250,7 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
 
 
 def _ended_before(stream: Answer, call: ControlCall) -> bool:
-    """True if a request is known to have been over when a call was sent, or sent behind its answer."""
+    """True if a request had certainly ended when a call was sent, or was sent after the call's answer."""
     start, end = began(stream.exchange), over(stream.exchange)
     sent, answered = began(call.exchange), over(call.exchange)
     if start is None or end is None or sent is None or answered is None:
@@ -258,7 +260,7 @@ def _ended_before(stream: Answer, call: ControlCall) -> bool:
 
 @check_run("abort-of-nobody-is-no-failure")
 def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that an abort that comes too late, or for an unknown request, does not fail."""
+    """Check that an abort of an unknown or ended request does not fail."""
     known: dict[str, list[Answer]] = {}
     firsts: dict[str, Answer] = {}
     for stream in streams:
@@ -285,9 +287,9 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
 
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a stream under whose id another request came is not ended by that.
+    """Check that a stream is not ended by a second request with its id.
 
-    That it was not ended shows only if it lasted until the server had cleared the other one away.
+    That is shown only if it lasted until the server had cleared the second one away.
     """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
@@ -316,7 +318,7 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
 
 
 def _loads(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
-    """Return the loads that were reported in a scenario's talk with one dialect, in the order of asking."""
+    """Return the loads reported during a scenario in one dialect, in the order of requests."""
     talk = (scenario, dialect)
     calls = [c for c in target.calls if (c.exchange.scenario, c.exchange.named_dialect) == talk and c.load]
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
@@ -324,13 +326,13 @@ def _loads(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
 
 @dataclass(frozen=True)
 class _Left(Relation):
-    """A request is no longer worked on soon after its client has left."""
+    """A request must end soon after its client has disconnected."""
 
     streamed: bool
 
 
 def _observe_left(row: _Left, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Look at the requests that the suite left, those of one scenario and dialect together."""
+    """Observe the requests that the suite disconnected, grouped by scenario and dialect."""
     groups: dict[tuple[str, str], list[Answer]] = {}
     for answer in streams:
         if answer.exchange.ending is Ending.HUNG_UP and answer.asked.stream is row.streamed:
@@ -347,11 +349,11 @@ check_run_rows(
 
 
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a server's load falls once clients have left, before a neighbour has got many more tokens.
+    """Check that the load falls once clients have disconnected, before a neighbour has got many more tokens.
 
-    A load call shows the state of some moment between its sending and its reading. A call that was read in
-    time and shows the requests gone proves it. A call that was sent later and shows them live disproves it. A
-    call that was read later and shows them gone does not show when they went.
+    A load call shows the state of a moment between its sending and its reading. A call that was read in time
+    without the requests proves it. A call that was sent later and still shows them disproves it. A later call
+    without them does not show when they ended.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     loads = _loads(target, scenario, dialect)
@@ -409,7 +411,7 @@ def _live(call: ControlCall) -> int:
 def _more_tokens(
     neighbour: Answer, moment: float, when: Callable[[ExchangeHead], float | None]
 ) -> Callable[[ControlCall], int]:
-    """Count the tokens that a neighbour got between a moment and the beginning, or the end, of a
+    """Return a function that counts a neighbour's tokens between a moment and the beginning, or the end, of a
     load call.
     """
     stream = neighbour.load()

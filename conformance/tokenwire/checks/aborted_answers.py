@@ -1,4 +1,4 @@
-"""Checks of how requests end that are aborted, wait in a queue, or have the id of one that has ended."""
+"""Checks of the end of requests that are aborted, queued, or have the id of an ended one."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokenwire.target.death import codes_of
 
 _CLIENT_CLOSED = 499
 _REFUSALS = NOT_ABOUT_THE_REQUEST - {_CLIENT_CLOSED} | {400, 413, 415, 422}
-"""Statuses with which a request is refused, aborted or not."""
+"""Statuses of a refused request, aborted or not."""
 _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 
@@ -36,9 +36,7 @@ def _reported_ids(stream: Stream) -> dict[int, str]:
 
 
 def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
-    """Return the aborts that name a request, by the client's id or by one that the answer carries,
-    while it ran.
-    """
+    """Return the aborts of a running request, by the client's id or by one in the answer."""
     if not target.aborts:
         return []
     names = {*names_of(stream), *_reported_ids(stream).values()}
@@ -55,9 +53,7 @@ def _within(moment: float | None, start: float | None, end: float | None) -> boo
 
 
 def _error(stream: Stream) -> str:
-    """Return the error that an answer ended in, in words; empty for none, and for one that refuses
-    the request.
-    """
+    """Describe the error that ended an answer; empty without one, or if it refuses the request."""
     failed = any(is_error(choice.finish) for choice in stream.choices)
     if not (stream.refused or stream.error is not None or failed):
         return ""
@@ -70,7 +66,7 @@ def _error(stream: Stream) -> str:
 
 @check("aborted-request-is-answered")
 def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an aborted request is answered with its tokens so far, and not with an error."""
+    """Check that an aborted request is answered with its tokens so far, not with an error."""
     error = _error(stream)
     reported = error or (ended(stream) and any(map(was_aborted, stream.choices)))
     if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
@@ -86,14 +82,14 @@ def _is_empty_abort(choice: ChoiceFacts) -> bool:
 
 @select
 def _aborted_empty(stream: Stream) -> bool:
-    """The answers of which a choice was aborted before its first token."""
+    """Select the answers with a choice that was aborted before its first token."""
     return ended(stream) and any(map(_is_empty_abort, finished_choices(stream)))
 
 
 @check_run("empty-abort-is-an-answer")
 def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a request that was aborted in the queue is answered in the shape that all answers of its
-    kind have.
+    """Check that a request aborted in the queue is answered in the same shape as other answers of its
+    kind.
     """
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
@@ -118,7 +114,7 @@ def _fields_key(stream: Answer) -> tuple[object, ...]:
 
 
 def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
-    """Describe what a choice without tokens lacks compared with a usual one; empty for nothing."""
+    """Describe what a choice without tokens lacks compared with a usual one; empty without a difference."""
     for name in _COUNTERS:
         if usual.counter(name) is not None and choice.counter(name) is None:
             return f"no {name}"
@@ -129,9 +125,7 @@ def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
 
 
 def _early(stream: Stream, calls: Sequence[ControlCall]) -> bool:
-    """True if an abort was answered after the first tokens, when each choice had less than a quarter of its
-    budget.
-    """
+    """True if an abort was answered after the first tokens, and before a quarter of each choice's budget."""
     budget = stream.asked.max_new_tokens
     for call in calls if budget is not None else ():
         sent, answered = began(call.exchange), over(call.exchange)
@@ -156,9 +150,7 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
 
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))
 def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that, if every choice has its own id, an abort by that id ends this choice and not its
-    siblings.
-    """
+    """Check that an abort by a choice's own id ends only this choice, and not its siblings."""
     reported = _reported_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
     if not distinct or known_as(stream) in reported.values():
@@ -179,11 +171,13 @@ def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Itera
 
 
 _AT_ONCE_S = 2.0
-"""An id that comes back later than this says nothing of a server of which no timer is known."""
+"""Seconds after which reusing an id shows nothing about a server without a known timer."""
 
 
 def _met_no_timer(stream: Answer, earlier: Sequence[Answer]) -> str:
-    """Return why a request under an id met no late action on earlier ones; empty if it may have met one."""
+    """Return the reason why a request was not affected by late actions on earlier requests with its id; empty
+    if it may have been.
+    """
     start, end = began(stream.exchange) or 0.0, over(stream.exchange) or 0.0
     ends = [over(answer.exchange) or 0.0 for answer in earlier]
     if timer := clears_refused_after_s(family_of(stream.dialect)):
@@ -195,9 +189,9 @@ def _met_no_timer(stream: Answer, earlier: Sequence[Answer]) -> str:
 
 @check_run("ended-id-is-free-again")
 def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the server's late actions on an ended request do not hit the next ones with its id.
+    """Check that the server's late actions on an ended request do not affect later ones with its id.
 
-    That one was spared shows only if it was under way when the server cleared an earlier one away.
+    That is shown only if the later one was running when the server cleared an earlier one away.
     """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):

@@ -1,7 +1,7 @@
-"""The subject of a check, as data: the answers in which it could observe anything.
+"""The subject of a check, as data: the answers in which it can observe anything.
 
-The judge compares an answer's traits with the subject of each check, and calls only the checks that fit. The
-same data explains why a requirement has no witness.
+The judge compares an answer's traits with the subject of each check, and calls only matching checks. The same
+data explains why a requirement has no witness.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def is_error(finish: Finish | None) -> bool:
 
 
 def was_aborted(choice: ChoiceFacts) -> bool:
-    """True if an abort that a client asked for ended a choice."""
+    """True if a client's abort ended a choice."""
     return choice.finish is not None and choice.finish.type == "abort" and not choice.finish.failed
 
 
@@ -47,17 +47,15 @@ def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]: ...
 
 
 def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]:
-    """Return the choices of a record that reached a finish reason, an abort that a client asked for
-    among them.
-    """
+    """Return the choices of a record with a finish reason, including a client's abort."""
     if stream.refused:
         return []
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
 def undisturbed_choices(stream: Stream) -> list[Choice]:
-    """Return the choices of a complete record that no abort ended: how far one came then depends on
-    the moment.
+    """Return the choices of a complete record that were not aborted, because the length of an aborted one
+    varies.
     """
     if not stream.answered or not ended(stream):
         return []
@@ -65,25 +63,25 @@ def undisturbed_choices(stream: Stream) -> list[Choice]:
 
 
 class Traits(NamedTuple):
-    """Properties of an answer, as far as `About` may ask."""
+    """The properties of an answer that `About` may require."""
 
     answered: bool
-    """It is a record with at least one choice."""
+    """True if it is a record with at least one choice."""
     streamed: bool
-    """The record was delivered in events."""
+    """True if the record was delivered in events."""
     delivery: Delivery
     finished: bool
-    """A choice reached a finish reason."""
+    """True if a choice has a finish reason."""
     ended: bool
-    """The answer came to its end."""
+    """True if the answer is complete."""
     chat: bool
-    """The endpoint talks in messages."""
+    """True if the endpoint uses messages."""
     items: bool
-    """It answers with typed items, and not with choices."""
+    """True if it answers with typed items in place of choices."""
     event_stream: bool
-    """A stream was asked for, and a status says that one comes."""
+    """True if a stream was requested, and the status announces one."""
     asked: frozenset[str]
-    """The members of `WISHES` that the request has, with a value that is not empty, false or zero."""
+    """The members of `WISHES` that the request sets to something other than empty, false or zero."""
 
 
 WISHES = (
@@ -128,7 +126,7 @@ class About:
     """The members that it must not have."""
 
     def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
-        """Yield the required properties of an answer one after the other: in words, and as a predicate."""
+        """Yield the required properties of an answer one by one, each as words and as a predicate."""
         for wish in sorted(self.asked):
             yield f"asked for {wish}", partial(_asks_for, wish)
         for wish in sorted(self.unasked):
@@ -168,12 +166,13 @@ _WORDS = {
     "finished": ("finished", "without a finish reason"),
     "ended": ("ended", "cut off"),
 }
-"""Fields of `Traits` in words: if they are true, and if not."""
+"""Descriptions of the fields of `Traits`, if true and if false."""
 
 
 def about(*asked: str, unasked: Collection[str] = (), **due: Any) -> About:
-    """`About` for requests that hold some wishes, and not others; `due`: its other fields. Raises ValueError
-    for an unknown wish.
+    """Return `About` for requests with some wishes and without others.
+
+    `due`: its other fields. Raises ValueError for an unknown wish.
     """
     if unknown := {*asked, *unasked} - set(WISHES):
         raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")

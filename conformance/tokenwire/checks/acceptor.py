@@ -1,9 +1,8 @@
 """The acceptor: the executable definition of a legal delivery (spec chapter 2).
 
-A record may be cut into emissions in many ways, and a server's load decides which way it takes. So nothing is
-compared with a golden stream: a delivery is legal when it is some legal cut of the record. The acceptor
-walks the emissions once, carries no more than how far the record has come, and stops at the first that is
-illegal.
+A record may be cut into emissions in many ways, and the cut depends on a server's load. So a stream is not
+compared with a fixed one: a delivery is legal if it is any legal cut of the record. The acceptor walks the
+emissions once, keeps only the progress of the record, and stops at the first illegal one.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from tokenwire.wire.sharing import same_values
 
 @dataclass(frozen=True)
 class Record:
-    """The whole answer of one choice, to be delivered. None: nothing is known of it."""
+    """The whole answer of one choice, to be delivered. None means unknown."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
@@ -29,12 +28,12 @@ class Record:
     finish: str | None = None
     """The type of the finish."""
     text_after: Sequence[int] | None = None
-    """How many characters are complete after each id; None where only the joined text is known."""
+    """The number of complete characters after each id; None if only the joined text is known."""
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The content of one emission, as it was on the wire. None: the emission does not carry it."""
+    """The content of one emission, as on the wire. None means that the emission lacks it."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
@@ -50,24 +49,24 @@ class Rules:
     mode: Delivery
     """CUMULATIVE or INCREMENTAL."""
     interval: int | None = None
-    """The stream interval that was in force; None where it is not known."""
+    """The stream interval in force; None if unknown."""
     logprob_tolerance: float = 0.0
-    """The most by which numbers that are not integers may differ, because two runs may round differently."""
+    """The allowed difference of numbers with a fraction, because two runs may round differently."""
     stop: tuple[str, ...] = ()
-    """Stop strings whose text must not be shown; they only sharpen the reason."""
+    """Stop strings that must not be shown. They only make the reason more precise."""
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The decision about a delivery: if it is legal, and if not, where and why."""
+    """The decision about a delivery: legal, or where and why not."""
 
     legal: bool
     index: int | None = None
-    """Index of the first illegal emission; the number of emissions where one is missing at the end."""
+    """Index of the first illegal emission; the number of emissions if one is missing at the end."""
     field: str = ""
-    """`output_ids`, `text`, `completion_tokens`, `finish` or the name of a series: what is illegal there."""
+    """The illegal field: `output_ids`, `text`, `completion_tokens`, `finish` or the name of a series."""
     reason: str = ""
-    """Why, as one clause."""
+    """The reason as one clause."""
 
 
 @dataclass(frozen=True)
@@ -77,7 +76,7 @@ class DeliveryProgress:
     ids: int = 0
     text: int = 0
     id_emissions: int = 0
-    """Emissions that carried ids, if only an empty list of them."""
+    """The number of emissions with ids, even with an empty list."""
     finished: bool = False
 
 
@@ -92,7 +91,7 @@ class Illegal:
 def _first_difference(
     expected: Sequence[Any], actual: Sequence[Any], same: Callable[[Any, Any], bool]
 ) -> int | None:
-    """Index of the first entry of `actual` that is not the expected one."""
+    """Return the index of the first entry of `actual` that differs; None without a difference."""
     if same_values(expected[: len(actual)], actual):
         return None  # as nearly always, and many times faster than the look at each
     for index, entry in enumerate(actual):
@@ -107,7 +106,7 @@ def _same_id(first: object, second: object) -> bool:
 
 
 def _judge_ids(record: Record, progress: DeliveryProgress, ids: Sequence[Any], rules: Rules) -> int | Illegal:
-    """Return how many ids have been delivered after these, or why these are illegal."""
+    """Return the number of ids delivered so far, or the error."""
     offset = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if record.output_ids is not None:
         wrong = _first_difference(record.output_ids[offset:], ids, _same_id)
@@ -126,7 +125,7 @@ def _judge_ids(record: Record, progress: DeliveryProgress, ids: Sequence[Any], r
 
 
 def _judge_text(record: Record, progress: DeliveryProgress, text: str, rules: Rules) -> int | Illegal:
-    """Return how many characters have been delivered after these, or why these are illegal."""
+    """Return the number of characters delivered so far, or the error."""
     if record.text is None:
         return progress.text
     offset = progress.text if rules.mode is Delivery.INCREMENTAL else 0
@@ -144,7 +143,7 @@ def _judge_text(record: Record, progress: DeliveryProgress, text: str, rules: Ru
 
 
 def _runs_ahead(record: Record, ids: int, text: int) -> bool:
-    """True if more text was delivered than the ids make."""
+    """True if the delivered text is longer than the text of the delivered ids."""
     if record.text_after is None or record.output_ids is None:
         return False
     return text > (record.text_after[ids - 1] if ids else 0)
@@ -153,7 +152,7 @@ def _runs_ahead(record: Record, ids: int, text: int) -> bool:
 def _judge_series(
     record: Record, progress: DeliveryProgress, emission: Delivered, ids: int, rules: Rules
 ) -> Illegal | None:
-    """Return the error if a series does not cover exactly the ids of the emission, with the record's entries.
+    """Return the error if a series does not cover exactly the emission's ids, with the record's entries.
 
     A series may be missing where the record has only nulls, because a late key is unknown until it starts.
     """
@@ -179,7 +178,7 @@ def _judge_series(
 
 
 def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal | None:
-    """Return the error if a finish comes before all of the record has been delivered."""
+    """Return the error if a finish comes before the whole record."""
     if record.finish is not None and finish != record.finish:
         return Illegal("finish", f"is {finish!r} where the record ends with {record.finish!r}")
     if record.output_ids is not None and ids < len(record.output_ids):
@@ -190,7 +189,7 @@ def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal |
 
 
 def _is_idle(emission: Delivered, progress: DeliveryProgress) -> bool:
-    """True if an emission of a stream of new ids carries nothing."""
+    """True if an emission of an incremental stream carries nothing."""
     counted = emission.completion_tokens in {None, progress.ids}
     holds = emission.output_ids or emission.text or emission.finish or any(emission.series.values())
     return counted and not holds
@@ -199,7 +198,7 @@ def _is_idle(emission: Delivered, progress: DeliveryProgress) -> bool:
 def step(
     record: Record, progress: DeliveryProgress, emission: Delivered, rules: Rules
 ) -> DeliveryProgress | Illegal:
-    """Take one emission: how far the record has come after it, or why it is illegal."""
+    """Return the record's progress after one emission, or the error."""
     if progress.finished:
         # A cumulative emission behind the finish repeats the finish, and that comes exactly once.
         idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
@@ -264,17 +263,17 @@ def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acce
 
 
 def idle_start(emissions: Sequence[Delivered]) -> int:
-    """Return how many emissions of a stream of new ids come before any that carries something.
+    """Return the number of empty emissions at the beginning of an incremental stream.
 
-    They are the matter of first-emission-has-a-token, which not all families promise.
+    first-emission-has-a-token covers them; not all families promise it.
     """
     before = (n for n, emission in enumerate(emissions) if not _is_idle(emission, DeliveryProgress()))
     return next(before, 0)
 
 
 def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
-    """Return the record without what no emission carries: the requests may have asked for different
-    things.
+    """Return the record without fields that no emission carries, because the requests may have enabled
+    different outputs.
     """
     carried = {name for emission in emissions for name in emission.series}
     return replace(
@@ -286,7 +285,7 @@ def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
 
 
 def record_of(choice: Choice) -> Record:
-    """Return the record that a choice put together; the choice of a whole answer is the record itself."""
+    """Return the record that a choice adds up to; the choice of a whole answer is the record itself."""
     series = {name: choice.series(name) for name in choice.series_names}
     return Record(
         output_ids=choice.output_ids,
@@ -297,7 +296,7 @@ def record_of(choice: Choice) -> Record:
 
 
 def deliveries_of(choice: Choice) -> tuple[Delivered, ...]:
-    """Return the contents of a choice's emissions; a series that is not a list counts as not carried."""
+    """Return the contents of a choice's emissions. A series that is not a list counts as missing."""
     return tuple(
         Delivered(
             output_ids=emission.output_ids,

@@ -1,8 +1,8 @@
-"""Agreement of two answers to one request, as far as both go.
+"""Agreement of two answers to one request, up to the length of the shorter one.
 
-Beside other neighbours, or from a cache, a server computes the same thing in another order, and numbers move
-a little. An id may change where two were about equally likely. The text after such a change is another text,
-and is not compared.
+With other neighbours, or from a cache, a server computes the same thing in another order, and numbers move a
+little. An id may change if two were nearly equally likely. The text after such a change differs, and is not
+compared.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tokenwire.target.alike import alike
 from tokenwire.target.capability import BATCH_INVARIANCE
 
 Side = tuple[Stream, Choice]
-"""A choice, and its answer."""
+"""An answer and one of its choices."""
 
 
 def same_beginning(stream: Answer) -> tuple[object, ...] | None:
-    """Equal for greedy requests whose answers begin alike, however long they may get; None for all others."""
+    """Return a key of greedy requests whose answers begin alike, whatever their length; None for others."""
     asked = stream.asked
     if not asked.prompt_key or not asked.greedy:
         return None
@@ -38,7 +38,7 @@ def same_beginning(stream: Answer) -> tuple[object, ...] | None:
 def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]:
     """Yield the choices of two answers, index by index, with their content.
 
-    Both stay loaded while they are compared: a check reads each of them several times.
+    Both stay loaded during the comparison, because a check reads each of them several times.
     """
     baseline, other = baseline.load(), other.load()
     others = {choice.index: choice for choice in other.choices}
@@ -48,7 +48,7 @@ def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]
 
 
 def _asked_alike(baseline: Side, other: Side) -> bool:
-    """True if two answers were asked for the same series."""
+    """True if both requests enabled the same series."""
     asked = [
         (s.asked.uniform, s.asked.logprobs, s.asked.top_logprobs, s.asked.chosen_ids)
         for s, _ in (baseline, other)
@@ -57,9 +57,7 @@ def _asked_alike(baseline: Side, other: Side) -> bool:
 
 
 def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator[Observation]:
-    """Check that two choices have the same logprobs where their ids are the same, in whatever shape either
-    answer has them.
-    """
+    """Check that two choices have the same logprobs for the same ids, in any form."""
     ids = [(choice.output_ids or [])[upto] for choice in pair]
     ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair) if ids[0] == ids[1] else ([], [])
     if not ids[0] or not ours or len(ours) != len(theirs):
@@ -78,7 +76,7 @@ def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator
 
 
 def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
-    """Return the series that both carry and that were asked for alike: others cannot be alike."""
+    """Return the series that both choices carry and that their requests enabled with the same values."""
     common = baseline[1].series_names & other[1].series_names
     if _asked_alike(baseline, other):
         return common
@@ -86,10 +84,10 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
 
 
 def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False) -> Iterator[Observation]:
-    """Check that two choices are one record as far as both go, up to near ties and drift.
+    """Check that two choices agree up to the length of the shorter one, except for near ties and drift.
 
-    If they were asked for different series, `told_apart` compares their sampled logprobs. Answers that lost
-    ids, or entries of a series, are not compared: other requirements report that.
+    If their requests enabled different series, `told_apart` compares their sampled logprobs. Answers that
+    lost ids, or entries of a series, are skipped, because other requirements report that.
     """
     pair = (baseline[1], other[1])
     if not all(map(counts_its_ids, pair)):
@@ -135,14 +133,18 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 
 
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
-    """Yield observations; those by chance are not failures of a server that does not declare determinism."""
+    """Yield observations. Chance differences are at most a SHOULD for a server that does not declare
+    determinism.
+    """
     for observation in seen:
         lenient = observation.by_chance and BATCH_INVARIANCE not in target.capabilities
         yield observation._replace(level=Level.SHOULD) if lenient else observation
 
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:
-    """Text that ends inside a character may end in U+FFFD, where a longer one goes on."""
+    """Check that two texts agree. A text may end in U+FFFD within a character that the longer one
+    completes.
+    """
     ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         ours, theirs = ours.rstrip(BROKEN), theirs.rstrip(BROKEN)

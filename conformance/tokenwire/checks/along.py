@@ -1,4 +1,6 @@
-"""Relations between the values of a field along a choice: which stay as they were, and which only grow."""
+"""Relations between the values of a field along a choice: fields that are constant, and fields that only
+grow.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,7 @@ def _chunk_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _request_ids(choice: Choice) -> Iterator[Value]:
-    """Yield the request ids, from the first one on."""
+    """Yield the request ids, beginning with the first."""
     ids = ((emission, "request_id", emission.details.get("request_id")) for emission in choice.delivered)
     return dropwhile(lambda value: value[2] is None, ids)
 
@@ -47,8 +49,9 @@ def _created(choice: Choice) -> Iterator[Value]:
 
 @fact(Stream)
 def _span_of_created(stream: Stream) -> tuple[bool, float, float]:
-    """Return if all values of `created` are equal, and the times of the first and the last event that has
-    one, counted from the request; equal times if none has.
+    """Return True if all values of `created` are equal, and the times of the first and last event with one.
+
+    The times are counted from the request; they are equal if no event has one.
     """
     values = [value for choice in stream.choices for value in _created(choice)]
     times = [emission.event.place.time for emission, _, _ in values]
@@ -57,15 +60,16 @@ def _span_of_created(stream: Stream) -> tuple[bool, float, float]:
 
 
 _SECONDS_MET = 5.0
-"""A clock that tells whole seconds moves on within streams that cover so much time: by chance, not even one
-of a hundred such runs sees no second begin.
+"""The stream length in seconds from which a clock in whole seconds must advance. By chance, not even one of a
+hundred such runs fails to cross a second.
 """
 
 
 @check_run("created-is-constant", alone=True)
 def _created_is_constant(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that no stream changes its `created`. That none does shows something once streams lasted so long
-    that a clock which each event reads would have moved on.
+    """Check that no stream changes its `created`.
+
+    This is evidence only once streams lasted so long that a clock read for each event would have advanced.
     """
     asked = [stream for stream in streams if streamed(stream)]
     spans = [(stream, *_span_of_created(stream)) for stream in asked]
@@ -98,7 +102,7 @@ def _prompt_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _prompt_series(choice: Choice) -> Iterator[Value]:
-    """Yield all prompt-side series, series by series, be they no lists."""
+    """Yield all prompt-side series, one after the other, even those that are not lists."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
         carrying = (carrier for carrier in choice.delivered if name in carrier.prompt_series)
         yield from ((carrier, name, carrier.prompt_series[name]) for carrier in carrying)
@@ -117,7 +121,7 @@ def _text(choice: Choice) -> Iterator[Value]:
 
 
 def _series(choice: Choice) -> Iterator[Value]:
-    """Yield the lists of all series, series by series."""
+    """Yield the lists of all series, one after the other."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
         lists = ((carrier, name, carrier.entries(name)) for carrier in choice.delivered)
         yield from (value for value in lists if value[2] is not None)
@@ -128,11 +132,11 @@ def _series(choice: Choice) -> Iterator[Value]:
 
 @dataclass(frozen=True)
 class Constant(Relation):
-    """Every later value of a field is the first."""
+    """Every later value of a field must equal the first."""
 
     field: Reader
     words: str
-    """A description of the error, of `{emission}`, `{field}`, `{expected}` and `{actual}`."""
+    """A message with `{emission}`, `{field}`, `{expected}` and `{actual}`."""
 
 
 def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterator[Observation]:
@@ -143,13 +147,13 @@ def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterato
 
 @dataclass(frozen=True)
 class _Kept(Relation):
-    """Entries of a list, or the text, that were sent stay as they are, and stay first."""
+    """Entries of a list, or the text, must stay unchanged at the beginning of all later values."""
 
     field: Reader
     entry: str
-    """What an entry of the list is called, of `{field}`; empty for a text."""
+    """The name of an entry of `{field}`; empty for a text."""
     grows: bool = True
-    """More may come behind them; else all of the list stays as it was in the first emission."""
+    """True if later values may be longer; otherwise the first list must stay as it is."""
 
 
 def _observe_kept(row: _Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:

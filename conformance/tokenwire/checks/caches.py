@@ -1,4 +1,4 @@
-"""Checks of isolation: whose cache, adapter and rank a request is run with."""
+"""Checks of isolation: requests use only their own cache, adapter and rank."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tokenwire.record import Answer, Choice, Stream, fact, integer
 from tokenwire.requirement import tolerance
 
 Side = Callable[[Answer], Hashable]
-"""Which cache a request may use; None where that is not known."""
+"""Returns a key of the cache that a request may use; None if unknown."""
 
 
 @fact(Stream)
 def _cached(stream: Stream) -> int | None:
-    """Return how many tokens of its prompt an answer counts as cached; None if it does not count them."""
+    """Return the number of cached prompt tokens in an answer; None if it does not report them."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
     found.append(details.get("cached_tokens") if isinstance(details, dict) else None)
@@ -46,19 +46,19 @@ def _cached(stream: Stream) -> int | None:
 
 @fact(Stream)
 def _preempted(stream: Stream) -> bool:
-    """True if the cached tokens may be those that the request ran itself, before it was preempted."""
+    """True if the cached tokens may come from the request itself, before it was preempted."""
     return any(emission.counters.get("num_retractions") for emission in stream.emissions())
 
 
 def _only_prompt(answer: Answer) -> object:
-    """Return the prompt of an answer that has one prompt and one sample; None for others."""
+    """Return the prompt of an answer with one prompt and one sample; None for others."""
     asked = answer.asked
     alone = answer.answered and asked.n == 1 and asked.prompts == 1 and not asked.media
     return (asked.input_ids or _worded(answer)) if alone else None
 
 
 def _worded(answer: Answer) -> str | None:
-    """JSON of a prompt, whatever model is asked; None where it cannot be read."""
+    """Return a prompt as JSON, without the model; None if it cannot be parsed."""
     sent = prompt_sent(answer)
     return json.dumps(sent[1], sort_keys=True) if sent is not None else None
 
@@ -70,21 +70,22 @@ DRAWN_PROMPTS: Mapping[str, str] = {
     "flushed-cache": "first",
     "updated-weights": "first",
 }
-"""Scenarios whose prompts are drawn for the run: ids, or words where an endpoint takes no ids. Each with the
-label of the first request for a prompt, which may go on behind a hyphen and a number.
+"""Scenarios with prompts that are random in each run: ids, or words for endpoints without ids.
+
+Each has the label of a prompt's first request, which may continue with a hyphen and a number.
 """
 _BY_CHANCE = int(tolerance("drawn_alike"))
 
 
 @fact(Stream)
 def _drawn_ids(stream: Stream) -> tuple[int, ...]:
-    """Return the ids of a prompt that was drawn for the run; empty for any other prompt."""
+    """Return the ids of a prompt that is random in each run; empty for any other prompt."""
     ids = stream.asked.input_ids if stream.exchange.scenario in DRAWN_PROMPTS else None
     return tuple(ids[0]) if ids else ()
 
 
 def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
-    """True if a request may have run the first tokens of the prompt of another, before that was answered."""
+    """True if a request may have run the first tokens of another's prompt before that was answered."""
     if other.refused or not _before(other, answer):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
@@ -96,18 +97,18 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
 
 
 def _before(other: Answer, answer: Answer) -> bool:
-    """True if a request was sent before another one was answered, or if that is not known."""
+    """True if a request was sent before another was answered, or if that is unknown."""
     start, end = began(other.exchange), over(answer.exchange)
     return start is None or end is None or start <= end
 
 
 def _shared(first: Sequence[int], second: Sequence[int]) -> int:
-    """Count the ids that two prompts have in common at their beginning."""
+    """Return the number of equal ids at the beginning of two prompts."""
     return sum(1 for _ in takewhile(bool, map(eq, first, second)))
 
 
 def _length(answer: Answer) -> float:
-    """Return how many tokens a request and its answer have at most; infinite if that is not known."""
+    """Return the most tokens of a request and its answer; infinite if unknown."""
     names = ("prompt_tokens", "completion_tokens")
     every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
     known = ([integer(counts.get(name)) for name in names] for counts in every)
@@ -116,7 +117,7 @@ def _length(answer: Answer) -> float:
 
 @dataclass(frozen=True)
 class Apart(Relation):
-    """Checks that the cached tokens of an answer were run on its own side of a border."""
+    """The cached tokens of an answer must have been computed on its own side of a border."""
 
     sides: Callable[[Target], Side]
     border: str
@@ -124,7 +125,7 @@ class Apart(Relation):
 
 
 def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Look at the first answer to a prompt on each side, where another side answered it before."""
+    """Observe the first answer to a prompt on each side, if another side answered it before."""
     side_of = row.sides(target)
     prompts: defaultdict[object, list[tuple[Hashable, Answer]]] = defaultdict(list)
     by_side: defaultdict[Hashable, list[Answer]] = defaultdict(list)
@@ -165,8 +166,8 @@ def _keys(_target: Target) -> Side:
 
 
 def _adapters(target: Target) -> Side:
-    """Make a function that returns what runs a prompt: an adapter, or the model; None if there may
-    be several.
+    """Return a function for the adapter or the model that runs a prompt; it returns None if there may be
+    several.
     """
     known = target.advertised.adapters
 
@@ -182,8 +183,8 @@ def _adapters(target: Target) -> Side:
 
 
 def _flushes(target: Target) -> Side:
-    """Make a function that counts the flushes that were over when a request was sent; None for one that a
-    flush met.
+    """Return a function that counts the flushes completed before a request; it returns None for one that
+    overlaps a flush.
     """
     calls = [call for call in target.calls if call.flushes and call.done]
     ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)
@@ -206,7 +207,7 @@ check_run_rows(
 
 @fact(Stream)
 def _beginnings(stream: Stream) -> frozenset[Hashable]:
-    """Return the words of a prompt, or more of its first ids than two drawn prompts have in common."""
+    """Return the words of a prompt, or enough first ids to distinguish random prompts."""
     ids = stream.asked.input_ids
     if ids is None:
         return frozenset({_worded(stream)})
@@ -215,8 +216,9 @@ def _beginnings(stream: Stream) -> frozenset[Hashable]:
 
 @fact(Stream)
 def _is_first_of_drawn(stream: Stream) -> bool:
-    """True for the first request for a drawn prompt, of ids or under a salt. Words come after those of a
-    template, which are new under a new salt alone.
+    """True for the first request with a random prompt, of ids or with a salt.
+
+    Words follow those of a template, which are new only with a new salt.
     """
     label, _, behind = stream.exchange.label.partition("-")
     first = label == DRAWN_PROMPTS.get(stream.exchange.scenario) and (not behind or behind[0].isdecimal())
@@ -229,9 +231,9 @@ def _is_first_of_drawn(stream: Stream) -> bool:
 
 @check_run("new-prompts-are-not-cached")
 def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Look at the first answer to each drawn prompt, which has no more than chance in common with others.
+    """Check that the first answer to each random prompt has no cached tokens beyond chance.
 
-    A server may fail after it ran a prompt, and be asked again: what the run brought before is not new.
+    A server may fail after it ran a prompt, and be asked again. Then the prompt is not new.
     """
     drawn = [stream for stream in streams if _is_first_of_drawn(stream)]
     brought: defaultdict[Hashable, list[Answer]] = defaultdict(list)
@@ -250,13 +252,13 @@ def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) ->
 
 
 ADAPTERS, UNKNOWN = "adapters", "unknown"
-"""The scenario that asks for adapters, and its request for one that is not there."""
+"""The scenario with adapters, and its request for an unknown one."""
 
 
 @check("unknown-adapters-are-refused")
 def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that unknown adapters are refused by a 4xx status, 404 among them, in words that name
-    the adapter.
+    """Check that an unknown adapter is refused by a 4xx status such as 404, with a message that names the
+    adapter.
     """
     status, adapter = stream.exchange.status, stream.asked.adapter
     if adapter is None or (stream.exchange.scenario, stream.exchange.label) != (ADAPTERS, UNKNOWN):
@@ -271,7 +273,7 @@ def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[O
 
 @check("answer-names-its-adapter", ANSWERED)
 def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an adapter that is asked for as the model is the model that is named."""
+    """Check that an answer names the adapter that was requested as the model."""
     name, adapter = stream.asked.model, stream.asked.adapter
     if adapter is None or name not in adapter.values or name not in target.advertised.adapters:
         return
@@ -284,7 +286,7 @@ def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observ
 
 @check_choices("rank-is-the-asked-one", ANY)
 def _rank_is_the_asked_one(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Whose prefix a client knows to be cached on one rank finds it there."""
+    """Check that a request runs on the requested rank, where its client knows the prefix to be cached."""
     due = stream.asked.rank
     emission = choice.delivered[-1]
     rank = integer(emission.details.get("dp_rank"))

@@ -1,4 +1,6 @@
-"""Checks of the chapter on channels: content, reasoning and tool calls, as one text was taken apart."""
+"""Checks of the chapter on channels: content, reasoning and tool calls that a parser extracts from one
+text.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ _CALLS = about(chat=True, streamed=True)
 
 
 def _finished(stream: Stream) -> Iterator[Channels]:
-    """Yield the choices of a chat answer that came to their end."""
+    """Yield the complete choices of a chat answer."""
     for choice in undisturbed_choices(stream) if is_chat(stream) else ():
         yield Channels.of(stream, choice)
 
@@ -49,9 +51,9 @@ def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedTe
 
 
 def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target) -> str:
-    """Describe what no document settles about a choice, as a clause; empty for nothing.
+    """Describe the disputed markup of a choice, as a clause; empty without any.
 
-    The tokens of the choice are not known, so its channels may hold the sampled text.
+    It applies if the tokens of the choice are unknown, so that its channels may contain the sampled text.
     """
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
@@ -67,7 +69,7 @@ def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target
 
 
 def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
-    """Yield the choices of two answers to one request that a parser took apart, or may have."""
+    """Yield the choices of two answers to one request that a parser may have split."""
     ours = {channels.choice.index: channels for channels in _finished(comparison.baseline)}
     for theirs in _finished(comparison.other):
         if theirs.choice.index in ours:
@@ -78,10 +80,10 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
 
 
 def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
-    """Describe what no document settles about two answers; empty for nothing.
+    """Describe the disputed markup of two answers; empty without any.
 
-    If tokens are known, these decide. Otherwise both answers have to have it, or the whole one, because a
-    part that only a stream has may be the stream's own fault.
+    Known tokens decide. Otherwise both answers must contain it, or the whole one, because markup in a stream
+    alone may be the stream's own fault.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
     stated = [
@@ -94,7 +96,7 @@ def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], targ
 
 
 def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[Observation]:
-    """Look whether two answers were taken apart alike, where it is settled how."""
+    """Check that two answers are split alike, if their markup is not disputed."""
     for pair in _pairs(comparison):
         if _disputed_pair(comparison, pair, target):
             continue
@@ -107,7 +109,7 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
 
 
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
-    """True if chance may explain a difference. It cannot if the tokens are the same."""
+    """True if chance may explain a difference, which is not possible with equal tokens."""
     sides = zip((comparison.baseline, comparison.other), pair, strict=True)
     first, second = (_marked_text(stream, channels, target) for stream, channels in sides)
     same = first is not None and second is not None and first.text == second.text
@@ -117,7 +119,7 @@ def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: 
 def observe_differences(
     ours: Channels, theirs: Channels, source: str, *, by_chance: bool = False
 ) -> list[Observation]:
-    """Look where two choices were taken apart otherwise."""
+    """Observe the differences in how two choices are split."""
     return [
         expect(
             theirs.place(found.channel),
@@ -138,7 +140,7 @@ def _with_whole(comparison: Comparison) -> bool:
 
 @compare("stream-channels-equal-whole")
 def _stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that a stream is taken apart as the whole answer is."""
+    """Check that a stream is split into channels like the whole answer."""
     if _with_whole(comparison):
         yield from _compared(comparison, "and in the whole answer", target)
 
@@ -151,7 +153,7 @@ def _other_interval(comparison: Comparison, target: Target) -> bool:
 
 @compare("channels-independent-of-interval")
 def _channels_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Streams of one request are taken apart alike, however they are cut."""
+    """Check that streams of one request are split into channels alike at any interval."""
     if _other_interval(comparison, target):
         interval = interval_of(comparison.baseline, target)
         yield from _compared(comparison, f"and at interval {interval or 'unknown'}", target)
@@ -159,7 +161,7 @@ def _channels_independent_of_interval(comparison: Comparison, target: Target) ->
 
 @compare("disputed-markup-may-differ")
 def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Report where two answers take a text apart differently, if no document settles how."""
+    """Report texts with disputed markup that two answers split differently."""
     if not _with_whole(comparison) and not _other_interval(comparison, target):
         return
     source = "and in the whole answer" if _with_whole(comparison) else "and at the other interval"
@@ -175,9 +177,7 @@ def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Itera
 
 @compare("border-space-may-differ")
 def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Report differences in white space where a channel begins or ends; it is not part of the
-    channel's text.
-    """
+    """Report differences in white space at the borders of channels; it is not part of a channel's text."""
     if not _with_whole(comparison):
         return
     for pair in _pairs(comparison):
@@ -194,7 +194,7 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
 
 @check("channels-hold-no-markers", _TAKEN_APART)
 def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Markers that a parser takes a choice apart by are in none of its channels."""
+    """Check that no channel contains the markers that the parser extracts."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is None or not stated.settled or not channels.choice.parsed:
@@ -209,7 +209,7 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("channels-hold-all-text", _TAKEN_APART)
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the channels of a choice have all of its tokens' text, except the markers."""
+    """Check that the channels of a choice contain all of its tokens' text, except the markers."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is not None and stated.settled and _has_markup(stated, channels):
@@ -217,7 +217,7 @@ def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observat
 
 
 def _has_markup(stated: MarkedText, channels: Channels) -> bool:
-    """True if there was markup to take apart, and it is known."""
+    """True if the text has markup and the parser's form is known."""
     reading = stated.reading
     found = reading.cut is not None or bool(reading.reasoning or reading.calls)
     return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
@@ -254,7 +254,7 @@ def _alike(due: Any, reported: Any) -> bool:
 
 @check("unmatched-stop-moves-no-text", about("stop", chat=True, streamed=True, ended=True))
 def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Text that is held back because a stop may begin in it stays in its channel."""
+    """Check that text held back for a possible stop stays in its channel."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         whole = stated is not None and not stated.stopped and stated.reading.cut is None
@@ -263,9 +263,7 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
-    """Yield the pieces of tool calls of a stream, each with its place and whether it is the first
-    of its call.
-    """
+    """Yield the pieces of tool calls of a stream, each with its place and True for the first of a call."""
     for choice in stream.choices:
         for call in choice.calls:
             for position, (emission, piece) in enumerate(call.pieces):
@@ -288,7 +286,9 @@ def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that later pieces have no id and no name: clients join them, or take the last, be it empty."""
+    """Check that later pieces have no id and no name, because clients join them or take the last, even if it
+    is empty.
+    """
     for choice in stream.choices:
         for call in choice.calls:
             for emission, piece in call.pieces[1:]:
@@ -300,13 +300,15 @@ def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 def _opens_another(call: ToolCall, piece: CallPiece) -> bool:
-    """True if a piece opens another call under the index of a call: it has a name, and an id of its own."""
+    """True if a piece opens another call under the same index, because it has a name and a different id."""
     return bool(piece.name and isinstance(piece.id, str) and piece.id not in ("", call.id))
 
 
 @check("calls-are-numbered", about(chat=True))
 def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the tool calls of a choice are numbered 0, 1, 2 and so on, as they begin."""
+    """Check that the tool calls of a choice are numbered 0, 1, 2 and so on, in the order of their
+    beginnings.
+    """
     for choice in stream.choices:
         for due, call in enumerate(choice.calls):
             emission, piece = call.pieces[0]
@@ -341,7 +343,7 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def observe_arguments(call: ToolCall, message: str) -> Observation:
-    """Look whether the arguments of a call are a JSON object."""
+    """Check that the arguments of a call are a JSON object."""
     holds = as_object(call.arguments) is not None
     return expect(piece_place(*call.pieces[-1]), "a JSON object", call.arguments, message, holds=holds)
 
@@ -364,8 +366,8 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
 
 @check("spent-budget-is-told", _TAKEN_APART)
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice that its budget ended within a tool call does not finish as if the call
-    were complete.
+    """Check that a choice whose budget ended within a tool call does not finish as if the call were
+    complete.
     """
     for channels in _finished(stream):
         stated, finish = _marked_text(stream, channels, target), channels.choice.finish
@@ -377,7 +379,7 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("stop-within-a-call-is-told", _TAKEN_APART)
 def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice that a stop string ended within a tool call does not finish as if the call were
+    """Check that a choice stopped by a string within a tool call does not finish as if the call were
     complete.
     """
     for channels in _finished(stream):
@@ -416,7 +418,7 @@ def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("tool-choice-is-kept", _TAKEN_APART)
 def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Calls where they are demanded, of the tool that is named, and none where none is wanted."""
+    """Check that tools are called if required, only the named one, and none if forbidden."""
     rule = stream.asked.tools
     if rule is None or rule.demand not in ("none", "required"):
         return
@@ -434,7 +436,7 @@ def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("parsed-tokens-are-delivered", _TAKEN_APART)
 def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Text that a parser holds back or takes out leaves its ids and logprobs where they are."""
+    """Check that ids and logprobs are delivered even for text that a parser holds back or removes."""
     if not policy_of(stream).hidden_in_logprobs:
         return
     finished = list(_finished(stream))
@@ -455,7 +457,7 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
 
 @check("choices-are-parsed-alone", _TAKEN_APART)
 def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Choices of one answer that say the same are taken apart alike."""
+    """Check that choices of one answer with equal text are split alike."""
     finished = [(channels, _marked_text(stream, channels, target)) for channels in _finished(stream)]
     if len(finished) < 2:
         return
@@ -473,7 +475,7 @@ def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observ
 
 @compare("reasoning-tokens-equal-whole")
 def _reasoning_tokens_equal_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that a stream counts as much reasoning as the same request answered whole."""
+    """Check that a stream reports the same number of reasoning tokens as the whole answer."""
     ours, theirs = comparison.baseline, comparison.other
     if not _with_whole(comparison) or not (ended(ours) and ended(theirs)):
         return
@@ -497,7 +499,7 @@ def _reasons(*streams: Stream) -> bool:
 
 @check("reasoning-is-counted")
 def _reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that usage with reasoning_tokens counts the reasoning that is there."""
+    """Check that reasoning_tokens in usage counts the reasoning in the answer."""
     count = reasoning_tokens(stream)
     if count is not None and ended(stream) and _reasons(stream):
         place = stream.usage_place or end_place(stream)

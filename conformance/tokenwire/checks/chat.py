@@ -1,4 +1,6 @@
-"""Checks of the chat endpoint: roles, chunk ids, content, and what token-in-token-out adds to a choice."""
+"""Checks of the chat endpoint: roles, chunk ids, content, and the ids that token-in-token-out adds to a
+choice.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("chat-role-stays", about(chat=True, items=False, streamed=True))
 def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that later chunks of a choice do not name another role; most name none."""
+    """Check that later chunks of a choice do not name another role; most have none."""
     for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
@@ -33,13 +35,14 @@ def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 _INSTEAD = ("refusal", "function_call")
-"""What a message may hold instead of content, beside tool calls and reasoning."""
+"""Fields that a message may have in place of content, besides tool calls and reasoning."""
 
 
 @check("chat-content-never-null", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a chat message has a string as its content, the empty one where there is no text; beside
-    tool calls, a refusal or reasoning, and where a filter took it, it may have none.
+    """Check that the content of a chat message is a string, empty without text.
+
+    It may be null beside tool calls, a refusal or reasoning, and after a content filter.
     """
     for choice in stream.choices:
         for emission in choice.emissions:
@@ -58,7 +61,7 @@ def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observ
 def _chat_meta_info_in_every_choice(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that every choice has its own meta_info when it was asked for."""
+    """Check that every choice has its own meta_info if the request enabled it."""
     reported = choice.emissions[-1].details.get("meta_info")
     place, holds = choice.last_at("meta_info"), isinstance(reported, Mapping)
     message = f"choice {choice.index} has no meta_info object"
@@ -72,7 +75,7 @@ def _chat_meta_info_in_every_choice(
 def _chat_meta_info_only_on_request(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that the key meta_info is absent if it was not asked for."""
+    """Check that meta_info is absent if the request did not enable it."""
     place, actual = choice.last_at("meta_info"), choice.emissions[-1].details.get("meta_info")
     message = f"choice {choice.index} has a meta_info key that was not asked for"
     yield expect(place, "no meta_info key", actual, message, holds=not choice.ends_with("meta_info"))
@@ -80,9 +83,7 @@ def _chat_meta_info_only_on_request(
 
 @check("chat-ids-agree-with-meta-info", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_ids_agree_with_meta_info(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids of a choice, their count in meta_info and the ids that its logprobs name
-    are one story.
-    """
+    """Check that the ids of a choice, their count in meta_info and the ids in its logprobs agree."""
     if stream.asked.max_new_tokens == 0:
         return
     for choice in stream.choices:

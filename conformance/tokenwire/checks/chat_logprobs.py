@@ -1,4 +1,4 @@
-"""Checks of logprobs as OpenAI-like endpoints write them: chat's content, and the lists of completions."""
+"""Checks of logprobs in OpenAI's shapes: `content` of chat, and the parallel lists of completions."""
 
 from __future__ import annotations
 
@@ -81,7 +81,9 @@ def _fault_in_content(reported: object) -> str:
 
 @check("chat-logprobs-have-content", about("logprobs", chat=True))
 def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Chat's own shape: content with one object for each token, not the lists of completions."""
+    """Check that chat's logprobs have `content` with one object for each token, not the lists of
+    completions.
+    """
     for emission in stream.emissions() if _tells(stream) else ():
         reported = emission.details.get(FIELD)
         if reported is not None:
@@ -92,7 +94,7 @@ def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Obs
 
 
 def _entries(choice: Choice) -> int:
-    """Count the tokens for which the logprobs of a choice have an entry, those of its thoughts among them."""
+    """Count the tokens with an entry in the logprobs of a choice, including reasoning."""
     thoughts = choice.details("reasoning_logprobs")
     content = joined_series(choice, CONTENT)
     entries = len(content.values) if content else 0
@@ -100,8 +102,9 @@ def _entries(choice: Choice) -> int:
 
 
 def _unlisted(stream: Stream) -> int:
-    """Count the tokens that need not have an entry, if the dialect promises entries only for what the content
-    shows: those that stopped a choice, each of at least a byte, and thoughts.
+    """Count the tokens that need no entry if the dialect promises entries only for visible content.
+
+    These are the tokens of a stop, each of at least a byte, and of reasoning.
     """
     if policy_of(stream).hidden_in_logprobs:
         return 0
@@ -115,7 +118,7 @@ def _unlisted(stream: Stream) -> int:
 
 @check("chat-logprobs-count-the-tokens", about("logprobs", chat=True, ended=True))
 def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One entry for each token, those that show no text among them; in streams each rides once."""
+    """Check that every token has one entry, even without visible text, and that a stream sends it once."""
     if stream.asked.max_new_tokens == 0:
         return
     choices = finished_choices(stream)
@@ -150,10 +153,10 @@ def _text_with_marks(data: bytes) -> str:
 
 
 def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
-    """True if tokens spell a text in their order.
+    """True if tokens form a text in order.
 
-    A token may be left out as a whole, as special tokens are. So may the end, which a stop cuts off, and a
-    space at the very beginning.
+    Whole tokens may be missing, as special tokens are. So may the end, which a stop cuts off, and a space at
+    the very beginning.
     """
     known = list(tokens)
     wanted, whole = _BROKEN.sub("�", text), b"".join(known)
@@ -164,7 +167,7 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
 
 
 def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
-    """True if a text, with broken characters as one, is spelled by tokens of which some may be left out."""
+    """True if some of the tokens, in order, form a text with broken characters as one."""
     kept = b""
     for token in tokens:
         at_start = not kept and token[:1] == b" " and wanted[:1] != " "
@@ -178,7 +181,7 @@ def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
 
 @check("chat-logprobs-spell-the-text", about("logprobs", chat=True, ended=True))
 def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the tokens of the logprobs are those whose text is shown."""
+    """Check that the tokens of the logprobs form the visible text."""
     for choice in finished_choices(stream):
         content, text = joined_series(choice, CONTENT), choice.text
         tokens = [_bytes_of(entry) if entry else None for entry in content.tokens] if content else []
@@ -197,18 +200,18 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
 
 
 _QUOTED, _BEFORE = 60, 20
-"""The numbers of quoted characters of two texts, in all and before their difference."""
+"""The most quoted characters of two texts, and of those before their difference."""
 _SPECIAL = re.compile(r"<[^<>]*>")
-"""The form of special tokens, and of those of one byte."""
+"""Matches special tokens and single-byte tokens."""
 
 
 def _plain(text: str) -> str:
-    """Return the ASCII characters of a text that show."""
+    """Return the visible ASCII characters of a text."""
     return "".join(character for character in text if "!" <= character <= "~")
 
 
 def _without_thought_markers(text: str) -> str:
-    """Return a text without the markers of reasoning, which may be spelled by several tokens each."""
+    """Return a text without the markers of reasoning, each of which may be several tokens."""
     for thoughts in load_markup()[0].values():
         text = text.replace(thoughts.opens, "").replace(thoughts.closes, "")
     return text
@@ -216,7 +219,7 @@ def _without_thought_markers(text: str) -> str:
 
 @check_finished("tokens-of-logprobs-are-shown")
 def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing that the tokens spell is missing from the text; spaces and bytes are the tokenizer's own."""
+    """Check that the text lacks nothing of its tokens; spaces and bytes depend on the tokenizer."""
     finish = choice.finish
     if finish is None or finish.type != "length" or stream.asked.echo or taken_apart(stream, choice):
         return
@@ -236,7 +239,7 @@ def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Targe
 
 
 def parallel_lists(reported: Any) -> dict[str, list[Any]]:
-    """Return the parallel lists of a completion's logprobs object as they are on the wire, with an echo."""
+    """Return the raw parallel lists of a completion's logprobs object, including an echo."""
     if not isinstance(reported, Mapping):
         return {}
     return {name: value for name, value in reported.items() if name in LISTS and isinstance(value, list)}
@@ -248,8 +251,7 @@ def _completion_logprobs_are_parallel(
 ) -> Iterator[Observation]:
     """Check that all lists of a completion's logprobs have one entry for each token.
 
-    The list of alternatives is empty where none were asked for; that it is not where they were is seen by the
-    requirement that counts them.
+    The list of alternatives is empty if none were requested; another requirement counts them.
     """
     for emission, logprobs in details(choice.delivered, FIELD):
         lists = parallel_lists(logprobs)
@@ -263,13 +265,15 @@ def _completion_logprobs_are_parallel(
 
 
 def _is_escaped(token: object) -> bool:
-    """A token whose bytes are written out, as some servers do; its length is not that of its text."""
+    """True if a token is written as bytes, as some servers do; its length is not that of its text."""
     return isinstance(token, str) and token.startswith("bytes:")
 
 
 def _ends(text: str | None, begin: int, name: str) -> list[int]:
-    """Return where a token that begins at an offset may end: after its name, or where it began if the text
-    does not show it there. A tokenizer may leave out the blank before a single token.
+    """Return where a token that begins at an offset may end: after its text, or at the offset if its text is
+    not there.
+
+    A tokenizer may omit the blank before a single token.
     """
     after = [begin + len(name)]
     if text is not None and text.startswith(f" {name}", begin):
@@ -280,11 +284,10 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
 
 
 def _may_follow_a_part(text: str | None, begin: int, position: int | None, name: object) -> bool:
-    """True if a token may begin at an offset, after a part of a character that begins at another and has no
-    name.
+    """True if a token may begin at an offset, after a part of a character that begins at another offset.
 
-    That part has no length, that of its character, or that of all that the text shows of it (several U+FFFD,
-    or characters that are complete by now). So the next token is where the text shows it.
+    Such a part has no length, that of its character, or that of its visible marks (several U+FFFD, or
+    complete characters by now). So the next token is where the text shows it.
     """
     if position is None or position < begin:
         return False
@@ -295,8 +298,8 @@ def _may_follow_a_part(text: str | None, begin: int, position: int | None, name:
 
 @check("text-offsets-add-up", about(chat=False))
 def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each offset is the one before it and what the text shows of the token there,
-    across all events.
+    """Check that each offset is the previous one plus the length of the token's visible text, across all
+    events.
     """
     unknown = policy_of(stream).text_offsets == "unknown"
     for choice in stream.choices if _tells(stream) else ():

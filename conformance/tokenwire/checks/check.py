@@ -28,26 +28,26 @@ class Target:
 
     capabilities: frozenset[str] = frozenset()
     stream_interval: int | None = None
-    """The server's default interval, where it advertises one."""
+    """The server's default interval, if it advertises one."""
     advertised_delivery: Delivery | None = None
     tokenizer: Tokenizer | None = None
-    """What says the text of ids, where anything does."""
+    """The source of the text of ids, if there is one."""
     model: KnownModel | None = None
-    """The model behind the answers, where it is one whose right answers are known."""
+    """The model behind the answers, if its right answers are known."""
     calls: tuple[ControlCall, ...] = ()
-    """Control calls beside the streams, in the order of asking."""
+    """Control calls in the order of requests, in addition to the streams."""
     advertised: Advertised = field(default_factory=Advertised)
     """Facts that the server reports about itself."""
     repeated: frozenset[str] = frozenset()
-    """Keys of requests that were answered alike when asked again."""
+    """Keys of requests that were repeated with the same result."""
     contradicted: frozenset[str] = frozenset()
-    """Keys of requests that were answered whole with different results."""
+    """Keys of requests whose whole answers had different results."""
     deaths: tuple[Death, ...] = ()
-    """The ends of the server in the run."""
+    """The deaths of the server in the run."""
     noise: Noise = field(default_factory=Noise)
-    """How far numbers of two answers may lie apart: by the tolerance, or more where the target varies."""
+    """The allowed distance between numbers of two answers: the tolerance, or more if the target varies."""
     markup: Markup = field(default_factory=Markup)
-    """What its parsers take out of text, as far as answers show it."""
+    """The markup that its parsers extract, as far as answers show it."""
 
     @cached_property
     def detokenizer(self) -> Tokenizer | None:
@@ -56,17 +56,17 @@ class Target:
 
     @cached_property
     def aborts(self) -> tuple[ControlCall, ...]:
-        """The aborts that were answered, and the pauses and updates that abort everything."""
+        """The answered aborts, pauses and updates that abort at least one request."""
         return tuple(call for call in self.calls if call.aborts and call.done)
 
     @cached_property
     def deeds(self) -> Deeds:
-        """The actions on the target, and its ends, each with its time."""
+        """The control actions and deaths of the run, with their times."""
         return Deeds(self.calls, self.deaths)
 
 
 class Answers(tuple[Answer, ...]):
-    """The answers of a run, and a cache of what several checks compute from all of them (`once_per_run`)."""
+    """The answers of a run, with a cache for results that several checks share (`once_per_run`)."""
 
     cache: dict[Any, Any]
 
@@ -82,7 +82,7 @@ Computed = TypeVar("Computed")
 def once_per_run(
     compute: Callable[[tuple[Answer, ...]], Computed],
 ) -> Callable[[tuple[Answer, ...]], Computed]:
-    """Cache with the answers of a run what a function computes from them."""
+    """Cache a function's result with the answers of a run."""
 
     @wraps(compute)
     def cached(streams: tuple[Answer, ...]) -> Computed:
@@ -95,7 +95,9 @@ def once_per_run(
 
 
 def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Answer, ...]], list[Answer]]:
-    """Select the answers of which a predicate holds; whether it does is a fact of each (`record.fact`)."""
+    """Return a function that selects the answers with a property, which is cached as a fact of each
+    (`record.fact`).
+    """
 
     @fact(Stream)
     @wraps(holds)
@@ -122,13 +124,13 @@ class Check:
 
     requirement: str
     observe: StreamCheck | None = None
-    """Observes one answer, of those that it is about."""
+    """The function that observes one matching answer."""
     on_comparison: ComparisonCheck | None = None
     on_run: RunCheck | None = None
-    """For requirements that relate exchanges by content: a continuation, the request after a refusal."""
+    """The function that relates answers by content, such as a continuation or the request after a refusal."""
     about: About = ANY
     alone: bool = False
-    """True if the check of a run sees some violations in a single answer."""
+    """True if the check of a run finds some violations in a single answer."""
 
     @property
     def seen_in_one_answer(self) -> bool:
@@ -137,13 +139,13 @@ class Check:
 
     @property
     def function(self) -> Callable[..., Iterator[Observation]] | None:
-        """The function that the requirement's owner is; for a row, that of its relation."""
+        """The function that owns the requirement; for a row, that of its relation."""
         function = self.observe or self.on_comparison or self.on_run
         return function.func if isinstance(function, partial) else function
 
     @property
     def on_stream(self) -> StreamCheck | None:
-        """Observes any answer: nothing in one that it is not about."""
+        """The function that observes any answer, and nothing in one that does not match."""
         return None if self.observe is None else self._on_stream
 
     def _on_stream(self, stream: Stream, target: Target) -> Iterator[Observation]:
@@ -161,7 +163,7 @@ def _register(check: Check) -> None:
 
 
 def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], StreamCheck]:
-    """Make a function the check of a requirement, called once for each stream that it is about."""
+    """Register a function as the check of a requirement. It is called once for each matching stream."""
 
     def register(function: StreamCheck) -> StreamCheck:
         _register(Check(requirement, observe=function, about=about))
@@ -171,7 +173,7 @@ def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], Strea
 
 
 def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
-    """Observe each choice that delivered anything, and report in wire order."""
+    """Return a check of each choice with content, which reports in wire order."""
 
     @wraps(observe)
     def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
@@ -182,9 +184,10 @@ def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
 
 
 def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
-    """Make a function the check of a requirement, called with each choice that delivered anything.
+    """Register a function as the check of a requirement. It is called with each choice that delivered
+    anything.
 
-    What it sees is reported in wire order.
+    Observations are reported in wire order.
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
@@ -195,7 +198,9 @@ def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck
 
 
 def check_finished(requirement: str, about: About = FINISHED) -> Callable[[ChoiceCheck], ChoiceCheck]:
-    """Make a function the check of a requirement, called with each choice that reached a finish reason."""
+    """Register a function as the check of a requirement. It is called with each choice that has a finish
+    reason.
+    """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
         @wraps(function)
@@ -210,29 +215,29 @@ def check_finished(requirement: str, about: About = FINISHED) -> Callable[[Choic
 
 
 Values = Callable[[Choice], Iterable[tuple[Emission, str, Any, Any]]]
-"""Reads of a choice what has to be equal: emission, field, expected and actual value."""
+"""Reads values of a choice that must be equal: emission, field, expected and actual value."""
 _Reading = TypeVar("_Reading", bound=Callable[[Choice], Iterable[Any]])
 Conditions = Callable[[Choice], Iterable[Row]]
-"""The same with what has to hold, behind the field."""
+"""Reads conditions of a choice, which follow the field."""
 
 
 def check_equal(requirement: str, about: About, words: str) -> Callable[[Values], Values]:
-    """Make a requirement's check of a function that reads values which have to be equal.
+    """Register a function as the check of a requirement. It reads values that must be equal.
 
-    `words` says what is wrong, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    `words` describes the error with `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     return _check_read(requirement, about, lambda rows: expect_equal(rows, words))
 
 
 def check_each(requirement: str, about: About, words: str) -> Callable[[Conditions], Conditions]:
-    """The same of a function that reads conditions which have to hold."""
+    """Register a function as the check of a requirement. It reads conditions that must be true."""
     return _check_read(requirement, about, lambda rows: expect_each(rows, words))
 
 
 def _check_read(
     requirement: str, about: About, observe: Callable[[Any], Iterator[Observation]]
 ) -> Callable[[_Reading], _Reading]:
-    """Make a requirement's check of what is observed in the rows that a function reads from a choice."""
+    """Register a check that observes the rows that a function reads from a choice."""
 
     def register(read: _Reading) -> _Reading:
         @wraps(read)
@@ -247,7 +252,7 @@ def _check_read(
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation between fields of an answer, as data: what differs from one requirement to the next.
+    """A relation between fields of an answer, as data: the part that differs between requirements.
 
     A subclass adds the fields, and one function observes them (`check_rows`).
     """
@@ -260,7 +265,7 @@ Relating = TypeVar("Relating", bound=Relation)
 
 
 def check_rows(observe: Callable[[Relating, Stream, Target], Iterator[Observation]], *rows: Relating) -> None:
-    """Make the function of a relation the check of each row's requirement."""
+    """Register the function of a relation as the check of each row's requirement."""
     for row in rows:
         check(row.requirement, row.about)(partial(observe, row))
 
@@ -268,7 +273,9 @@ def check_rows(observe: Callable[[Relating, Stream, Target], Iterator[Observatio
 def check_choice_rows(
     observe: Callable[[Relating, Choice, Stream], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """The same for a relation within a choice: called with each that delivered anything."""
+    """Register the function of a relation within a choice. It is called with each choice that delivered
+    anything.
+    """
 
     def of_stream(row: Relating, stream: Stream, _target: Target) -> Iterator[Observation]:
         every = (observe(row, choice, stream) for choice in stream.delivering)
@@ -280,13 +287,13 @@ def check_choice_rows(
 def compare_rows(
     observe: Callable[[Relating, Comparison, Target], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """The same for a relation between two answers to one request."""
+    """Register the function of a relation between two answers to one request."""
     for row in rows:
         compare(row.requirement)(partial(observe, row))
 
 
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
-    """Make a function the check of a requirement, called once for each comparison."""
+    """Register a function as the check of a requirement. It is called once for each comparison."""
 
     def register(function: ComparisonCheck) -> ComparisonCheck:
         _register(Check(requirement, on_comparison=function))
@@ -296,9 +303,9 @@ def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
 
 
 def check_run(requirement: str, *, alone: bool = False) -> Callable[[RunCheck], RunCheck]:
-    """Make a function the check of a requirement, called once with all streams of a run.
+    """Register a function as the check of a requirement. It is called once with all streams of a run.
 
-    alone: True if it sees some violations where the run has only one answer.
+    alone: True if it finds some violations even in a single answer.
     """
 
     def register(function: RunCheck) -> RunCheck:
@@ -311,6 +318,6 @@ def check_run(requirement: str, *, alone: bool = False) -> Callable[[RunCheck], 
 def check_run_rows(
     observe: Callable[[Relating, tuple[Answer, ...], Target], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """The same as `check_rows` for a relation between answers of a run."""
+    """Register the function of a relation between answers of a run, as `check_rows` does."""
     for row in rows:
         check_run(row.requirement)(partial(observe, row))

@@ -1,4 +1,4 @@
-"""Checks of the chapter on constraints: texts are words of what was asked for, calls those that were."""
+"""Checks of the chapter on constraints: texts satisfy the requested constraint, and calls the tool rules."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ def _check_words(
 
 
 def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Target) -> list[str]:
-    """Return the content of a choice, and the sampled text if the constraint may be about markup; nothing if
-    that is not known. For an endpoint without text, return the text of the ids.
+    """Return the content of a choice, and the sampled text if the constraint may include markup.
+
+    It is empty if that is unknown. For an endpoint without text, it is the text of the ids.
     """
     if choice.text is None and not is_chat(stream):
         return [*_spelled(choice, stream, target)]
@@ -50,9 +51,7 @@ def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Targe
 
 
 def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
-    """Yield the text of a choice's ids, special ones too: of all of them, and of those before the one that
-    ended it.
-    """
+    """Yield the text of a choice's ids including special tokens: of all, and without the id that ended it."""
     ids = choice.output_ids
     if target.tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return
@@ -63,14 +62,16 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
 
 
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
-    """Return the constraint on the text of a choice; None if it calls a tool, or shows more than its text."""
+    """Return the constraint on the text of a choice; None if it calls a tool, or contains more than its
+    text.
+    """
     asked = stream.asked
     shows_more = choice.has_calls or asked.echo or not asked.skip_special_tokens
     return asked.constraints[0] if len(asked.constraints) == 1 and not shows_more else None
 
 
 def _cut_by_its_request(choice: Choice, stream: Stream) -> bool:
-    """True if a stop of the request ended a choice, or may have."""
+    """True if a stop of the request may have ended a choice."""
     asked, finish = stream.asked.of(choice.index), choice.finish
     stops = (*asked.stop, *asked.stop_token_ids, *asked.stop_regex)
     return finish is not None and bool(stops) and finish.matched in (None, *stops)
@@ -89,19 +90,19 @@ def _words(choice: Choice, stream: Stream, target: Target, *, reasons: bool) -> 
 
 @check_finished("finished-text-is-a-word", _WHOLE)
 def _finished_text_is_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a complete text is a word of its constraint."""
+    """Check that a complete text satisfies its constraint."""
     yield from _words(choice, stream, target, reasons=False)
 
 
 @check_finished("reasoning-keeps-the-constraint", _CHAT)
 def _reasoning_keeps_the_constraint(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the answer of a model that reasons still keeps the constraint."""
+    """Check that the constraint is satisfied even after reasoning."""
     yield from _words(choice, stream, target, reasons=True)
 
 
 @check_finished("cut-text-begins-a-word", _WHOLE)
 def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a text that the budget cut begins a word of its constraint."""
+    """Check that a text cut by the budget is the beginning of one that satisfies its constraint."""
     constraint, finish, rule = _constraint(choice, stream), choice.finish, stream.asked.tools
     if constraint is None or finish is None or finish.type != SPENT:
         return
@@ -134,14 +135,14 @@ check_rows(
 
 
 def _calling(choice: Choice, stream: Stream) -> Channels | None:
-    """Return a choice that came to its end and calls tools."""
+    """Return a choice if it is complete and calls tools."""
     whole = choice.finish is not None and choice.finish.type in {CALLED, "stop"}
     return Channels.of(stream, choice) if whole and choice.has_calls and not stream.asked.stop else None
 
 
 @check_finished("one-call-at-most", _CHAT)
 def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a request for one call at a time gets at most one."""
+    """Check that a request without parallel calls gets at most one."""
     rule = stream.asked.tools
     if rule is not None and rule.alone and choice.has_calls:
         names = [call.name for call in choice.calls]
@@ -153,7 +154,7 @@ def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterat
 def _demanded_arguments_are_an_object(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that a forced call can be made."""
+    """Check that the arguments of a forced call are an object."""
     rule, channels = stream.asked.tools, _calling(choice, stream)
     if rule is None or rule.demand != "required" or channels is None:
         return
@@ -164,7 +165,7 @@ def _demanded_arguments_are_an_object(
 
 @check_finished("strict-arguments-fit", _CHAT)
 def _strict_arguments_fit(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Arguments are what the tool of a strict request takes."""
+    """Check that the arguments of a strict tool fit its schema."""
     rule, channels = stream.asked.tools, _calling(choice, stream)
     for call in channels.calls if rule is not None and channels is not None else ():
         schema = rule.parameters.get(call.name) if rule is not None and call.name in rule.strict else None

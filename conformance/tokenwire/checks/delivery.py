@@ -1,4 +1,4 @@
-"""Checks of the chapter on delivery that one stream answers by itself: modes, intervals, joined outputs."""
+"""Checks of the chapter on delivery that need a single stream: modes, intervals, joined outputs."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from tokenwire.dialects.logprobs import LISTS
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact
 
 LONG_ANSWER = 50
-"""Answers up to this many ids prove nothing about accumulation: servers may collect them in one piece.
+"""The least number of ids that proves accumulation, because servers may collect fewer in one piece.
 
-SGLang sends what it has of a whole answer every 50 tokens.
+SGLang sends the state of a whole answer every 50 tokens.
 """
 
 TELLING_GROWTHS = 3
-"""The least number of growing texts in a row that are cumulative: pieces do not grow like that."""
+"""The least number of consecutive growing texts that proves the cumulative mode."""
 
 
 def interval_of(stream: Answer, target: Target) -> int | None:
-    """Return the stream_interval in force: the request's, or the server's; None if it is not known.
+    """Return the stream_interval in force: the request's, or the server's; None if unknown.
 
     0 means the server's value. A value below 0 means every emission, which cannot be violated. In some
     dialects a request can only raise the server's value.
@@ -46,7 +46,7 @@ def interval_of(stream: Answer, target: Target) -> int | None:
 
 
 def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
-    """Infer the delivery mode from the texts of a choice; None if it is not clear."""
+    """Infer the delivery mode from the texts of a choice; None if it is unclear."""
     broken = grown = telling = 0
     for before, after in pairwise(emission for emission in emissions if emission.text):
         if not (after.text or "").startswith(before.text or ""):
@@ -60,15 +60,17 @@ def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
 
 
 def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> bool:
-    """True if the ids of an emission begin with those of the one before: then its text does, in any mode."""
+    """True if the ids of an emission begin with the previous ids, because then its text does so in any
+    mode.
+    """
     return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
 
 
 @read_once
 def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
-    """Infer the mode of each list field of each emission by its length, if possible.
+    """Infer the mode of each list of each emission from its length, if possible.
 
-    It is counted against completion_tokens. Without a counter, it is counted against the ids, which then
+    The length is compared with completion_tokens. Without a counter, it is compared with the ids, which then
     cannot be wrong.
     """
     emissions = choice.delivered
@@ -97,9 +99,7 @@ def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
 
 @check("one-mode-per-stream", STREAMED)
 def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that all fields are of the mode that the first telling field shows, ids before series
-    before text.
-    """
+    """Check that all fields have the mode of the first conclusive one, with ids before series before text."""
     first: Delivery | None = None
     for choice in stream.delivering_as_begun:
         modes = _modes(choice)
@@ -115,9 +115,9 @@ def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("mode-is-advertised", STREAMED)
 def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the ids of each choice come in the mode that the server says that it streams in.
+    """Check that the ids of each choice come in the mode that the server advertises.
 
-    What it says holds for the endpoints that have both modes.
+    The advertisement applies to endpoints with both modes.
     """
     advertised, dialect = target.advertised_delivery, dialect_of(stream)
     if advertised is None or (dialect is not None and dialect.fixed_delivery):
@@ -136,7 +136,7 @@ def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]
     "{actual} output ids came while completion_tokens grew by {expected}",
 )
 def _new_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, int]]:
-    """Yield how many ids came, and how much completion_tokens grew."""
+    """Yield the number of ids, and the growth of completion_tokens."""
     counted = delivered = 0
     for emission in choice.delivered if _carries_ids(choice) else ():
         count = emission.counter("completion_tokens")
@@ -151,7 +151,7 @@ def _carries_ids(choice: Choice) -> bool:
 
 @check("first-emission-has-a-token", STREAMED)
 def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that ids start with an id, not with an empty list."""
+    """Check that the ids begin with an id, not with an empty list."""
     for choice in stream.delivering_as_begun:
         carrying = [emission for emission in choice.delivered if emission.output_ids is not None]
         if any(emission.output_ids for emission in carrying):
@@ -162,9 +162,9 @@ def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obs
 
 @check_choices("interval-is-kept", STREAMED)
 def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Between the first and the last emission of ids, none carries fewer new ids than the interval.
+    """Check that no emission between the first and the last carries fewer new ids than the interval.
 
-    An interval of 1 cannot be broken; an emission without new ids is another requirement's matter.
+    An interval of 1 cannot be violated; emissions without new ids are covered by another requirement.
     """
     interval = interval_of(stream, target)
     if interval is None or interval == 1:
@@ -180,7 +180,7 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
 
 @check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
 def _brought(choice: Choice) -> Iterator[Row]:
-    """Check that each emission brings something; the role that opens a chat choice is enough."""
+    """Check that each emission carries something; the role that opens a chat choice is enough."""
     held = ""
     for emission in choice.delivered if _carries_ids(choice) else ():
         text, finish = emission.text, emission.finish
@@ -195,7 +195,7 @@ def _brought(choice: Choice) -> Iterator[Row]:
 
 @check_finished("whole-accumulates", about(delivery=Delivery.WHOLE))
 def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a long whole answer still has all its ids and entries, counted by its completion_tokens."""
+    """Check that a long whole answer has all its ids and entries, compared with completion_tokens."""
     if stream.asked.max_new_tokens == 0:
         return
     count, names, emission = _reported_count(stream, choice), choice.series_names, choice.emissions[-1]
@@ -211,8 +211,8 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
 
 
 def _reported_count(stream: Stream, choice: Choice) -> int | None:
-    """Return how many tokens an answer reports for a choice: beside the choice, or in the usage of a single
-    one that carries ids.
+    """Return the number of tokens that an answer reports for a choice, in its counter or in the usage if it
+    is the only one with ids.
     """
     count = choice.counter("completion_tokens")
     if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
@@ -222,12 +222,11 @@ def _reported_count(stream: Stream, choice: Choice) -> int | None:
 
 @check("coalescing-keeps-all", STREAMED)
 def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an emission of more ids than one output holds has all of its entries, and its counters count
-    them.
+    """Check that an emission with joined outputs has all of its entries, and that its counters count them.
 
-    One output holds as many new ids as the interval says, the first one id; where the interval is not known,
-    1. What was lost is seen by completion_tokens, which counts on. Servers that yield several tokens in one
-    emission join outputs too, and owe the same.
+    An output has as many new ids as the interval (the first one id), or 1 if it is unknown. A loss shows in
+    completion_tokens, which continues to count. Servers that yield several tokens in one emission join
+    outputs, too.
     """
     interval = interval_of(stream, target) or 1
     for choice in stream.delivering_as_begun:
@@ -244,7 +243,7 @@ def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observatio
 
 
 def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emission, int]]:
-    """Yield the emissions that carry more ids than one output holds, each with how many."""
+    """Yield the emissions with more ids than one output, each with the number."""
     counted = 0
     for emission in emissions:
         count = emission.counter("completion_tokens")
@@ -255,12 +254,12 @@ def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emis
 
 
 _TELLING_STREAMS = 4
-"""The least number of streams in which the first ids would hardly be joined by chance each time."""
+"""The least number of streams whose first ids would not all be joined by chance."""
 
 
 @fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
-    """Return for each choice the place of its first ids, their number, and the number in the end."""
+    """Return, for each choice, the place and number of its first ids, and the final number."""
     return tuple(
         (first.at("output_ids"), first.new, choice.delivered[-1].after)
         for choice in stream.delivering_as_begun
@@ -291,19 +290,19 @@ def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[
 
 
 _MANY = 64
-"""The least number of events that take a server a while."""
+"""The least number of events that a server cannot produce at once."""
 _LONG_S = 0.1
 _AT_ONCE = 0.01
 """The share of an answer's time within which a burst arrives."""
 _TOO_CLOSE_S = 2e-4
-"""No server makes one event after the other so fast, but a burst of large ones arrives so."""
+"""Seconds between events that are too short for a server, but not for a burst of large events."""
 _SEVERAL = 2
 """The least number of such streams, because a single one may have had a late reader."""
 
 
 @fact(Stream)
 def _arrival(stream: Stream) -> tuple[int, float, float]:
-    """Return how many emissions there are, and when the first and the last one came."""
+    """Return the number of emissions, and the times of the first and the last one."""
     emissions = stream.emissions()
     times = (emissions[0].event.place.time, emissions[-1].event.place.time) if emissions else (0.0, 0.0)
     return len(emissions), *times
@@ -311,7 +310,7 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 @check_run("stream-comes-in-a-burst")
 def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that not all long streams of an endpoint are held back."""
+    """Check that an endpoint does not hold back all of its long streams."""
     long: dict[str, list[tuple[float, Answer]]] = {}
     for stream in streams:
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)

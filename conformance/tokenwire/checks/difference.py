@@ -1,4 +1,4 @@
-"""The first difference of two values, so that a finding can point there instead of printing both."""
+"""Finds the first difference of two values, so that a finding can show it in place of both values."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from tokenwire.record import Emission, Place
 from tokenwire.wire.sharing import same_values
 
 Same = Callable[[Any, Any], bool]
-"""True if two values pass for one; a value and itself do."""
+"""Returns True if two values count as equal. It must be reflexive."""
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:
-    """Return the first position at which two sequences differ, one of them ending counted as a difference."""
+    """Return the first position at which two sequences differ; an end counts as a difference."""
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
@@ -26,7 +26,7 @@ def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same 
 
 
 def _parting(first: str, second: str) -> int:
-    """Count the characters that two different texts have in common at their beginning."""
+    """Return the number of equal characters at the beginning of two different texts."""
     alike, apart = 0, min(len(first), len(second))
     while alike < apart:
         middle = (alike + apart + 1) // 2
@@ -49,10 +49,10 @@ def observe_sequence(
     by_chance: bool = False,
     numbers: Sequence[int] = (),
 ) -> Observation:
-    """Look whether two sequences are the same; say where they first differ.
+    """Observe if two sequences are equal, with their first difference.
 
-    `what` names the thing with its position left out (`output id`), `source` says where the expectation comes
-    from (`the request`, `the whole answer`). `numbers` name the positions that do not count from 0.
+    `what` names an entry without its position (`output id`), `source` the origin of the expectation (`the
+    request`, `the whole answer`). `numbers` name positions that do not count from 0.
     """
     position = first_difference(expected, actual, same)
     if position is None:
@@ -73,8 +73,10 @@ def observe_sequence(
 def observe_sequences(
     rows: Iterable[tuple[Emission, str, Sequence[Any], Sequence[Any]]], what: str, source: str
 ) -> Iterator[Observation]:
-    """Observe the same for a field of several emissions: emission, field, expected, actual. Equal ones are
-    one observation. `what` names the thing, of `{field}`.
+    """Observe a field of several emissions: emission, field, expected, actual. Equal ones are one
+    observation.
+
+    `what` names an entry, with `{field}`.
     """
     same: list[Row] = []
     for emission, field, expected, actual in rows:
@@ -96,7 +98,7 @@ def observe_text(
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
-    """Look whether two texts are the same; show both from a little before the first difference."""
+    """Observe if two texts are equal, and show both from just before the first difference."""
     position = first_difference(expected, actual)
     if position is None:
         return expect(place, expected, actual, holds=True, related=related)
@@ -108,13 +110,15 @@ def observe_text(
 
 
 _WINDOW = 12
-"""Characters that are shown before a difference."""
+"""The characters shown before a difference."""
 
 
 def observe_legal_text(
     place: Place, legal: Iterable[str], text: str, what: str, *, holds: bool
 ) -> Observation:
-    """Show a text beside the legal one that it agrees with for longest, from a little before they part."""
+    """Observe a text against the legal one with the longest equal beginning, shown from just before the
+    difference.
+    """
 
     def parting(candidate: str) -> int:
         position = first_difference(candidate, text)

@@ -29,13 +29,13 @@ def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _choice_in_error(event: Event) -> int | None:
-    """Return the index of the choice that an error event speaks of; None where it names none."""
+    """Return the index of the choice in an error event; None without one."""
     named = (value.get("index") for value in (event.data, event.error) if isinstance(value, Mapping))
     return next((index for value in named if (index := integer(value)) is not None), None)
 
 
 def _events_of(stream: Stream, choice: int) -> set[int]:
-    """Return the positions of the events that speak of a choice, errors among them."""
+    """Return the positions of the events of a choice, including errors."""
     of_choice = {emission.index for emission in stream.emissions() if emission.choice == choice}
     failed = (event for event in stream.error_events if _choice_in_error(event) in (choice, None))
     return of_choice | {event.index for event in failed}
@@ -43,7 +43,7 @@ def _events_of(stream: Stream, choice: int) -> set[int]:
 
 @check("stream-errors-are-final", EVENTS)
 def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing but the end mark follows an error event; of its choice only, where it names one."""
+    """Check that only the end mark follows an error event; if it names a choice, only for that choice."""
     seen: set[int | None] = set()
     dialect = dialect_of(stream)
     grammar = dialect.grammar if dialect is not None else None
@@ -81,14 +81,14 @@ def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterat
 
 
 def _asks_for_text(stream: Stream) -> bool:
-    """True if a request needs the text of ids, or ids of text."""
+    """True if a request needs the text of ids, or the ids of a text."""
     asked = stream.asked
     return asked.input_ids is None or bool(asked.stop or asked.stop_regex or asked.echo)
 
 
 @check("ids-need-no-tokenizer", about(chat=False))
 def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a server without a tokenizer answers ids with ids."""
+    """Check that a server without a tokenizer answers requests of ids with ids."""
     if target.advertised.tokenizer is not False or _asks_for_text(stream):
         return
     dialect = dialect_of(stream)

@@ -1,5 +1,6 @@
-"""Observations: statements about something that the target wrote and that could have been wrong. A check that
-saw nothing yields nothing, and a requirement without witnesses cannot pass.
+"""Observations: statements about something that the target wrote and that could have been wrong.
+
+A check that observed nothing yields nothing, and a requirement without witnesses cannot pass.
 """
 
 from __future__ import annotations
@@ -13,28 +14,31 @@ from tokenwire.requirement import Level
 
 
 class Observation(NamedTuple):
-    """The observation of a check at one place: as it should be, or not."""
+    """The observation of a check at one place: correct or not."""
 
     place: Place
     expected: Any
     actual: Any
     holds: bool
     message: str = ""
-    """A description of the error, as one clause; made from expected and actual if empty."""
+    """A description of the error, as one clause; if empty, it is made from expected and actual."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
-    """The observation shows only that the condition of the requirement occurred; it is not a witness. If it
-    has a message, the value there was left out for that reason (`left_out`).
+    """True if it only shows that the condition of the requirement occurred, without being a witness.
+
+    A message is then the reason why the value was skipped (`left_out`).
     """
     level: Level | None = None
-    """The highest level of a violation here; None for that of its requirement."""
+    """The upper limit of the violation's level; None for the requirement's level."""
     by_chance: bool = False
-    """What differs is what two answers to one request may differ in (a near tie, rounding): it is a violation
-    only where the target was seen to repeat the answers here and in `related`.
+    """True if chance may explain the difference between two answers to one request (a near tie, rounding).
+
+    It is a violation only if the target repeated the answers at this place and in `related`.
     """
     witnesses: int = 1
-    """How many observations it represents: the last violation that is kept of an answer represents all others
-    of its level (`tally`).
+    """The number of observations that it represents.
+
+    The last violation kept of an answer represents all others of its level (`tally`).
     """
 
     @property
@@ -58,7 +62,9 @@ def expect(
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
-    """Observe a place: compare its value with the expected one and its JSON type, or state a condition, which
+    """Observe a place.
+
+    Its value is compared with the expected one, including the JSON type, or a condition is stated, which
     `expected` describes.
     """
     if holds is None:
@@ -67,13 +73,13 @@ def expect(
 
 
 Row = tuple[Emission | Event, str, bool, Any, Any]
-"""An emission or event, a field of it, whether it holds, what is expected and what is there."""
+"""An emission or event, a field of it, the truth of the condition, the expected and the actual value."""
 
 
 def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
     """Observe a field in each of several emissions or events.
 
-    `words` says what is wrong, as one clause, of `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    `words` describes the error as one clause, with `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
     # so what holds is one observation, that of the furthest emission, which represents all others.
@@ -94,9 +100,7 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
 
 
 def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
-    """Observe the same for values that must be equal and of one JSON type: emission, field,
-    expected, actual.
-    """
+    """Observe values that must be equal and of one JSON type: emission, field, expected, actual."""
     compared = (
         (emission, field, expected is actual or equal(expected, actual), expected, actual)
         for emission, field, expected, actual in rows
@@ -110,12 +114,12 @@ def condition_seen(place: Place, what: str) -> Observation:
 
 
 def left_out(place: Place, why: str) -> Observation:
-    """Note that something which the requirement is about was not judged. `why`: a clause about it."""
+    """Note that something relevant was not judged. `why`: a clause with the reason."""
     return Observation(place, None, None, holds=True, message=why, condition_only=True)
 
 
 def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Leave out what holds of an answer that carries no record: `{}` proves nothing."""
+    """Skip correct observations of an answer without a record, because `{}` proves nothing."""
     return (seen for seen in observations if stream.answered or not seen.holds)
 
 

@@ -1,4 +1,4 @@
-"""Checks of the finish across answers: budgets around a known stop, and prompts around the context's end."""
+"""Checks of the finish across answers: budgets near a known stop, and prompts near the context's end."""
 
 from __future__ import annotations
 
@@ -18,14 +18,16 @@ from tokenwire.target.advertised import CONTEXT_BORDER
 
 
 def _stops(whole: Whole) -> tuple[object, ...]:
-    """Return all that shapes a result, but for its budget."""
+    """Return everything that shapes a result, except the budget."""
     prompt = whole.stream.asked.prompt_key or whole.prompt
     stops = ("stop", "stop_token_ids", "stop_regex", "ignore_eos", "min_new_tokens")
     return (prompt, *asked_alike(whole.stream, "other_sampling", *stops))
 
 
 def _tokens_to_stop(whole: Whole) -> int | None:
-    """Return after how many sampled tokens a choice stopped; None if it did not stop or does not show it."""
+    """Return the number of sampled tokens at which a choice stopped; None if it did not stop or does not show
+    it.
+    """
     if whole.choice.finish is None or whole.choice.finish.type != "stop":
         return None
     count = count_of(whole.stream, whole.choice)
@@ -34,11 +36,10 @@ def _tokens_to_stop(whole: Whole) -> int | None:
 
 @check_run("stop-wins-within-the-budget")
 def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that each budget around a known stop ends by the first of both: the stop or the end of the
-    budget.
+    """Check that each budget near a known stop ends at the earlier of both: the stop or the budget.
 
     The answer with the largest budget shows where the choice stops, if another one stopped there too or it
-    ends with a stop of its request. One answer alone may have been cut short.
+    ends with a stop of its request. A single answer may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
     yield from _ends_of_the_model(streams)
@@ -90,13 +91,14 @@ def _only_the_model_ends(stream: Stream) -> bool:
 
 
 _ENDS = 2
-"""So many answers that stop with an id before their budget show that it is an end."""
+"""The number of answers that must stop with an id before their budget to show that it is an end."""
 
 
 def _ends_of_the_model(streams: tuple[Answer, ...]) -> Iterator[Observation]:
-    """Look at answers that spend their budget: other answers show if their last id is an end of the model.
+    """Check the finish of answers that use their whole budget and may end with an end of the model.
 
-    An id that another one follows is none. One that ended several answers before their budget is one.
+    Other answers show if their last id is an end: an id that is followed by another is not, and one that
+    ended several answers before their budget is.
     """
     going_on: defaultdict[str, set[int]] = defaultdict(set)
     ending: Counter[tuple[str, object]] = Counter()
@@ -130,7 +132,9 @@ def _meets_a_stop(whole: Whole) -> bool:
 
 
 def _begins_alike(whole: Whole, other: Whole) -> bool:
-    """True if two choices are one as far as both go: their ids, or their texts if the ids are not known."""
+    """True if two choices agree up to the shorter one: in their ids, or in their texts if the ids are
+    unknown.
+    """
     if whole.ids is not None and other.ids is not None:
         return all(map(eq, whole.ids, other.ids))
     texts = whole.choice.text, other.choice.text
@@ -138,16 +142,17 @@ def _begins_alike(whole: Whole, other: Whole) -> bool:
 
 
 def _asks_for_more(stream: Answer) -> bool:
-    """True if a request asks for anything that may be refused for another reason."""
+    """True if a request has options that may be refused for other reasons."""
     asked, extras = stream.asked, (*EXTRAS, "logprobs", "stop", "echo", "other_sampling")
     return asked.n * asked.prompts != 1 or any(getattr(asked, name) for name in extras)
 
 
 @check_run("one-length-rule")
 def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a request that fits the context fits it everywhere: on each endpoint, streamed and whole.
+    """Check that a request that fits the context is accepted everywhere: on each endpoint, streamed and
+    whole.
 
-    Chat may run its messages instead of the ids beside them, so it is compared with the others.
+    Chat may run its messages instead of the ids beside them, so it is not compared with other endpoints.
     """
     context = target.advertised.context_length
     first: dict[tuple[int, int], Answer] = {}

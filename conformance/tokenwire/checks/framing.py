@@ -22,8 +22,8 @@ def _media_type(stream: Stream) -> str:
 
 @check("answer-content-type")
 def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that whole answers have the content type application/json. Not judged if `stream` is
-    not a boolean.
+    """Check that whole answers have the content type application/json. Skipped if `stream` is not a
+    boolean.
     """
     stated = stream.asked.sent.get("stream")
     clear = all(value is None or isinstance(value, bool) for value in (stated.values if stated else ()))
@@ -33,14 +33,14 @@ def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("stream-content-type", EVENTS)
 def _stream_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the media type of an event stream is that of one."""
+    """Check that an event stream has the media type text/event-stream."""
     if stream.answered:
         yield expect(start_place(stream), "text/event-stream", _media_type(stream))
 
 
 @check("stream-is-utf8", EVENTS)
 def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that all bytes of a stream decode, once they are put together."""
+    """Check that the joined bytes of a stream are UTF-8."""
     offset = stream.undecodable_at
     place = end_place(stream)
     if offset is not None:
@@ -52,7 +52,7 @@ def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("events-are-json-objects", EVENTS)
 def _events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every event but the end mark is one strict JSON object."""
+    """Check that every event except the end mark is one strict JSON object."""
 
     def rows() -> Iterator[Row]:
         for event in stream.events:
@@ -66,7 +66,7 @@ def _events_are_json_objects(stream: Stream, _target: Target) -> Iterator[Observ
 
 @check("events-fit-schema", EVENTS)
 def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every event has the shape that its endpoint gives it."""
+    """Check that every event fits the schema of its endpoint."""
     expected = f"an event valid against {stream.schema}"
     rows: Iterator[Row] = (
         (event, "", not event.schema_errors, expected, list(event.schema_errors[:5]) or "valid")
@@ -79,7 +79,7 @@ def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]
 
 @check("done-ends-the-stream", EVENTS)
 def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One end mark, and nothing after it. A stream that was cut off promises no end mark."""
+    """Check that there is one end mark, and nothing after it. A stream that was cut off needs none."""
     policy = policy_of(stream)
     if not stream.events or not policy.end_mark:
         return
@@ -103,9 +103,7 @@ def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("stream-ends-cleanly", EVENTS)
 def _stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the body is complete, and so is its last event. A stream that this suite gave up
-    has no end.
-    """
+    """Check that the body and its last event are complete. Streams that the suite ended are skipped."""
     ending = stream.exchange.ending
     if ending not in {Ending.COMPLETE, Ending.TRUNCATED}:
         return
@@ -121,12 +119,12 @@ def _stream_ends_cleanly(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 _HEARD_AS_MESSAGES = frozenset({"", "message"})
-"""The name that an event without a name has for its readers, and that name itself."""
+"""Event names that readers treat as unnamed events."""
 
 
 @check("events-are-unnamed", about(event_stream=True, items=False))
 def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that events are unnamed, so that a client that listens for messages gets every event."""
+    """Check that events are unnamed, so that clients which listen for messages get every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
     if any(name.lower() == header for name, _ in sent):
         return
@@ -138,12 +136,12 @@ def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 _FEWEST = 3
-"""Only between a first and a last emission can a key be missing."""
+"""The least number of emissions, because a key can be missing only between the first and the last."""
 _OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
-    """Return the bound keys of both the first emission of a choice and its last one."""
+    """Return the bound keys that both the first and the last emission of a choice have."""
     emissions = choice.delivered
     if len(emissions) < _FEWEST:
         return frozenset()

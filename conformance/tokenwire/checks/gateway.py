@@ -1,4 +1,4 @@
-"""Checks of gateways: the worker's answer is the baseline, the gateway's answer is judged.
+"""Checks of gateways: the gateway's answer is judged against the worker's.
 
 The cut of a stream may differ, and a gateway may add its own fields. The worker's fields must not get lost or
 change.
@@ -43,19 +43,17 @@ from tokenwire.target.determinism import Comparison
 
 _SOURCE = "the worker's answer"
 _MOST_NAMED = 5
-"""The most lost fields that one finding names."""
+"""The most lost fields in one finding."""
 
 
 def _answered(comparison: Comparison) -> bool:
-    """True if the worker answered with a whole record, and the gateway with some."""
+    """True if the worker answered with a whole record, and the gateway with at least a part."""
     worker, gateway = comparison.baseline, comparison.other
     return worker.answered and ended(worker) and gateway.answered
 
 
 def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | None:
-    """Return the choices that the worker finished and that the gateway brought, where both can be
-    held together.
-    """
+    """Return the choices that the worker finished and the gateway delivered, if both can be compared."""
     if not comparison.repeats or not _answered(comparison):
         return None
     theirs = {choice.index: choice for choice in comparison.other.choices}
@@ -68,7 +66,7 @@ def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | N
 def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Check that the gateway answers or refuses with the worker's status.
 
-    Access and load are a gateway's own business.
+    Statuses about access and load are the gateway's own.
     """
     worker, gateway = comparison.baseline, comparison.other
     theirs = gateway.exchange.status
@@ -81,7 +79,9 @@ def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-the-reason")
 def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Only the worker knows what is wrong with a request; its words help the client."""
+    """Check that the gateway keeps the worker's error message, because only the worker knows the fault of a
+    request.
+    """
     worker, gateway = comparison.baseline, comparison.other
     ours = words_of(worker.error)
     if not was_refused(worker) or not was_refused(gateway) or not ours:
@@ -94,7 +94,7 @@ def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-every-field")
 def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check for lost fields: a gateway that parses answers into its own type loses what that type lacks."""
+    """Check that no fields are lost: a gateway that parses answers into its own type loses unknown fields."""
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
         return
@@ -159,7 +159,7 @@ compare_rows(
 
 @compare("gateway-keeps-the-finish")
 def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that every choice that the worker finished is there, and finished for the same reason."""
+    """Check that every choice that the worker finished is present, with the same finish reason."""
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
         return
@@ -195,7 +195,7 @@ def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iter
 
 @compare("gateway-keeps-the-counts")
 def _gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Counters and usage; what came from the cache depends on what ran before."""
+    """Check counters and usage, except cached tokens, which depend on earlier requests."""
     found = _gateway(comparison)
     for pair in found.choices if found else ():
         yield from same_counters(pair, _SOURCE)

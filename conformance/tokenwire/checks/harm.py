@@ -1,4 +1,4 @@
-"""Checks of harm: a request, good or bad, breaks neither the server nor the answers to others."""
+"""Checks of harm: no request, valid or not, breaks the server or the answers to others."""
 
 from __future__ import annotations
 
@@ -23,17 +23,18 @@ from tokenwire.wire.exchange import Ending
 
 
 def _was_aborted(stream: Answer, target: Target) -> bool:
-    """True if an abort named a request while it was under way, because then the abort explains its end."""
+    """True if an abort named a request while it was running, because then the abort explains its end."""
     return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
 
 
 Good = tuple[str, tuple[object, ...], Answer]
-"""A complete answer to a good request, with its key and how it was delivered."""
+"""A complete answer to a valid request, with its key and its form of delivery."""
 
 
 def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[Answer, Answer]], list[Good]]:
-    """Return each good request that was sent next after a bad one in the same talk, behind that bad one; and
-    all good ones that were answered.
+    """Return pairs of a bad request and the valid one that followed it in the same conversation.
+
+    The second value is all answered valid requests.
     """
     bad: dict[tuple[str, str], Answer] = {}
     behind: list[tuple[Answer, Answer]] = []
@@ -53,19 +54,19 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
 
 
 def _sent_behind(bad: Answer, stream: Answer) -> bool:
-    """True if a request was sent once another had been answered, or if that is not known."""
+    """True if a request was sent after another was answered, or if that is unknown."""
     answered, sent = over(bad.exchange), began(stream.exchange)
     return answered is None or sent is None or answered <= sent + INSTANT_S
 
 
 def controls(streams: tuple[Answer, ...], target: Target) -> list[tuple[Answer, Answer]]:
-    """Return each good request that was sent next after a bad one in the same talk, behind that bad one."""
+    """Return pairs of a bad request and the valid one that followed it in the same conversation."""
     return _after_bad(streams, target)[0]
 
 
 def _failed(stream: Answer) -> bool:
-    """True if an answer failed in a way that the request may have caused, was given up by this suite, or was
-    put off by the target.
+    """True if the request may have caused the failure of its answer, or if the suite ended it or the target
+    deferred it.
     """
     given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
     return given_up or put_off(stream) or any(is_error(choice.finish) for choice in stream.choices)
@@ -73,12 +74,11 @@ def _failed(stream: Answer) -> bool:
 
 @check_run("refused-request-harms-nobody")
 def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the request after a bad one is answered as the same request was elsewhere in the run.
+    """Check that the request after a bad one is answered like the same request elsewhere in the run.
 
-    Only a request that the target could answer at another time shows if harm was done. Results are compared
-    if the target was seen to repeat itself, and if only such requests contradict it. A difference counts
-    beside an answer that was delivered in the same way. One different answer may be chance; if most of them
-    differ, it is not.
+    Only a request that the target answered at another time can show harm. Results are compared if the target
+    repeats itself, and if only such requests contradict it. A difference counts only against an answer with
+    the same form of delivery. One different answer may be chance; if most of them differ, it is not.
     """
     compared: list[list[Observation]] = []
     behind, good = _after_bad(streams, target)
@@ -126,11 +126,11 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
 
 
 _NO_CHANCE = 3
-"""The bad requests after which alone near ties would not be decided differently by chance."""
+"""The number of bad requests after which repeated near ties cannot be chance."""
 
 
 def _delivered(stream: Answer) -> tuple[object, ...]:
-    """Return the form of an answer's delivery, because losses of a stream on its way are not harm."""
+    """Return the form of an answer's delivery, because losses in delivery are not harm."""
     return stream.delivery, stream.asked.stream_interval
 
 
@@ -162,15 +162,15 @@ def _as_before(control: Answer, twin: Answer) -> Iterator[Observation]:
 
 
 _OF_A_WORKER = frozenset({502, 504})
-"""With these a gateway that is well says that the worker behind it gave no answer."""
+"""Statuses by which a healthy gateway reports that its worker did not answer."""
 
 
 @check_run("requests-do-not-break-the-server")
 def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that every request, good or bad, ends in a record or a refusal. The gravest failures come first:
-    the end of the server, then silence, then a status.
+    """Check that every request, valid or not, ends in a record or a refusal.
 
-    A target that never gave a record may be no inference server at all.
+    The gravest failures come first: death, then silence, then a status. A target without any record may not
+    be an inference server at all.
     """
     if not any(stream.answered for stream in streams):
         return
@@ -199,7 +199,7 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
 def _closed_once(streams: tuple[Answer, ...]) -> Answer | None:
     """Return the only answer of a run whose connection was closed without a byte, if that may be an accident.
 
-    It may be one if the same request was answered at another time: a live run asks it again.
+    It may be one if the same request was answered at another time, because a live run repeats it.
     """
     closed = [stream for stream in streams if closed_silently(stream.exchange)]
     if len(closed) != 1:

@@ -1,4 +1,6 @@
-"""Checks of invariance: results depend on no neighbours, batch, cache, preemption or other wishes."""
+"""Checks of invariance: results do not depend on neighbours, batch, cache, preemption or requested
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -33,10 +35,10 @@ CROWD = 4
 
 
 _LEAST_EVENTS = 64
-"""Fewer say nothing about how the size of an event grows."""
+"""The least number of events that shows how their size grows."""
 _GROWTH = tolerance("event_growth")
 _SLACK_BYTES = tolerance("event_slack")
-"""Numbers get longer, and some tokens have longer texts than others."""
+"""The allowed growth in bytes, because numbers get longer, and tokens differ in length."""
 
 
 def undisturbed(stream: Answer) -> bool:
@@ -50,8 +52,8 @@ def undisturbed(stream: Answer) -> bool:
 
 
 def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
-    """Make a function that counts the answered requests with another prompt that were under way
-    beside one.
+    """Return a function that counts the answered requests with another prompt that ran concurrently with
+    one.
     """
     by_prompt: dict[str, list[ExchangeHead]] = {}
     for stream in streams:
@@ -67,7 +69,7 @@ def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
 
 
 def in_crowds(streams: Iterable[Answer]) -> Iterator[str]:
-    """Yield the names of the exchanges that a crowd of other requests was beside."""
+    """Yield the names of the exchanges that ran in a crowd of other requests."""
     answered = [stream for stream in streams if stream.answered]
     beside = _company(answered)
     for stream in answered:
@@ -77,9 +79,7 @@ def in_crowds(streams: Iterable[Answer]) -> Iterator[str]:
 
 
 def repeated(group: list[Answer]) -> Answer | None:
-    """Return the first of two answers of a group that are alike: what shows that the target repeats
-    itself.
-    """
+    """Return the first of two equal answers in a group, which show that the target repeats itself."""
     results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
     times = Counter(results)
     return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
@@ -87,10 +87,10 @@ def repeated(group: list[Answer]) -> Answer | None:
 
 @once_per_run
 def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
-    """Return the complete answers of a run that begin alike, those together that do.
+    """Return groups of complete answers that must begin alike.
 
-    Ids begin as those of a longer answer do. A text need not: servers parse what is whole, and cut it. So an
-    answer without ids is held against those to the same budget that came in the same way.
+    Ids begin like those of a longer answer. A text need not, because servers parse and cut the whole text. So
+    an answer without ids is compared only with answers of the same budget and form of delivery.
     """
     by_ids: dict[tuple[object, ...], list[Answer]] = {}
     by_text: dict[tuple[object, ...], list[Answer]] = {}
@@ -111,12 +111,14 @@ def _tells_ids(stream: Answer) -> bool:
 
 @dataclass(frozen=True)
 class _Invariant(Relation):
-    """Two answers to one request agree as far as both go, though something was otherwise."""
+    """Two answers to one request must agree up to the shorter one, though a condition differed."""
 
     pairs: Callable[[tuple[Answer, ...]], Iterator[tuple[Answer | None, Answer, str]]]
-    """The answer without it (None: none is comparable), the one with it, and the former (or why) in words."""
+    """Yields the answer without the condition (None without a comparable one), the one with it, and a
+    description of the former or the reason.
+    """
     other_series: bool = False
-    """They may have been asked for different series: then the logprobs of the sampled ids are compared."""
+    """True if the requests may have enabled different series; then only the sampled logprobs are compared."""
 
 
 def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
@@ -128,7 +130,7 @@ def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Tar
 
 
 def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tuple[Answer, ...]]:
-    """Return the answers that the same weights made, together."""
+    """Return the answers grouped by weights."""
     by_weights: defaultdict[int | None, list[Answer]] = defaultdict(list)
     for stream in streams:
         by_weights[target.deeds.weights(stream)].append(stream)
@@ -138,7 +140,7 @@ def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tu
 
 
 def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield answers that were given twice alike alone, with the same in a crowd."""
+    """Yield answers that were repeated alone, with the answer to the same request in a crowd."""
     beside = _company(streams)
     for group in beginnings(streams):
         if len(group) < 3:
@@ -169,9 +171,7 @@ def _highest(stream: Stream) -> dict[str, int]:
 
 
 def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tuple[Answer, Answer, int]]:
-    """Yield each answer that counted something, behind one that begins alike and counted less, and
-    that count.
-    """
+    """Yield pairs of answers with an equal beginning, with a low and a higher count, and the higher count."""
     for group in beginnings(streams):
         counts = [_highest(stream).get(counter, 0) for stream in group]
         least = min(counts)
@@ -183,13 +183,13 @@ def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tup
 
 
 def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield a prompt computed, and the same from the cache."""
+    """Yield a prompt that was computed, and the same one from the cache."""
     for cold, warm, count in _with_and_without(streams, "cached_tokens"):
         yield cold, warm, f"the answer with {count} cached tokens"
 
 
 def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield the first answer under a key of the cache, or none, and those under another."""
+    """Yield the first answer with a cache key or none, and those with another key."""
     for first, *others in beginnings(streams):
         for other in others:
             if other.asked.cache_key != first.asked.cache_key:
@@ -203,8 +203,8 @@ def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | 
 
 
 def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield the whole answer with the most requested fields, and others; streams are compared with
-    one of these.
+    """Yield the whole answer with the most requested fields, and the others; streams are compared with whole
+    answers.
     """
     for beginning in beginnings(streams):
         group = [answer for answer in beginning if not answer.asked.stream]
@@ -230,14 +230,14 @@ check_run_rows(
 
 @select
 def _in_batches(stream: Stream) -> bool:
-    """The answers to batches of prompts, one sample of each."""
+    """Select the answers to batches of prompts with one sample of each."""
     asked = stream.asked
     return bool(asked.greedy and asked.batch and asked.n == 1 and (asked.input_ids or asked.texts))
 
 
 @check_run("batch-items-stand-alone")
 def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a prompt in a batch is answered as by itself."""
+    """Check that a prompt in a batch is answered like the same prompt alone."""
     alone: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams if _in_batches(streams) else ():
         asked = stream.asked
@@ -264,7 +264,7 @@ def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Ite
 
 
 def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
-    """Look whether a choice ends where its prompt ends by itself, of which its ids are those so far."""
+    """Check that a choice ends where the answer to its prompt alone ends, which its ids begin."""
     ours, theirs = baseline[1].output_ids, other[1].output_ids
     budgets = [stream.asked.budget(choice.index) for stream, choice in (baseline, other)]
     if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
@@ -275,15 +275,15 @@ def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
 
 
 def _shape(stream: Answer) -> tuple[object, ...]:
-    """Return all that shapes a greedy result but for the prompt."""
+    """Return everything that shapes a greedy result, except the prompt."""
     return asked_alike(stream, "form", "other_sampling", *STOPS, *SHOWN, "n")
 
 
 @check("events-do-not-grow", INCREMENTAL)
 def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """In incremental delivery an event is as large late in a stream as it was early.
+    """Check that events of incremental delivery do not get larger during a stream.
 
-    Events are compared that carry equally many ids. Only streams of one choice: their events are all its own.
+    Only events with equally many ids are compared, in streams of one choice.
     """
     if len(stream.choices) != 1:
         return

@@ -1,4 +1,6 @@
-"""Checks of the chapter on typed items: the events of Responses and Messages, and what they add up to."""
+"""Checks of the chapter on typed items: the events of Responses and Messages, and the response that they
+form.
+"""
 
 from __future__ import annotations
 
@@ -32,20 +34,20 @@ def _grammar(stream: Answer) -> EventGrammar | None:
 
 @read_once
 def _walk(stream: Stream) -> Walk | None:
-    """The events of a stream by the grammar of its endpoint; None where there is none."""
+    """Return the events of a stream parsed by its endpoint's grammar; None without a grammar."""
     grammar = _grammar(stream)
     return grammar.walk(stream.events) if grammar is not None else None
 
 
 @dataclass(frozen=True)
 class _Placed(Relation):
-    """Checks that events are where a rule of their endpoint's grammar has them."""
+    """Events must be where a rule of their endpoint's grammar has them."""
 
     rule: Rule
 
 
 def _placed(row: _Placed, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Each event that breaks the rule; else the last to which it applied."""
+    """Observe each event that breaks the rule; without any, the last event that it applied to."""
     walk = _walk(stream)
     if walk is None or not stream.answered:
         return
@@ -68,7 +70,7 @@ check_rows(
 
 @check("event-name-is-its-type", EVENTS)
 def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The name of an event is its type. Where clients read the type alone, it may have none."""
+    """Check that the name of an event is its type. It may be missing if clients read only the type."""
     named = policy_of(stream).events_are_named
     if named == "never" or not stream.answered:
         return
@@ -83,7 +85,7 @@ def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("events-are-numbered", EVENTS)
 def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The sequence numbers of a stream count its events from 0.
+    """Check that the sequence numbers of a stream count its events from 0.
 
     A number may be written with a fraction of zero. An extension need not be numbered.
     """
@@ -111,7 +113,7 @@ def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check(_ENDS.requirement, _ENDS.about)
 def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
-    """A stream begins with the event that begins it, and one event ends it."""
+    """Check that a stream begins with its first event, and one event ends it."""
     walk = _walk(stream)
     yield from _placed(_ENDS, stream, target)
     if walk is not None and stream.answered and ended(stream) and walk.end is None:
@@ -122,7 +124,7 @@ def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("deltas-add-up", EVENTS)
 def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the deltas of an item join to the content of its closing events."""
+    """Check that the joined deltas of an item equal the content of its closing events."""
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
     rows: Iterator[Row] = (
@@ -132,7 +134,7 @@ def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _json_type(value: Any) -> str:
-    """Name the JSON type of a value."""
+    """Return the name of a value's JSON type."""
     if value is ABSENT or value is None:
         return "missing" if value is ABSENT else "null"
     names = {bool: "boolean", str: "string", list: "array", dict: "object"}
@@ -140,14 +142,14 @@ def _json_type(value: Any) -> str:
 
 
 def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the fields of an item that must stay the same, by pointer, as far as it has them."""
+    """Return the fields of an item that must not change, by pointer, as far as they exist."""
     found = {pointer: gather(item, parse(pointer)) for pointer in pointers}
     return {pointer: values for pointer, values in found.items() if values}
 
 
 @check("closed-items-stand-in-the-response", EVENTS)
 def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The last event repeats the items that were closed, in the order of their numbers."""
+    """Check that the last event repeats the closed items, in the order of their numbers."""
     walk = _walk(stream)
     final = walk.grammar.final if walk is not None else None
     if walk is None or final is None or walk.end is None:
@@ -177,7 +179,7 @@ def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iter
 
 @check("item-ids-stay", EVENTS)
 def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The events of an item name it by the id with which it opened, and its end changes no name."""
+    """Check that the events of an item use the id with which it opened, and that its end changes no name."""
     walk = _walk(stream)
     if walk is None:
         return
@@ -202,7 +204,7 @@ def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("what-opens-is-empty", EVENTS)
 def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A part or block opens without text: all of it comes in deltas."""
+    """Check that a part or block opens without text, because all of it comes in deltas."""
     walk = _walk(stream)
     if walk is None:
         return
@@ -217,13 +219,13 @@ def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _final(stream: Stream) -> FinalObject | None:
-    """Return the grammar's entry for the object that an endpoint of items answers with; None without one."""
+    """Return the grammar's entry for the final object of an endpoint with items; None without one."""
     grammar = _grammar(stream)
     return grammar.final if grammar is not None else None
 
 
 def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
-    """Yield the object of a whole answer, or of each event that carries it: event, place, object."""
+    """Yield the object of a whole answer, or of each event with it: event, place, object."""
     final = _final(stream)
     if final is None or not stream.answered:
         return
@@ -241,7 +243,7 @@ def _items_of(event: Event, place: str, found: Any, final: FinalObject) -> list[
 
 
 def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
-    """Yield each item that an event closes, and those that a response lists: event, place, item."""
+    """Yield each item that an event closes, and those listed in a response: event, place, item."""
     final, walk = _final(stream), _walk(stream)
     if final is None or walk is None:
         return
@@ -255,7 +257,7 @@ def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
 
 @check("item-ids-are-unique", ANSWERED)
 def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The items that a stream opens have different ids, and so have those that a response lists."""
+    """Check that the items of a stream have different ids, and so do those listed in a response."""
     final, walk = _final(stream), _walk(stream)
     if final is None or walk is None:
         return
@@ -269,7 +271,7 @@ def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _different_ids(items: Iterable[tuple[Event, str, Any]]) -> Iterator[Observation]:
-    """Observe the id of each item of one list, against those before it."""
+    """Observe the id of each item of one list, compared with the ids before it."""
     taken: dict[str, int] = {}
     for number, (event, place, item) in enumerate(items):
         if isinstance(name := find(item, ("id",)), str):
@@ -280,7 +282,7 @@ def _different_ids(items: Iterable[tuple[Event, str, Any]]) -> Iterator[Observat
 
 @check("closed-item-is-not-in-progress", ANSWERED)
 def _closed_item_is_not_in_progress(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """An item that an event closes or a response lists is no longer in progress."""
+    """Check that a closed or listed item does not have the status in_progress."""
     for event, place, item in _closed_items(stream):
         if isinstance(status := find(item, ("status",)), str):
             message = f"the item is closed, and its status is {status!r}"
@@ -290,7 +292,7 @@ def _closed_item_is_not_in_progress(stream: Stream, _target: Target) -> Iterator
 
 @check("response-fields-stay", EVENTS)
 def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A field of the response that an event gave a value has that value in all later events that have it."""
+    """Check that a field of the response keeps its first value in all later events."""
     final = _final(stream)
     given: dict[str, Any] = {}
     if final is None:
@@ -309,7 +311,7 @@ def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("finished-response-has-no-error", ANSWERED)
 def _finished_response_has_no_error(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A response that is completed or incomplete did not fail, and has no error."""
+    """Check that a completed or incomplete response does not contain an error."""
     final = _final(stream)
     if final is None:
         return
@@ -322,7 +324,7 @@ def _finished_response_has_no_error(stream: Stream, _target: Target) -> Iterator
 
 @dataclass(frozen=True)
 class _Repeated(Relation):
-    """The last event of a stream has fields that the whole answer to the same request has."""
+    """The last event of a stream must have fields of the whole answer to the same request."""
 
     fields: Callable[[FinalObject], tuple[str, ...]]
 
@@ -351,7 +353,7 @@ compare_rows(
 
 @check("last-event-tells-the-status", EVENTS)
 def _last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The event that ends a stream is the one that the status of its response names."""
+    """Check that the event that ends a stream matches the status of its response."""
     walk = _walk(stream)
     if walk is None or walk.end is None or not walk.grammar.status:
         return
@@ -365,7 +367,7 @@ def _last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Ob
 
 @check("cut-item-is-incomplete", ANSWERED)
 def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The last item of a response that its budget cut says that it is not complete."""
+    """Check that the last item of a response that its budget cut has the status incomplete."""
     grammar = _grammar(stream)
     final = grammar.final if grammar is not None else None
     if final is None:
@@ -385,7 +387,7 @@ def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("message-start-counts-the-prompt", EVENTS)
 def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the prompt tokens in the first event of a stream against those of its end."""
+    """Check the prompt tokens in the first event of a stream against those at its end."""
     dialect = dialect_of(stream)
     if dialect is None or not finished_choices(stream):
         return
@@ -402,7 +404,7 @@ def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterato
 
 @check("thinking-is-signed", ANSWERED)
 def _thinking_is_signed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each block of thinking has a signature, in a stream by the delta that brings it."""
+    """Check that each block of thinking has a signature; in a stream, the delta carries it."""
     walk, grammar = _walk(stream), _grammar(stream)
     frame_rules = grammar.frames if grammar is not None else {}
     for frame in walk.frames if walk is not None else ():
@@ -426,7 +428,7 @@ def _thinking_is_signed(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("call-input-is-an-object", ANSWERED)
 def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The input of a call in a message that ends with calls is one JSON object, once it is joined."""
+    """Check that the joined input of a call is one JSON object, in a message that ends with calls."""
     grammar = _grammar(stream)
     for choice in finished_choices(stream) if grammar is not None and grammar.once else ():
         called = choice.finish is not None and choice.finish.type == CALLED
@@ -443,14 +445,14 @@ def _body(stream: Stream) -> Mapping[str, Any]:
 
 
 _REASONING = "reasoning"
-"""The type of an item that holds what a model reasoned."""
+"""The type of an item with reasoning."""
 _OF_THOUGHTS = ("thinking", "reasoning", "chat_template_kwargs", "system", "instructions", "tool_choice")
-"""Fields that each endpoint has in a form of its own: requests with any of them are compared with none."""
+"""Fields with a different form on each endpoint. Requests with any of them are not compared."""
 
 
 @select
 def _answers_messages(stream: Stream) -> bool:
-    """The answers to messages that may be the same at several endpoints."""
+    """Select the answers to messages that several endpoints may have in common."""
     dialect, asked = dialect_of(stream), stream.asked
     talks = dialect is not None and dialect.chat and stream.answered and ended(stream)
     plain = asked.n == 1 and not asked.input_ids and not any(name in _OF_THOUGHTS for name in _body(stream))
@@ -459,13 +461,13 @@ def _answers_messages(stream: Stream) -> bool:
 
 @fact(Stream)
 def _conversation(stream: Stream) -> tuple[object, ...]:
-    """Return the conversation, whatever the endpoint: messages, and tools by name."""
+    """Return the conversation, independent of the endpoint: messages, and the names of tools."""
     return stream.asked.prompt_key, offered(stream)
 
 
 @fact(Stream)
 def _limits(stream: Stream) -> tuple[object, ...]:
-    """Return what ends a greedy answer: its budget and its stop strings."""
+    """Return the budget and the stop strings, which end a greedy answer."""
     asked = stream.asked
     return asked.max_new_tokens, asked.stop, asked.ignore_eos
 
@@ -473,7 +475,7 @@ def _limits(stream: Stream) -> tuple[object, ...]:
 def _across_endpoints(
     streams: Iterable[Answer], key: Callable[[Answer], object]
 ) -> Iterator[tuple[Answer, Answer]]:
-    """Answers with one key at two endpoints, of which the second has items."""
+    """Yield answers with one key at two endpoints, of which the second has items."""
     asked: defaultdict[object, dict[str, Answer]] = defaultdict(dict)
     for stream in streams:
         asked[key(stream)].setdefault(stream.dialect, stream)
@@ -486,7 +488,7 @@ def _across_endpoints(
 
 @check_run("endpoints-agree-on-channels")
 def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A conversation is taken apart alike at every endpoint that takes messages."""
+    """Check that all endpoints with messages split the answer to a conversation alike."""
     greedy = (stream for stream in _answers_messages(streams) if stream.asked.greedy)
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
@@ -500,14 +502,14 @@ def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -
 
 
 def _texts_go_apart(first: Choice, second: Choice) -> bool:
-    """True if two choices have different texts, and not one text in other channels."""
+    """True if two choices have different texts, and not the same text in other channels."""
     texts = [f"{choice.reasoning or ''}{choice.text or ''}" for choice in (first, second)]
     return not any(texts[0].startswith(text) or text.startswith(texts[0]) for text in texts[1:])
 
 
 @check_run("endpoints-agree-on-counts")
 def _endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A conversation has as many tokens at every endpoint that takes messages."""
+    """Check that all endpoints with messages count the same tokens for a conversation."""
     for first, second in _across_endpoints(_answers_messages(streams), _conversation):
         yield from _same_prompt(first, second, f"at {first.exchange.request.path}")
 
@@ -521,12 +523,12 @@ def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observat
 
 
 class _Turn(NamedTuple):
-    """A request and its answer, as far as other turns refer to them; values by digest."""
+    """A request and its answer, reduced to what other turns refer to; values as digests."""
 
     name: str
     """The id of the response."""
     previous: str
-    """The id of the response that the request goes on from."""
+    """The id of the previous response that the request continues."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -538,7 +540,7 @@ def _digests(values: Any) -> tuple[str, ...]:
 
 @fact(Stream)
 def _turn(stream: Stream) -> _Turn | None:
-    """A turn at an endpoint of items; None at another. The content of a message is one of them."""
+    """Return the turn of an answer with items; None for others. The content of a message is an item, too."""
     if not has_items(stream):
         return None
     body = _body(stream)
@@ -559,7 +561,7 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
 
 @check_run("own-items-are-accepted")
 def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the answer of an endpoint is accepted as a part of its next input."""
+    """Check that an endpoint accepts its own answer as a part of the next input."""
     turns = _turns(streams)
     given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
     forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}
@@ -574,7 +576,9 @@ def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Ite
 
 @check_run("previous-response-is-continued")
 def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A request that names the response before it has the prompt of one that repeats it."""
+    """Check that a request with the id of the previous response has the same prompt as one that repeats
+    it.
+    """
     turns = _turns(streams)
     by_name = {turn.name: turn for _, turn in turns}
     spelled = {turn.inputs: stream for stream, turn in turns if not turn.previous and stream.answered}

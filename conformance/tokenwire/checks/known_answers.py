@@ -1,4 +1,4 @@
-"""Checks of answers against the right one, where the model is known and so the right answer is computed."""
+"""Checks of answers against the right one, which can be computed for a known model."""
 
 from __future__ import annotations
 
@@ -29,23 +29,25 @@ class KnownAnswer:
     choice: Choice
     prompt: Ids
     readings: tuple[Truth, ...]
-    """Two where the prompt ends within a character, which the output may complete or not; more where stops
-    may be looked for from the first id on or later.
+    """The possible right answers.
+
+    There are two if the prompt ends within a character, which the output may complete or not. There are more
+    if the search for stops may begin at the first id or later.
     """
     finished: bool
-    """It came to its own end: by an abort or a hang-up it is cut off."""
+    """True if it ended by itself, and not by an abort or a hang-up."""
     echoed: tuple[str, ...] = ("",)
-    """The text that an echo may put before its own."""
+    """The texts that an echo may put before the output."""
 
     @property
     def right(self) -> Truth:
-        """The reading that the ids of the choice agree with."""
+        """Return the possible answer that agrees with the choice's ids."""
         ids = self.choice.output_ids
         return next((known for known in self.readings if ids == list(known.ids)), self.readings[0])
 
     @property
     def legal(self) -> list[str]:
-        """The texts that it may end with: all, or those of the stop that it names."""
+        """Return the texts that it may end with: all, or those of the stop that it names."""
         finish = self.choice.finish
         named = finish.matched if finish is not None else None
         of_named = [text for right in self.readings for text in right.texts_of(named)]
@@ -54,9 +56,7 @@ class KnownAnswer:
 
 
 def known_choices(stream: Stream, target: Target) -> tuple[KnownAnswer, ...]:
-    """Return the choices of an answer whose right answer is known; cached with it, since every
-    check here asks.
-    """
+    """Return the choices of an answer with known right answers, cached because every check here uses them."""
     model = target.model
     if model is None or not stream.answered:
         return ()
@@ -105,9 +105,9 @@ _ENDS = frozenset({"stop", "length", "abort", None})
 
 
 def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
-    """True for a finish that the law of the model does not know: that of calls, or a family's own word.
+    """True for a finish outside of the model's law: that of calls, or a family's own word.
 
-    A filter is not one of them: nothing that a parrot says is harmful.
+    A content filter does not count, because nothing that a parrot says is harmful.
     """
     policy = policy_of(stream)
     own_word = policy.other_finish_types and kind not in policy.finish_types
@@ -115,8 +115,10 @@ def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
 
 
 def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
-    """Return what an echo may put before the output: the text that was sent, or that of the ids, with or
-    without special ones; empty if the prompt's ids are reported instead.
+    """Return the texts that an echo may put before the output: the text sent, or the text of the ids with or
+    without special tokens.
+
+    It is empty if the prompt's ids are reported instead.
     """
     if not stream.asked.echo:
         return ("",)
@@ -131,7 +133,7 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
 
 
 def ids_due(stream: Stream, right: Truth) -> Ids:
-    """Return the ids that must be reported. Some families leave out the one that ended a choice."""
+    """Return the ids that must be reported. Some families omit the id that ended a choice."""
     left_out = _ends_by_id(right) and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
 
@@ -141,18 +143,14 @@ def _ends_by_id(right: Truth) -> bool:
 
 
 def _may_not_count_its_end(stream: Stream, known: KnownAnswer) -> bool:
-    """True if the id that ended a choice may be counted or not, because servers of endpoints
-    without ids differ.
-    """
+    """True if the id that ended a choice may be counted or not, because servers without ids differ."""
     dialect = dialect_of(stream)
     return dialect is not None and not dialect.tells_ids and _ends_by_id(known.right)
 
 
 @check("script-ids-are-said", ANSWERED)
 def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the output ids are those of the right answer; those of a choice that was cut off,
-    its beginning.
-    """
+    """Check that the output ids are those of the right answer, or begin them if the choice was cut off."""
     for known in known_choices(stream, target):
         ids = known.choice.output_ids
         if ids is None:
@@ -165,9 +163,7 @@ def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation
 
 @check("script-finish-is-right", ANSWERED)
 def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the finish is a stop if one comes before the budget is over, or with its last token; else
-    the budget.
-    """
+    """Check that the finish is a stop if one comes within the budget, and the budget otherwise."""
     for known in known_choices(stream, target):
         if _came_to_an_end(known.choice, stream):
             due, right = known.right.finish, known.right
@@ -183,7 +179,7 @@ def _type_of(choice: Choice) -> str | None:
 
 
 def _came_to_an_end(choice: Choice, stream: Stream) -> bool:
-    """True if a choice has a finish reason, be it a wrong one, that is not an abort."""
+    """True if a choice has a finish reason other than an abort, even a wrong one."""
     return _type_of(choice) not in {None, "abort"} and stream.error is None
 
 
@@ -193,7 +189,7 @@ def _last_finish(choice: Choice) -> Emission:
 
 @check("script-match-is-right", ANSWERED)
 def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the named stop is complete where the right answer ends."""
+    """Check that the named stop is complete at the end of the right answer."""
     for known in known_choices(stream, target):
         finish = known.choice.finish
         if known.finished and finish is not None and finish.matched is not None:
@@ -207,7 +203,7 @@ def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observati
 
 @check("script-counts-are-right", about(answered=True, ended=True))
 def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Tokens are counted as the right answer has them, in each choice and in the usage."""
+    """Check that each choice and the usage have the right number of tokens."""
     every = known_choices(stream, target)
     if not every or not all(known.finished for known in every):
         return
@@ -245,7 +241,7 @@ def _compare_count(
 
 @check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text at the end is that of the right answer, up to its stop."""
+    """Check that the final text is that of the right answer, up to its stop."""
     for known in known_choices(stream, target):
         text = known.choice.text
         if text is None or not known.finished or taken_apart(stream, known.choice):
@@ -261,9 +257,7 @@ def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("script-text-so-far-is-right", STREAMED)
 def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text shown by each emission begins the right text, and that its ids were
-    delivered before.
-    """
+    """Check that each emission shows a beginning of the right text, after the ids that form it."""
     for known in known_choices(stream, target):
         if taken_apart(stream, known.choice):
             continue

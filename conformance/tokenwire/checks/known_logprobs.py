@@ -1,4 +1,4 @@
-"""Checks of logprobs against the right ones, where the model is known and so each logprob is computed."""
+"""Checks of logprobs against the right ones, which can be computed for a known model."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
-"""The number of the likeliest whose order is known for every type of weights."""
+"""The number of likeliest ids with a known order for every type of weights."""
 _COARSE = tolerance("coarse_share")
-"""How far a logprob that is no more exact than the weights may lie from the right one, as a share of it."""
+"""The allowed relative difference of a logprob that is only as precise as the weights."""
 
 
 Entry = list[Any]
@@ -53,7 +53,7 @@ Entry = list[Any]
 
 @dataclass(frozen=True)
 class _Right:
-    """The right logprobs, and how far from them those of a target may lie."""
+    """The right logprobs, and the allowed distance of a target's from them."""
 
     law: Parrot
     rounding: float
@@ -75,8 +75,8 @@ class _Right:
         )
 
     def by_text(self, due: list[Entry], reported: list[Entry]) -> bool:
-        """True if entries are right by text: tokens of one text share an entry, and no entry is of
-        another id.
+        """True if entries are right by text: tokens with equal text share one entry, and no other id has
+        one.
         """
         of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in reported)
         return 0 < len(reported) <= len(due) and all(of_some)
@@ -87,8 +87,8 @@ def _reported(entry: Logprob) -> Entry:
 
 
 def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield the entries of each series of a choice for its own ids; a value that is not an entry is yielded
-    as it is.
+    """Yield the entries of each series of a choice for its own ids. A value of another form is yielded
+    unchanged.
     """
     for name in (SAMPLED, CONTENT, NAMED):
         if (series := joined_series(choice, name)) is not None:
@@ -97,7 +97,7 @@ def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[KnownAnswer, _Right]]:
-    """Yield the choices whose logprobs are known and complete; thoughts may have taken theirs along."""
+    """Yield the choices with complete and known logprobs; reasoning may have removed some."""
     law = target.model.law if target.model is not None else None
     rounding_of = partial(target.noise.rounding, stream)
     if isinstance(law, Parrot) and stream.asked.uniform:
@@ -110,7 +110,7 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[KnownAnswer
 def _due(stream: Stream, known: KnownAnswer, reported: int, name: str) -> Ids | None:
     """Return the ids that a series of this length must have entries for; None if that is left to the server.
 
-    If a dialect promises entries only for what the content shows, those of a stop may be missing.
+    If a dialect promises entries only for visible content, those of a stop may be missing.
     """
     ids = ids_due(stream, known.right)
     if not known.finished:
@@ -138,7 +138,7 @@ def _observed_series(
 
 @check("script-logprobs-are-right")
 def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each id has an entry, and its logprob is the right one."""
+    """Check that each id has an entry with the right logprob."""
     for known, right in _with_logprobs(stream, target):
         for name, reported in _sampled(known.choice):
             ids = _due(stream, known, len(reported), name)
@@ -148,7 +148,7 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
-    """Yield where each id begins in the text; None for an id that the text does not show by itself."""
+    """Yield the offset of each id in the text; None for an id without visible text of its own."""
     for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
         piece = after[len(before) :]
         alone = words.pieces[token].decode("utf-8", "replace").startswith(piece)
@@ -161,7 +161,7 @@ def _same_beginning(due: int | None, reported: object) -> bool:
 
 @check("script-text-offsets-are-right")
 def _script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Counted from that of the first id, each offset is where the characters of its id begin."""
+    """Check that each offset, relative to the first id's, is where the id's characters begin."""
     if target.model is None:
         return
     words = target.model.words
@@ -186,14 +186,12 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
 
 @dataclass(frozen=True)
 class _Position:
-    """A position where the likeliest ids are asked for: after a text, with the sampled id or the one in the
-    prompt.
-    """
+    """A position whose likeliest ids were requested: the text before it, and the id at it."""
 
     right: _Right
     sampled: int
     token: int
-    """The id at the position: the sampled one, except in a prompt."""
+    """The id at the position: the sampled id or, in a prompt, the prompt's."""
     count: int
 
     def is_right_for(self, entries: Logprobs | None) -> bool:
@@ -225,7 +223,7 @@ class _Position:
 
     @property
     def shown(self) -> list[Entry]:
-        """The right entries, for a reader."""
+        """Return the right entries for a message."""
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.sampled, self.count)]
 
 
@@ -245,7 +243,7 @@ def _observed_ranks(
 
 @check("script-top-logprobs-are-right")
 def _script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """At each id the likeliest, compared by value."""
+    """Check the likeliest logprobs at each id, by value."""
     count = stream.asked.top_logprobs
     for known, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
         for name, reported in _ranked(known.choice):
@@ -263,7 +261,7 @@ def _rows(series: LogprobSeries) -> list[list[Entry]]:
 
 @check("script-chosen-logprobs-are-right")
 def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """At each id the logprobs of the asked ids, in the order in which they were asked for."""
+    """Check the logprobs of the requested ids at each id, in the order of the request."""
     asked = stream.asked.chosen_ids
     for known, right in _with_logprobs(stream, target) if asked else ():
         law, series = right.law, joined_series(known.choice, CHOSEN)
@@ -296,7 +294,7 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("script-prompt-logprobs-are-right")
 def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each id of the prompt has the logprob that it has after those before it."""
+    """Check that each id of the prompt has the right logprob after the ids before it."""
     for known, right in _with_logprobs(stream, target):
         law, carried = right.law, prompt_logprobs(stream, known.choice)
         if carried is not None and carried[1]:
@@ -316,7 +314,7 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _beside_the_prompt(stream: Stream, answer: KnownAnswer, right: _Right) -> Iterator[Observation]:
-    """Yield the likeliest and the chosen ids at each position of a prompt, in SGLang's shape."""
+    """Yield the likeliest and the chosen ids at each position of a prompt, in SGLang's form."""
     asked, prompt, law = stream.asked, answer.prompt, right.law
     start = asked.logprob_start
     for emission in answer.choice.emissions[:1] if start is not None else ():

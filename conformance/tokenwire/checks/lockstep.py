@@ -23,10 +23,10 @@ def _observe_no_list(emission: Emission, name: str, value: object) -> Observatio
 
 
 def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Observation]:
-    """Observe some series in some emissions.
+    """Observe the length of some series in some emissions.
 
-    A series that a choice carries anywhere is expected wherever there are ids; where there are none it may
-    be left out.
+    If a choice carries a series at all, it must be in every emission with ids, and may be missing from
+    others.
     """
     for name in names:
         sizes: list[Row] = []
@@ -44,14 +44,14 @@ def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Ob
 
 @dataclass(frozen=True)
 class Lockstep(Relation):
-    """Some series of a choice have one entry for each id, in every emission."""
+    """Some series of a choice must have one entry for each id, in every emission."""
 
     names: Literal["customized", "server_series"]
-    """Those that a sampler attached, or the server's own, such as logprobs."""
+    """The series of a custom sampler, or the server's own, such as logprobs."""
 
 
 def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the lockstep of a series. Another requirement covers a budget of zero."""
+    """Check the length of a series in each emission. Another requirement covers a budget of zero."""
     if stream.asked.max_new_tokens == 0:
         return
     # Without alternatives asked for, completions may leave their list empty.

@@ -1,4 +1,4 @@
-"""The distribution that output logprobs are of: that of the model, or the one that was sampled from."""
+"""The distribution of output logprobs: the model's, or the one that ids were sampled from."""
 
 from __future__ import annotations
 
@@ -26,18 +26,18 @@ _DECLARED = dict(
         strict=True,
     )
 )
-"""What a server tells or a user declares, and the three rules that it means."""
+"""The rules that a server reports or a user declares, each as three rules."""
 
 _APART = 0.2
-"""Logprobs that lie closer together say nothing of the scale."""
+"""The least distance between logprobs that shows the scale."""
 _FOR_A_DIFFERENCE = 2
 _ROUNDING = tolerance("temperature_ratio")
-"""How far a ratio of differences may be from the rule that it shows."""
+"""The allowed difference between a ratio of distances and the rule that it shows."""
 _MOST_KEPT = 0.9
-"""A truncation that leaves more of the distribution moves logprobs by too little to be seen."""
+"""The most probability that a visible truncation leaves; with more, logprobs move too little."""
 _SHIFT = tolerance("truncation_shift")
 _BIASES = (1.0, 20.0)
-"""Smaller biases are not seen, and larger ones leave nothing beside them."""
+"""The range of visible biases: smaller ones are not visible, and larger ones leave no other id."""
 
 
 @dataclass(frozen=True)
@@ -49,9 +49,9 @@ class _Top:
     place: Place
     by_id: Mapping[Any, float]
     sampled: object = None
-    """The first, where they are of it."""
+    """The first id, if these are its top logprobs."""
     before: tuple[Any, ...] = ()
-    """The first, where they are of the second."""
+    """The first id, if these are the top logprobs of the second."""
 
     @property
     def temperature(self) -> float:
@@ -60,21 +60,21 @@ class _Top:
 
     @property
     def truncates(self) -> bool:
-        """True if some ids were left out before sampling. A greedy answer takes the first of all."""
+        """True if sampling excludes some ids. Greedy sampling chooses from all."""
         return self.asked.truncated and not self.asked.greedy
 
     @property
     def key(self) -> tuple[str, str]:
-        """Equal for answers of an endpoint whose first ids have the same logits."""
+        """A key of answers of an endpoint whose first ids have the same logits."""
         return self.dialect, self.asked.prompt_key
 
     def added(self, token: Any) -> float:
-        """Return what the request adds to a logit."""
+        """Return the amount that the request adds to a logit."""
         return self.asked.logit_bias.get(token, 0.0) - self.asked.frequency_penalty * self.before.count(token)
 
 
 def _name(entry: Logprob) -> object:
-    """Return the name of an entry: its id, or its text if that is complete characters."""
+    """Return the key of an entry: its id, or its text if that is complete characters."""
     return entry.id if type(entry.id) is int else entry.whole_text
 
 
@@ -91,7 +91,7 @@ def _second_top(stream: Answer) -> _Top | None:
 
 
 _Tops = tuple[Place, dict[object, float], object, dict[object, float]]
-"""Of two output ids, and between them the name of the first."""
+"""The top logprobs of two output ids, with the name of the first id between them."""
 
 
 @fact(Stream)
@@ -115,16 +115,14 @@ def _first_top_logprobs(stream: Stream) -> _Tops | None:
 
 
 def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
-    """Return the top logprobs of a position, by what they are known by."""
+    """Return the top logprobs of a position, by id or text."""
     top = reported.positions[position].top if position < len(reported.positions) else ()
     read = {name: entry.number for entry in top or () if (name := _name(entry)) is not None}
     return {token: number for token, number in read.items() if number is not None}
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
-    """Return the ratio of the distances between first logprobs and between second ones; None if it
-    is not known.
-    """
+    """Return the ratio of distances between first and between second logprobs; None if unknown."""
     common = sorted(
         first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]
     )
@@ -145,8 +143,9 @@ class SeenRule(NamedTuple):
 
 
 def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
-    """Return the ids that top_k, top_p and min_p leave to sample from, with their probability; None if the
-    alternatives of `base` do not reach that far.
+    """Return the ids that top_k, top_p and min_p leave, with their total probability.
+
+    It is None if the alternatives of `base` do not include all of them.
     """
     if len(base.by_id) < base.asked.top_logprobs:  # some have no name of their own
         return None
@@ -194,9 +193,7 @@ def _tells_top(stream: Stream) -> bool:
 
 
 def _rule_of_biases(top: _Top, base: _Top) -> str | None:
-    """Infer the rule of biases from how far the logprob of a biased or penalised id moved among the
-    others.
-    """
+    """Infer the rule of biases from the change of a biased or penalised id's logprob among the others."""
     common = top.by_id.keys() & base.by_id.keys()
     shifts = {token: top.by_id[token] - base.by_id[token] for token in common}
     biases = {token: bias for token in common if (bias := top.added(token) - base.added(token))}
@@ -222,9 +219,7 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
 
 
 def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """Yield the top logprobs of second ids that a penalty shapes, each with those of an answer
-    without one.
-    """
+    """Yield the top logprobs of second ids with a penalty, each with those of an answer without one."""
     seconds = [
         top for top in map(_second_top, _tells_top(streams)) if top is not None and top.asked.prompt_key
     ]
@@ -239,21 +234,21 @@ def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
 
 
 def _began(top: _Top) -> tuple[object, ...]:
-    """Equal for second ids that have the same logits."""
+    """Return a key of second ids with the same logits."""
     return *top.key, top.before, tuple(sorted(top.asked.logit_bias.items()))
 
 
 @dataclass(frozen=True)
 class _Dimension:
-    """One thing that shapes what is sampled, and on which side of it logprobs may be taken."""
+    """A transformation of the distribution; logprobs may be taken before or after it."""
 
     shapes: Callable[[_Top], bool]
-    """True if it, and nothing else, lies between the logits and what was sampled."""
+    """True if it is the only transformation between the logits and the sampled id."""
     rule: Callable[[_Top, _Top], str | None]
-    """Which side an answer shows beside one of the model itself; None where nothing tells."""
+    """Returns the rule that an answer shows, compared with one of the model itself; None if it is unclear."""
     legal: tuple[str, str]
     behind: Callable[[tuple[Answer, ...]], Iterator[tuple[_Top, _Top]]] = lambda _: iter(())
-    """What more answers it shapes behind their first id, each with one that it does not."""
+    """Yields further pairs of a transformed and an untransformed answer, after their first id."""
 
 
 _TEMPERATURE = _Dimension(
@@ -279,9 +274,9 @@ _DIMENSIONS = (_TEMPERATURE, _TRUNCATION, _BIAS)
 
 @once_per_run
 def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
-    """Return the top logprobs that answers begin with; and by dialect and prompt those of the model itself.
+    """Return the top logprobs at the beginning of answers, and the model's own by dialect and prompt.
 
-    Both answers begin after the same prompt, so their first ids have the same logits.
+    Both answers follow the same prompt, so their first ids have the same logits.
     """
     known = [top for top in map(_first_top, _tells_top(streams)) if top is not None and top.asked.prompt_key]
     neutral: dict[tuple[str, str], _Top] = {}
@@ -292,7 +287,7 @@ def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str]
 
 
 def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """Yield the top logprobs of answers that a dimension shapes, each with those of the model itself."""
+    """Yield the top logprobs of transformed answers, each with those of the model itself."""
     known, neutral = _tops(streams)
     for top in known:
         base = neutral.get(top.key)
@@ -309,7 +304,7 @@ def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[SeenR
 
 
 def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Observation]:
-    """Look whether all answers of an endpoint follow one rule, and a legal one."""
+    """Check that all answers of an endpoint follow one rule, and that it is legal."""
     rules: dict[str, SeenRule] = {}
     legal = dimension.legal
     for seen in _rules(dimension, streams):
@@ -327,19 +322,21 @@ def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Ob
 
 @check_run("logprobs-follow-one-rule")
 def _logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """One rule for all answers of an endpoint: divided by the temperature, or not."""
+    """Check one rule for all answers of an endpoint: logits divided by the temperature, or not."""
     yield from _one_rule(_TEMPERATURE, streams)
 
 
 @check_run("logprobs-follow-one-bias-rule")
 def _logprobs_follow_one_bias_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """One rule for all answers of an endpoint: of the model's logits, or of those that biases changed."""
+    """Check one rule for all answers of an endpoint: logprobs before or after biases."""
     yield from _one_rule(_BIAS, streams)
 
 
 @check_run("logprobs-follow-one-truncation")
 def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """One rule for all answers of an endpoint: of all ids, or of those that truncation leaves."""
+    """Check one rule for all answers of an endpoint: logprobs of all ids, or only of those that truncation
+    leaves.
+    """
     yield from _one_rule(_TRUNCATION, streams)
     for top, base in _shaped(_TRUNCATION, streams):
         if _rule_of_truncation(top, base) is None:
@@ -349,8 +346,8 @@ def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target
 
 @check_run("logprobs-follow-the-declared-rule")
 def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the declared rule of logprobs, because a trainer computes with it and one answer does
-    not show it.
+    """Check the declared rule of logprobs, because a trainer computes with it and a single answer does not
+    show it.
     """
     for name in sorted(_DECLARED.keys() & target.capabilities):
         for dimension, expected in zip(_DIMENSIONS, _DECLARED[name], strict=True):
@@ -366,7 +363,7 @@ def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targ
 
 
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
-    """Yield a line for each dialect whose answers show of which distribution its logprobs speak."""
+    """Yield a line for each dialect whose answers show the distribution of its logprobs."""
     reported: dict[str, dict[str, str]] = {}
     for seen in (seen for dimension in _DIMENSIONS for seen in _rules(dimension, streams)):
         reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)

@@ -45,12 +45,12 @@ from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"
-"""What the mirror sampler attaches to each token beside the id that it chose: the position of its choice."""
+"""The series of the mirror sampler with the position of each choice, besides the chosen id."""
 
 
 @check("customized-info-has-a-value", FINISHED)
 def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A key with no value for any token must be absent."""
+    """Check that a key without a value for any token is absent."""
     for choice in finished_choices(stream):
         for name in sorted(choice.customized):
             values = choice.series(name)
@@ -66,8 +66,8 @@ def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Ob
 def _customized_info_is_fixed_at_sampling(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that the entry of the mirror sampler is the id at the same place, and that positions
-    are consecutive.
+    """Check that the entry of the mirror sampler is the id at the same place, and that positions are
+    consecutive.
     """
     for emission in choice.delivered:
         if (both := _beside_ids(emission, MIRRORED_ID)) is not None and both[0]:
@@ -88,7 +88,7 @@ def _customized_info_is_fixed_at_sampling(
 
 
 def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | None:
-    """The new ids of an emission and the entries of a series for them; None where they are not as many."""
+    """Return the new ids of an emission and their entries in a series; None if the numbers differ."""
     entries = emission.entries(name)
     if emission.output_ids is None or entries is None or len(entries) != len(emission.output_ids):
         return None
@@ -97,7 +97,7 @@ def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | 
 
 @check_choices("logprobs-name-their-ids")
 def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The logprob at a place belongs to the id at that place, where its shape names ids."""
+    """Check that a logprob has the id of its place, if its form contains ids."""
 
     def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
         for emission, reported in reported_along(choice):
@@ -112,7 +112,7 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
 
 @check_each("logprob-values-are-legal", ANY, "{field} holds {actual[0]!r}, which is not a logprob")
 def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
-    """Logarithms of probabilities: finite, and not above 0."""
+    """Yield logprobs that must be finite and not above 0."""
     for emission, series in series_along(choice):
         wrong = series.illegal
         yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
@@ -123,7 +123,7 @@ _LEAST_OF_THE_LIKELIEST = -100
 
 @check_choices("greedy-logprobs-are-likely", about(answered=True, unasked=("ignore_eos", "min_new_tokens")))
 def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no token which greedy sampling chose has the logprob of an impossible token."""
+    """Check that no token of greedy sampling has the logprob of an impossible token."""
     asked = stream.asked
     if not asked.greedy or asked.other_sampling or asked.constraints or asked.tools is not None:
         return
@@ -137,16 +137,16 @@ def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target)
 
 
 _ENOUGH_IDS = 8
-"""The least number of different ids that do not have one logprob by chance."""
+"""The least number of different ids that cannot have the same logprob by chance."""
 _ENOUGH_SURE_IDS = 64
-"""The ids with the logprob 0, and none with another one, that even a sure model does not give in a row."""
+"""The number of ids that even a very certain model does not all give the logprob 0."""
 
 
 @check_run("logprobs-vary", alone=True)
 def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Numbers that do not depend on the token are not logprobs; a grammar or top_k may leave no choice.
+    """Check that logprobs depend on the token, except if a grammar or top_k leaves no choice.
 
-    That all of an answer are 0 is a fault only if all of the endpoint are.
+    If all logprobs of an answer are 0, it is a fault only if all of the endpoint are.
     """
     answers: dict[str, list[_Varying]] = {}
     for stream in streams:
@@ -166,17 +166,17 @@ def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
 
 
 class _Varying(NamedTuple):
-    """The logprobs that a choice gives its own tokens in one series."""
+    """The logprobs of a choice's own tokens in one series."""
 
     place: Place
     series: str
     ids: int
-    """The number of different ones."""
+    """The number of different tokens."""
     differ: bool
     number: float
-    """One of them."""
+    """One of the logprobs."""
     sure: frozenset[Hashable]
-    """The tokens, where the logprobs of all of them are 0."""
+    """The tokens, if all of their logprobs are 0; else empty."""
 
 
 @fact(Stream)
@@ -190,15 +190,13 @@ def _varying(stream: Stream) -> tuple[_Varying, ...]:
 
 
 def _known_by(entry: Logprob) -> Hashable:
-    """Return what identifies a token: its id, or else its text; anything else as JSON."""
+    """Return the identity of a token: its id, or else its text, or else JSON."""
     token = entry.id or entry.text
     return token if type(token) in {int, str} else (json.dumps(token),)
 
 
 def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hashable], set[float]]]:
-    """Yield the different tokens of each choice, and their different logprobs, in each series that
-    has them.
-    """
+    """Yield the different tokens and logprobs of each choice, in each series that has them."""
     for choice in stream.delivering:
         series: dict[str, tuple[set[Hashable], set[float]]] = {}
         for _, reported in reported_along(choice):
@@ -214,7 +212,7 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
 
 @check_equal("logprob-counter-follows", ANY, "{field} is {actual!r} after {expected} delivered entries")
 def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
-    """The counter of logprob entries, beside how many were delivered."""
+    """Yield the counter of logprob entries with the delivered number."""
     delivered: int | None = None
     for emission in choice.delivered:
         entries = emission.entries(SAMPLED)
@@ -226,11 +224,11 @@ def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]
 
 
 Fault = Callable[[ReportedLogprobs, Position], str]
-"""The error of the top logprobs at a position, in words; empty for none."""
+"""Returns the error of the top logprobs at a position, in words; empty without one."""
 
 
 def _is_besides(position: Position, entries: Logprobs) -> bool:
-    """True if the first of the entries is the sampled token and none of the others is less likely."""
+    """True if the first entry is the sampled token and none of the others is less likely."""
     sampled, first, others = position.sampled, entries[0], entries[1:]
     if sampled is None or sampled.id is None or first.id != sampled.id:
         return False
@@ -243,7 +241,7 @@ def _is_besides(position: Position, entries: Logprobs) -> bool:
 def _fault_in_top(
     reported: ReportedLogprobs, position: Position, *, k: int, fewer: bool, besides: bool
 ) -> str:
-    """Return why a position has a wrong number of top logprobs, or names an id twice; empty for nothing."""
+    """Describe a wrong number of top logprobs at a position, or a repeated id; empty without an error."""
     entries = position.top
     if entries is None:
         return f"is {position.written_top!r}, not a list of entries"
@@ -259,7 +257,7 @@ def _fault_in_top(
 
 
 def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_first: bool) -> str:
-    """Describe the fault if the logprobs of the likeliest do not fall."""
+    """Describe the error if the likeliest are not in descending order."""
     in_order = (position.top or [])[sampled_first:]
     numbers = [entry.value for entry in in_order if type(entry.value) in {int, float}]
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
@@ -268,7 +266,7 @@ def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_
 def _observe_top(
     every: Iterable[tuple[Emission, ReportedLogprobs]], fault_in: Fault, expected: str
 ) -> Iterator[Observation]:
-    """Observe the top logprobs of all positions, emission by emission; words count as the lists do."""
+    """Observe the top logprobs of all positions, emission by emission."""
 
     def rows() -> Iterator[Row]:
         for emission, reported in every:
@@ -286,7 +284,7 @@ def _observe_top(
 
 @check_choices("top-logprobs-have-k", about("top_logprobs", answered=True))
 def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each position has as many alternatives as were asked for."""
+    """Check that each position has the requested number of alternatives."""
     k, policy = stream.asked.top_logprobs, policy_of(stream)
     fewer, besides = policy.fewer_top_logprobs, policy.sampled_besides_top_logprobs
     fault_in = partial(_fault_in_top, k=k, fewer=fewer, besides=besides)
@@ -294,7 +292,7 @@ def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 
 _FEWEST_ALTERNATIVES = 4
-"""The number of positions that do not all have a special token, whose text is empty, as alternative."""
+"""The number of positions that do not all have a special token, with empty text, as alternative."""
 
 
 @check_choices("alternatives-have-names", about("top_logprobs", answered=True))
@@ -316,7 +314,7 @@ def _alternatives_have_names(choice: Choice, _stream: Stream, _target: Target) -
 
 @check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
 def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The most likely comes first; objects by text have no order."""
+    """Check that the most likely comes first; objects by text have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
     fault_in = partial(_fault_in_order, sampled_first=sampled_first)
     ranked = (pair for pair in reported_along(choice) if not pair[1].by_text)
@@ -327,9 +325,9 @@ _OVER_ONE = 1 + tolerance("truncation_share")
 
 
 def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
-    """Return why the alternatives of a position are not probabilities; empty if they are.
+    """Describe the error if the alternatives of a position are not probabilities; empty if they are.
 
-    An id that is named twice counts once, because another requirement covers that.
+    A repeated id counts once, because another requirement covers that.
     """
     entries = {
         entry.id if type(entry.id) is int else f"entry {place}": entry
@@ -342,7 +340,7 @@ def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
 
 @check_choices("top-logprobs-are-one-whole", about("top_logprobs", answered=True))
 def _top_logprobs_are_one_whole(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The alternatives of a position share one whole."""
+    """Check that the probabilities of a position's alternatives add up to at most 1."""
     yield from _observe_top(reported_along(choice), _fault_in_sum, "probabilities of 1 together at most")
 
 
@@ -393,8 +391,8 @@ def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterat
 def _chose_the_first(stream: Stream) -> bool:
     """True if greedy sampling must have chosen the first of the likeliest.
 
-    Penalties and biases may come between the logprobs and the choice. So may bans of ids, if the dialect
-    lists the likeliest as the model gave them. Some servers have penalties that the request did not ask for.
+    Penalties and biases may apply between the logprobs and the choice. So may bans of ids, if the dialect
+    lists the likeliest before them. Some servers have penalties that the request did not set.
     """
     asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
@@ -403,10 +401,9 @@ def _chose_the_first(stream: Stream) -> bool:
 
 
 def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greedy: bool) -> str:
-    """Describe the fault if the sampled id and the top logprobs contradict each other.
+    """Describe the error if the sampled id and the top logprobs contradict each other.
 
-    If an entry does not name its id, several tokens may have one text. Then only the greatest logprob is
-    compared.
+    If entries lack ids, several tokens may have one text. Then only the greatest logprob is compared.
     """
     sampled, top = position.sampled, position.top
     if sampled is None or not top:
@@ -447,7 +444,7 @@ def _top_logprobs_belong_to_position(
 def _chosen_logprobs_are_the_asked_ids(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Each position names the asked ids, in the order in which they were asked for."""
+    """Check that each position has the requested ids, in the order of the request."""
     asked = list(stream.asked.chosen_ids)
     first = choice.delivered[0]
     of_prompt = as_list(first.prompt_series.get(PROMPT_CHOSEN)) if first.position == 0 else None
@@ -465,8 +462,9 @@ def _chosen_logprobs_are_the_asked_ids(
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
-    """Return the id of each entry of ranked logprobs: that of the prompt if it is among its keys. The first
-    position, which has no logprob, counts as right.
+    """Return the id of each entry of ranked logprobs: the prompt's id if it is among the keys.
+
+    The first position, which has no logprob, counts as right.
     """
 
     def id_of(position: int, entry: Any) -> Any:
@@ -480,7 +478,7 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
 
 @check("prompt-logprobs-cover-the-prompt", FINISHED)
 def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """From the asked start to the end of the prompt, each entry for its own id."""
+    """Check that entries cover the prompt from the requested start to its end, each with its own id."""
     start = stream.asked.logprob_start
     if start is None:
         return
@@ -508,7 +506,7 @@ def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterat
 
 @check("prompt-logprobs-null-only-first", FINISHED)
 def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Only what has nothing before it has no logprob."""
+    """Check that only the first position of a prompt has no logprob."""
     for choice in finished_choices(stream):
         for name in sorted(names_of_prompt(choice)):
             carried = first_of_prompt(choice, name)
@@ -528,9 +526,7 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
 
 @check("metadata-only-on-request")
 def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that there are no logprobs if none were asked for, and no top or chosen ones if only
-    others were.
-    """
+    """Check that logprobs, top logprobs and chosen ones are absent unless the request enables them."""
     asked = stream.asked
 
     def is_unasked(name: str) -> bool:
@@ -554,7 +550,7 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("arrays-only-on-request", FINISHED)
 def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that arrays are absent that a request may ask for and this one does not."""
+    """Check that arrays are absent unless the request enables them."""
     known = dialect_of(stream)
     wanted = known.request.wanted.values() if known else ()
     names = [name for array in wanted if array not in stream.asked.wanted for name in array.names]
@@ -578,7 +574,7 @@ def _has_meta_info(choice: Choice) -> bool:
 
 
 def _has_top(choice: Choice) -> bool:
-    """True if the top logprobs are there, by position or in a flat form that a request may prefer."""
+    """True if the top logprobs are present, by position or in the flat form that a request may choose."""
     if choice.series_names & {TOP, NAMED_TOP}:
         return True
     content = joined_series(choice, CONTENT)
@@ -595,13 +591,13 @@ def _has_texts(choice: Choice) -> bool:
 
 
 def _holds(emission: Emission, name: str) -> bool:
-    """True if any mapping of an emission has a value that is not null under a name."""
+    """True if any mapping of an emission has a value other than null under a name."""
     mappings = (emission.details, emission.series, emission.prompt_series, emission.counters)
     return any(mapping.get(name) is not None for mapping in mappings)
 
 
 def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
-    """True if a choice has what was asked for, or the document has it beside the choices."""
+    """True if a choice has the requested output, or the document has it outside the choices."""
     if not choice.held.isdisjoint(wanted.names):
         return True
     found = (find(event.data, parse(position)) for position in wanted.pointers for event in stream.events)
@@ -609,9 +605,7 @@ def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
 
 
 def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice], bool]]]:
-    """Yield what a request asks for: the field of the answer, that of the request, and the way to see it in a
-    choice.
-    """
+    """Yield each requested output: its field in the answer, the request field, and a predicate of choices."""
     asked, native = stream.asked, not is_chat(stream)
     if asked.return_prompt_token_ids and not told_once_for_all(stream):
         yield "prompt_token_ids", "return_prompt_token_ids", lambda c: first_prompt_ids(c) is not None
@@ -639,7 +633,9 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice],
 
 @check("scored-prompt-ids-have-logprobs", FINISHED)
 def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A series that begins inside the prompt begins behind a token that predicts its first."""
+    """Check that a series that begins inside the prompt has a logprob at its first position, which a token
+    precedes.
+    """
     start = stream.asked.logprob_start or 0
     for choice in finished_choices(stream) if start > 0 else ():
         carried = first_of_prompt(choice, PROMPT)
@@ -656,7 +652,7 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
 
 @check("asked-or-refused", about(finished=True, ended=True))
 def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every choice has the requested fields. A refusal is honest, and is not judged here."""
+    """Check that every choice has the requested fields. A refusal is permitted, and not judged here."""
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
             continue  # logprobs are beside the text that they are of

@@ -1,4 +1,6 @@
-"""Checks of the chapter on prompt-side arrays: prompt logprobs and what an echo puts before the output."""
+"""Checks of the chapter on prompt-side arrays: prompt logprobs, and the text and entries that an echo
+adds.
+"""
 
 from __future__ import annotations
 
@@ -44,7 +46,7 @@ from tokenwire.target.determinism import Comparison
 
 
 def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
-    """Return the ids of the prompt of a choice: those sent, or those that came back for a text."""
+    """Return the ids of a choice's prompt: those sent, or those returned for a text."""
     reported = told_prompt(choice)
     return prompt_of(stream, choice.index) or (reported[1] if reported else None)
 
@@ -53,7 +55,7 @@ def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
 
 
 def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """Describe the fault of the alternatives at one prompt position; empty for none."""
+    """Describe the error of the alternatives at one prompt position; empty without one."""
     if entries is None:
         return "is not a list of entries"
     if len(entries) != k:
@@ -71,14 +73,14 @@ def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> 
 
 
 def _legal_and_falling(entries: Logprobs) -> bool:
-    """True if all entries have logprobs, and these fall."""
+    """True if all entries have logprobs in descending order."""
     if not all(is_legal(entry.value) for entry in entries):
         return False
     return not any(after.value > before.value for before, after in pairwise(entries))
 
 
 def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
-    """Describe the fault of the alternatives at a prompt position by id, with the prompt's own among them."""
+    """Describe the error of the alternatives by id at a prompt position, including the prompt's own."""
     if entries is None:
         return "is not an object of entries by id"
     if type(token) is int and all(entry.id != token for entry in entries):
@@ -92,9 +94,9 @@ def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
 
 
 def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """Describe the fault of the alternatives at a position of an echoed prompt, by text.
+    """Describe the error of the alternatives by text at a position of an echoed prompt.
 
-    Tokens of one text share an entry, and so do those that are not complete characters.
+    Tokens with equal text share an entry, and so do incomplete characters.
     """
     if entries is None:
         return "is not an object of logprobs by text"
@@ -113,19 +115,19 @@ def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
 
 
 def _count_by_rank(stream: Stream) -> int:
-    """Return how many alternatives a request asks for at each position of its prompt."""
+    """Return the number of alternatives that a request enables at each position of its prompt."""
     stated = stream.asked.sent.get("logprob_start")
     stated_count = integer(stated.values[0]) if stated and stated.values else None
     return stream.asked.top_logprobs if stated_count is None else stated_count
 
 
 _BESIDE = ((PROMPT, PROMPT_TOP, _fault_in_prompt_top), (NAMED, NAMED_TOP, _fault_by_text))
-"""A series of the prompt, that of its alternatives, and what tells their faults."""
+"""The prompt's series, the series of its alternatives, and the function that finds their errors."""
 
 
 def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, list[tuple[int, str]]] | None:
-    """Find the faults of each scored position of a prompt's alternatives, with their emission and series;
-    None without alternatives.
+    """Return the emission, the series and the errors of each scored position of a prompt's alternatives; None
+    without alternatives.
     """
     k = stream.asked.top_logprobs
     for own_name, top_name, fault_in in _BESIDE:
@@ -152,7 +154,7 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
 
 @check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
 def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each prompt position has its own alternatives, and the prompt id one logprob."""
+    """Check that each prompt position has its own alternatives, and that its id has one logprob."""
     k = stream.asked.top_logprobs
     for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
         emission, name, faults = _faults_in_prompt(stream, choice) or (None, "", [])
@@ -174,16 +176,14 @@ def _undisturbed(stream: Stream) -> dict[int, Choice]:
 
 
 def _reported_of_prompt(stream: Stream) -> tuple[object, ...]:
-    """Return what a request asks to get about its prompt."""
+    """Return the outputs about the prompt that a request enables."""
     asked = stream.asked
     return (asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.echo, asked.uniform)
 
 
 @compare("stream-prompt-series-equal-whole")
 def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that a prompt-side series is the same in a stream, in all events that carry it, as in the whole
-    answer.
-    """
+    """Check that a prompt-side series in a stream, in all events with it, equals that of the whole answer."""
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
         return
@@ -212,8 +212,8 @@ def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) ->
 
 
 def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int, Any]] | None:
-    """Return the logprobs of a prompt's tokens by position, without the first, which has none; None if an
-    answer has none.
+    """Return the logprobs of a prompt's tokens by position, without the first, which has none; None without
+    any.
     """
     choice, start = facts.load(), stream.asked.logprob_start
     first = start or 0
@@ -239,14 +239,14 @@ def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int
 # the share of positions that do is judged, not the greatest difference.
 
 TOLERANCE = tolerance("rescoring")
-"""In nats. Half-precision models with a quantised cache stay below it nearly everywhere."""
+"""The tolerance in nats. Half-precision models with a quantised cache are below it nearly everywhere."""
 OUTLIERS = tolerance("rescoring_outliers")
-"""The share of positions that may lie further apart."""
+"""The share of positions that may be further apart."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """One position, by its index, and the logprob that each of two computations gives it."""
+    """A position by its index, and the logprobs of two computations."""
 
     position: int
     first: Any
@@ -267,10 +267,10 @@ def observe_agreement(
     related: tuple[Place, ...] = (),
     sure: int = 0,
 ) -> Observation:
-    """Look whether two computations agree but for outliers; show the first position where they do not.
+    """Observe if two computations agree except for outliers, with the first position where they do not.
 
-    `what` names the logprob that is looked at with its position left out, `source` the other computation. So
-    many positions at the beginning as `sure` says may be no outliers.
+    `what` names the logprob without its position, `source` the other computation. The first `sure` positions
+    may not be outliers.
     """
     apart = [pair for pair in pairs if not pair.agrees]
     holds = len(apart) <= OUTLIERS * len(pairs) and not any(pair.position < sure for pair in apart)
@@ -286,7 +286,7 @@ def observe_agreement(
 
 
 _SOME_PROMPTS = 3
-"""The prompts after which a position must be off, and right after none, so that it is not an outlier."""
+"""The number of prompts after which a position must be wrong, without being right after any, to count."""
 
 
 def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
@@ -303,7 +303,7 @@ def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
 def _prompt_logprobs_independent_of_start(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check that the start of the series changes what is reported, but not the values."""
+    """Check that the start of the series does not change its values."""
     first: dict[tuple[str, Ids | None], tuple[int | None, Whole]] = {}
     for whole in _scored(streams):
         prompt, start = (whole.stream.dialect, whole.prompt), whole.stream.asked.logprob_start
@@ -335,11 +335,10 @@ def _prompt_logprobs_independent_of_start(
 def _prompt_logprobs_rescore_the_output(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check that ids that were generated and sent back as a prompt have the logprobs that they had when
-    sampled.
+    """Check that generated ids, sent back as a prompt, have the logprobs that they had when sampled.
 
-    A position that is off after every prompt is not an outlier. Of equal answers, the first of either
-    side is held against all of the other.
+    A position that is wrong after every prompt is not an outlier. Of equal answers, the first of either side
+    is compared with all of the other.
     """
     # A batch may compute a prompt otherwise than step by step, so that one position is off by chance. What is
     # off at one position after several prompts, and right there after none, is not chance: it is kept aside
@@ -408,7 +407,7 @@ def _prompt_text(stream: Answer, choice: int) -> str | None:
 
 
 def _echoes_text(stream: Answer) -> bool:
-    """True if an echo shows the prompt's text. If ids are asked for, some servers return these instead."""
+    """True if an echo contains the prompt's text. If ids are requested, some servers return these instead."""
     beside_ids = policy_of(stream).echo_repeats_text_beside_ids
     return stream.asked.echo and (beside_ids or not stream.asked.return_token_ids)
 
@@ -427,7 +426,7 @@ def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Ob
 
 
 def _without_echo(whole: Whole) -> tuple[object, ...]:
-    """Return all that decides a result but for the echo."""
+    """Return everything that decides a result, except the echo."""
     asked = whole.stream.asked
     return (whole.stream.dialect, asked.prompt_key, *whole.limits, whole.sampling, asked.no_stop_trim)
 
@@ -439,7 +438,7 @@ def _echoes(stream: Stream) -> bool:
 
 @check_run("echo-adds-only-the-prompt")
 def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """With and without an echo the output is the same; what is more is the prompt, once."""
+    """Check that an echo adds the prompt once, and does not change the output."""
     every = related_streams(streams) if _echoes(streams) else []
     wholes = [answer for answer in every if answer.stream.asked.prompt_key]
     plain: dict[tuple[object, ...], Whole] = {}

@@ -33,7 +33,7 @@ _CUT_BY_US = frozenset(
 
 @check("answer-fits-schema", about(unasked=("stream",)))
 def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a whole answer is one JSON document of the shape that its endpoint has."""
+    """Check that a whole answer is one JSON document that fits the schema of its endpoint."""
     if stream.exchange.status != 200 or stream.exchange.ending in _CUT_BY_US:
         return
     expected = f"one JSON document valid against {stream.schema or 'its schema'}"
@@ -48,8 +48,8 @@ def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("choices-complete", about(ended=True))
 def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that there is one choice for each sample of each prompt. An answer without any is the
-    worst case.
+    """Check that there is one choice for each sample of each prompt. An answer without any is the worst
+    case.
     """
     asked = stream.asked
     if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
@@ -78,7 +78,7 @@ def _ends(choice: Choice) -> list[Emission]:
 
 
 def _refused_prompts(stream: Stream) -> set[int]:
-    """Return the prompts of a batch in whose place a whole answer has an error."""
+    """Return the prompts of a batch for which a whole answer contains an error."""
     items = stream.events[0].data if stream.asked.prompts > 1 else None
     errors = [isinstance(item, Mapping) and item.get("error") is not None for item in as_list(items) or ()]
     return {position for position, error in enumerate(errors) if error}
@@ -86,7 +86,7 @@ def _refused_prompts(stream: Stream) -> set[int]:
 
 @check("one-finish-per-choice", ANSWERED)
 def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """One finish for each choice: none is missing at the end, none is sent twice. A result has none."""
+    """Check that each choice has one finish, neither missing nor repeated. A result has none."""
     for choice in stream.choices if not gives_results(stream) else ():
         finishes = _ends(choice)
         if finishes or ended(stream):
@@ -96,7 +96,7 @@ def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _content(emission: Emission) -> str | None:
-    """Describe the content of a choice that an emission carries; None for nothing."""
+    """Describe the content of a choice in an emission; None without any."""
     if emission.finish is not None:
         return "a second finish reason"
     if emission.text:
@@ -108,7 +108,7 @@ def _content(emission: Emission) -> str | None:
 
 @check("finish-comes-last", STREAMED)
 def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Nothing of a choice comes after its finish reason; emissions without content may."""
+    """Check that no content of a choice follows its finish reason; empty emissions may."""
     for choice in stream.choices:
         for finish in _ends(choice)[:1]:
             later = ((e, _content(e)) for e in choice.emissions[finish.position + 1 :])
@@ -156,8 +156,8 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
-    """Yield the lists of token ids in the emissions of a choice, without what earlier emissions carried; None
-    for a key without a list.
+    """Yield the lists of token ids in the emissions of a choice, without repetitions of earlier emissions;
+    None for a key without a list.
     """
     last_prompt: list[Any] | None = None
     for emission in choice.delivered:
@@ -189,7 +189,7 @@ def _ids_are_token_ids(choice: Choice, _stream: Stream, _target: Target) -> Iter
 
 @check_finished("ids-are-counted")
 def _ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that all output ids of a finished choice number its completion_tokens."""
+    """Check that the number of output ids of a finished choice equals its completion_tokens."""
     ids = choice.output_ids
     counted = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
     if ids is not None and counted:
@@ -200,7 +200,7 @@ def _ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterat
 
 @check_equal("counter-follows-ids", STREAMED, "{field} is {actual!r} after {expected} delivered output ids")
 def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
-    """completion_tokens in every emission that carries ids."""
+    """Yield completion_tokens of every emission with ids."""
     for emission, count in counters(choice.delivered, "completion_tokens"):
         if emission.output_ids is not None:
             yield emission, "completion_tokens", emission.after, count
@@ -208,7 +208,7 @@ def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
 
 @check_each("counters-never-fall", STREAMED, "{field} is {actual!r}, not {expected}")
 def _counters_before(choice: Choice) -> Iterator[Row]:
-    """Yield each counter, beside what it was in an emission before."""
+    """Yield each counter with its previous value."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.counters):
         least: int | None = None
         expected = ""
@@ -224,7 +224,7 @@ def _counters_before(choice: Choice) -> Iterator[Row]:
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
-    """Describe the fault of cached_tokens_details; empty for none."""
+    """Describe the error of cached_tokens_details; empty without one."""
     if not isinstance(details, Mapping):
         return f"cached_tokens_details is {details!r}, not an object"
     counts = {name: details[name] for name in TIERS if details.get(name) is not None}
@@ -241,7 +241,7 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 
 @check_choices("cached-details-add-up")
 def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the tiers of the cache add up to what was cached, or less."""
+    """Check that the cache tiers add up to at most the number of cached tokens."""
     expected = "counts for device and host, together not above cached_tokens"
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         if tiers is not None:
@@ -253,8 +253,8 @@ def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> 
     "cached-details-where-cached", ANY, "{field} is {actual!r}, and cached_tokens asks for {expected}"
 )
 def _cached_details(choice: Choice) -> Iterator[Row]:
-    """Yield the tiers: null if nothing was cached, and else a count. A server that knows no tier counts it
-    for the device.
+    """Yield the cache tiers: null without cached tokens, otherwise a count. A server without known tiers
+    counts them for the device.
     """
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         cached = emission.counter("cached_tokens")
@@ -266,7 +266,7 @@ def _cached_details(choice: Choice) -> Iterator[Row]:
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
-    """Return how many tokens a choice may have; None if the request or its dialect does not set it."""
+    """Return the budget of a choice; None if neither the request nor its dialect sets it."""
     budget = stream.asked.budget(choice)
     if budget is None or budget < 0:
         return None
@@ -290,12 +290,12 @@ def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Pl
 
 
 def _dotted(pointer: str) -> str:
-    """Return a pointer in the form in which documentation names fields."""
+    """Return a pointer in the form of documentation, with dots."""
     return pointer.strip("/").replace("/", ".")
 
 
 def _budget_in_words(stream: Stream, budget: int) -> str:
-    """Return the budget of a choice by the name that the request gives it."""
+    """Return the budget of a choice with its name in the request."""
     stated = stream.asked.sent.get("max_new_tokens")
     return f"{stated.wire_name if stated else 'a budget of'} {budget}"
 
@@ -317,7 +317,7 @@ def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check_finished("length-means-budget")
 def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Only a choice that used up its budget finished with length."""
+    """Check that only a choice that used its whole budget finished with length."""
     budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
     if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
         return
@@ -328,7 +328,7 @@ def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 @check("zero-budget-has-no-ids")
 def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a budget of zero yields nothing at all, in no list."""
+    """Check that a budget of zero yields no ids and no entries."""
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):
@@ -352,7 +352,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("request-id-is-the-clients")
 def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a single request is answered under the id that its client chose."""
+    """Check that a single request is answered with the id that its client chose."""
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
     chosen = known_as(stream) if single else None
@@ -367,7 +367,7 @@ def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obse
 
 @fact(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
-    """Return the first id that an answer gives its request, and where."""
+    """Return the first request id in an answer, with its place."""
     for emission in stream.emissions():
         name = emission.details.get("request_id")
         if isinstance(name, str):
@@ -377,7 +377,7 @@ def _request_id(stream: Stream) -> tuple[Place, str] | None:
 
 @check_run("request-ids-are-unique")
 def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that no two answers share an id that the server chose."""
+    """Check that no two answers have the same server-made id."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
         if stream.asked.request_id is not None or "request_id" in stream.asked.sent or not stream.answered:
@@ -393,7 +393,7 @@ def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Ite
 
 @check_finished("finish-length-counts-the-ids")
 def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the length in a finish is that of the choice."""
+    """Check that the length in a finish equals the number of ids."""
     ids, finish = choice.output_ids, choice.finish
     if finish is not None and finish.length is not None and ids is not None:
         message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
@@ -417,7 +417,9 @@ def _answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observat
 
 @check_run("cached-tokens-are-told-alike")
 def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Whole answers carry cached_tokens as streams do: each one between two streams that carry them."""
+    """Check that whole answers carry cached_tokens as streams do. Each is compared with a stream before and
+    one after it.
+    """
     for before, whole, after in _answered_between(streams):
         there = whole.choices[0].counter("cached_tokens")
         beside = [stream.choices[0].counter("cached_tokens") for stream in (before, after)]
@@ -428,7 +430,7 @@ def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) 
 
 
 def _answered_between(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer, Answer, Answer]]:
-    """Yield the whole answers that came between two streams of the same prompt, with these."""
+    """Yield the whole answers between two streams of the same prompt, with these."""
     alike: dict[tuple[str, str], list[Answer]] = {}
     for stream in streams:
         if stream.asked.prompt_key and ended(stream) and len(stream.choices) == 1:

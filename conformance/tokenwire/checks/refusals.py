@@ -1,4 +1,6 @@
-"""Checks of refusals: requests that must be refused, the words of a refusal, and what it must not show."""
+"""Checks of refusals: requests that must be refused, their error messages, and internals that must not
+appear.
+"""
 
 from __future__ import annotations
 
@@ -29,18 +31,22 @@ _OK = 200
 # What must be refused.
 
 Fault = Callable[[Stream, Target], str]
-"""What is wrong with a request, as the beginning of a sentence that ends in `answered`; empty for nothing."""
+"""Returns the fault of a request, as the beginning of a sentence that ends in `answered`; empty without a
+fault.
+"""
 
 
 @dataclass(frozen=True)
 class Refused(Relation):
-    """A request with a fault is refused with a 4xx status."""
+    """A request with a fault must be refused with a 4xx status."""
 
     fault: Fault
 
 
 def observe_refusal(row: Refused, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Nothing to see if no answer came, or none about the request."""
+    """Observe if a request was refused; nothing without an answer, or if the answer is not about the
+    request.
+    """
     status = stream.exchange.status
     if status is None or status in NOT_ABOUT_THE_REQUEST:
         return
@@ -56,7 +62,7 @@ def _if(wrong: Callable[[Stream], object], words: str) -> Fault:
 
 
 def _with(values: Callable[[Stream, Target], Iterable[bad.BadValue]]) -> Fault:
-    """Name the first of the bad values of a request."""
+    """Return a function that names the first bad value of a request."""
 
     def fault(stream: Stream, target: Target) -> str:
         first = next(iter(values(stream, target)), None)
@@ -90,7 +96,7 @@ def _holds_nothing(stream: Stream) -> bool:
 
 
 def _too_long(stream: Stream, target: Target) -> str:
-    """Return ids that are to have a result and do not fit the context, and are not to be truncated."""
+    """Describe ids that exceed the context without truncation, on an endpoint with results."""
     asked, length = stream.asked, target.advertised.context_length
     if length is None or asked.truncate is not None or not gives_results(stream):
         return ""
@@ -143,17 +149,17 @@ check_rows(
 
 @dataclass(frozen=True)
 class _RefusedEarly(Relation):
-    """A chat stream that asks for a field which chat streams have no place for is refused with status 400."""
+    """A chat stream that requests a field which chat streams do not have must be refused with status 400."""
 
     wish: str
     """The field of `Asked`."""
     field: str
     """The common part of its wire names."""
     alone: bool = False
-    """If all token ids are asked for beside it, that is another requirement's matter."""
+    """True if another requirement covers requests that enable all token ids as well."""
 
     def applies(self, stream: Stream) -> bool:
-        """True if a request asks for it, and must be refused."""
+        """True if a request enables the field, and must be refused."""
         asked, status = stream.asked, stream.exchange.status
         if not (policy_of(stream).tito_stream_refused and asked.stream and getattr(asked, self.wish)):
             return False
@@ -181,8 +187,8 @@ check_rows(_observe_early_refusal, *_EARLY)
 
 @check("refusal-names-the-field", _CHAT)
 def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the refusal of a chat stream names the field, and says that it is to be had
-    without streaming.
+    """Check that the refusal of a chat stream names the field, and says that it is available without
+    streaming.
     """
     fields = [row.field for row in _EARLY if row.applies(stream)]
     if not fields or not was_refused(stream):
@@ -197,12 +203,12 @@ def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observ
 # The form of a refusal.
 
 _SHAPES = '{"error": {"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
-"""The shapes of the schema of errors, in words, because it is not known which one a server meant."""
+"""The forms in the schema of errors, in words, because it is unknown which one a server intended."""
 
 
 @check("refusal-is-json")
 def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a refusal is JSON of the shape of an error, with a message."""
+    """Check that a refusal is JSON in the form of an error, with a message."""
     if not stream.refused or not was_refused(stream):
         return
     faults = [event.problem for event in stream.events if event.problem]
@@ -217,8 +223,9 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check_run("refusal-names-the-value")
 def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a refusal names the mistake. An endpoint that answers prompts as texts, and none as ids, may
-    name the ids instead; so may one without streams the stream, or without batches the batch.
+    """Check that a refusal names the mistake.
+
+    An endpoint without support for ids, streams or batches may name these instead.
     """
     answered: dict[str, set[tuple[str, bool]]] = {}
     refused: list[Answer] = []
@@ -241,7 +248,7 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
 
 
 def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
-    """Return the form in which a request has its prompts, and wants its answer."""
+    """Return the form of a request's prompts, and of the requested answer."""
     asked = stream.asked
     return ("ids", asked.input_ids is not None), ("stream", asked.stream), ("batch", asked.batch)
 
@@ -262,11 +269,11 @@ _INTERNALS = re.compile(
     | (?<![\w/.-])[\w/.-]+\.(?:rs|go|cpp|cc):\d+""",
     re.VERBOSE,
 )
-"""A line of a traceback, a file of source code by its full path, or a place in one."""
+"""Matches a line of a traceback, the full path of a source file, or a place in one."""
 
 
 def _place_of_words(error: object) -> str:
-    """Return the JSON pointer to where an error body says why; empty where it says nothing."""
+    """Return the JSON pointer of the message in an error body; empty without one."""
     if not isinstance(error, Mapping):
         return ""
     for name in ("message", "error", "detail"):
@@ -306,7 +313,7 @@ def _refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> It
 
 @check("errors-keep-internals")
 def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Paths and lines of the server's own code help its developers, and others who look for a way in."""
+    """Check that errors do not reveal paths and lines of the server's own code, which help attackers."""
     errors = [(event.place, json.dumps(event.error)) for event in stream.error_events]
     if (stream.exchange.status or 0) >= 400:
         body = stream.exchange.body.decode(errors="replace")
@@ -344,9 +351,7 @@ check_rows(
 
 @check("unknown-paths-are-not-found")
 def _unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a path that servers do not have gets 404; the scenario's other requests go to the
-    endpoint.
-    """
+    """Check that an unknown path gets 404. The scenario's other requests go to the endpoint."""
     exchange = stream.exchange
     if exchange.scenario != SCENARIO or exchange.label != UNKNOWN_PATH:
         return

@@ -1,4 +1,4 @@
-"""Checks of results, such as vectors and scores: each is that of its input, however it is asked for."""
+"""Checks of results, such as vectors and scores: a result depends only on its input, in any form."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tokenwire.wire.json_pointer import parse
 RESULT = "result"
 _APART = tolerance("apart")
 _SHORTEST = tolerance("apart_at_least") / _APART
-"""The distance of shorter results is not taken as a part of their own length."""
+"""The least length of a result for relative distances."""
 _FLOAT = 4
 """Bytes of a number in base64."""
 
@@ -29,7 +29,7 @@ Input = tuple[int, ...] | str
 
 
 def _numbers(value: Any) -> Vector | None:
-    """The numbers of a result, which may be packed; None where they are none, or not finite."""
+    """Return the numbers of a result, which may be packed; None if they are invalid or not finite."""
     if isinstance(value, str):
         try:
             packed = b64decode(value, validate=True)
@@ -48,7 +48,7 @@ def _vector(choice: Choice) -> Vector | None:
 
 
 def _distance(first: Vector | None, second: Vector | None) -> float:
-    """Return the distance of two results as a part of their length; it grows with their angle and lengths."""
+    """Return the distance of two results relative to their length; it grows with their angle and lengths."""
     if first is None or second is None or len(first) != len(second):
         return math.inf
     return math.dist(first, second) / max(_SHORTEST, math.hypot(*first), math.hypot(*second))
@@ -65,7 +65,7 @@ def _input(answer: Answer, index: int) -> Input | None:
 
 
 def _key(answer: Answer, sent: Input, truncate: int | None) -> tuple[object, ...]:
-    """Equal for inputs that must have one result."""
+    """Return a key of inputs that must have one result."""
     return answer.dialect, answer.asked.model, answer.asked.other_sampling, truncate, sent
 
 
@@ -82,7 +82,7 @@ def _first_results(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Choi
 def _results_depend_on_their_input_alone(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Each result of an input is held against the first one: alone, in a batch, or as base64."""
+    """Check each result of an input against the first one: alone, in a batch, or as base64."""
     first = _first_results(streams)
     for answer in _of_inputs(streams):
         for choice in answer.choices:
@@ -104,7 +104,7 @@ def _results_depend_on_their_input_alone(
 
 @check_run("best-results-are-left")
 def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Hold an answer with a part of the results against one with all of them."""
+    """Check an answer with the best results against one with all of them."""
     first = _first_results(streams)
     for answer in _of_inputs(streams):
         held = {choice.index: choice for choice in answer.choices}
@@ -137,7 +137,7 @@ def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iter
 
 @check_run("truncated-inputs-are-counted")
 def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the result and the count of tokens are of the part that was run: all of the input, its head
+    """Check that the result and the token count cover the part of the input that was run: all of it, its head
     or its tail.
     """
     first = _first_results(streams)
@@ -171,7 +171,9 @@ def _in_wire_order(stream: Stream) -> list[tuple[int, Any]]:
 
 @check("results-stand-in-order", ANSWERED)
 def _results_stand_in_order(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Clients join results with their inputs by position; where the best come first, by the index alone."""
+    """Check the order of results, because clients match them with inputs by position; sorted results by index
+    only.
+    """
     indexes = [index for index, _ in _in_wire_order(stream)]
     if len(indexes) > 1 and not is_ranked(stream):
         message = f"the results of inputs 0, 1, … are in the order {indexes[:8]}"

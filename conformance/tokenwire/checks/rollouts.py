@@ -1,4 +1,6 @@
-"""Checks of partial rollouts: what an abort of all gives back, what a pause changes, which weights."""
+"""Checks of partial rollouts: results of aborting all requests, effects of a pause, and versions of
+weights.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 
 
 def _under_way(stream: Answer, call: ControlCall) -> bool:
-    """True if a call was sent while a request was under way."""
+    """True if a call was sent while a request was running."""
     start, sent, end = began(stream.exchange), began(call.exchange), over(stream.exchange)
     return start is not None and sent is not None and end is not None and start < sent < end
 
@@ -29,7 +31,7 @@ def _place(call: ControlCall) -> Place:
 
 
 def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answer, ControlCall]]:
-    """Yield the requests that an abort of all found, each with the first such abort."""
+    """Yield the requests that ran at an abort of all, each with the first such abort."""
     calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
         call = next((abort for abort in calls if _under_way(stream, abort)), None)
@@ -39,9 +41,7 @@ def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answ
 
 @check_run("abort-all-ends-every-request")
 def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a request with less than a quarter of its tokens does not come to its full length after
-    everything was aborted.
-    """
+    """Check that an abort of all ends requests that have less than a quarter of their tokens."""
     for stream, call in _aborted(streams, target):
         budget, answered = stream.asked.max_new_tokens, over(call.exchange)
         come = None if answered is None else delivered_at(stream.load(), answered)
@@ -61,8 +61,8 @@ def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -
 
 @check_run("abort-all-gives-back")
 def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a request that an abort of all ended has status 200, no error, and a list of ids,
-    be it empty.
+    """Check that a request ended by an abort of all has status 200, no error, and a list of ids, even if it
+    is empty.
     """
     for stream, call in _aborted(streams, target):
         if refused_as_bad(stream, target):  # no abort ended it
@@ -91,14 +91,14 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 
 def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
-    """True if answers of this dialect in this form have ids, as others of the run show."""
+    """True if answers of this dialect and form contain ids, as other answers of the run show."""
     form = stream.dialect, stream.delivery
     alike = (answer for answer in streams if (answer.dialect, answer.delivery) == form)
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
 def _went_on(stream: Answer, pause: ControlCall, ends: Sequence[ControlCall]) -> bool:
-    """True if a request was still under way when what a pause had stopped was continued."""
+    """True if a request was still running after the end of a pause."""
     end, paused = over(stream.exchange), over(pause.exchange)
     if end is None or paused is None:
         return False
@@ -108,9 +108,7 @@ def _went_on(stream: Answer, pause: ControlCall, ends: Sequence[ControlCall]) ->
 
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a greedy choice that was under way in a pause which keeps it has the ids that it
-    has without one.
-    """
+    """Check that a greedy choice has the same ids with and without a pause that keeps it."""
     pauses = [call for call in target.calls if call.effect in {"keeps", "retracts"} and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
     undisturbed: defaultdict[object, list[tuple[Answer, ChoiceFacts]]] = defaultdict(list)
@@ -154,10 +152,9 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
 
 @check_run("retracted-cache-can-be-flushed")
 def _retracted_cache_can_be_flushed(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a flush that was sent and answered while everything had been taken back by a pause
-    was done.
+    """Check that a flush succeeded that was sent and answered while a pause had retracted all requests.
 
-    That it was done shows something only if the pause met a request, which was still under way.
+    Its success is evidence only if a request was running at the pause and was continued.
     """
     turns = (Action.PAUSE, Action.CONTINUE)
     paused: ControlCall | None = None
@@ -190,8 +187,8 @@ def _last_weights(choice: Choice) -> Any:
 def _refused_weights(
     reported: Sequence[tuple[float, float, Place, str]], updates: Sequence[ControlCall]
 ) -> Iterator[Observation]:
-    """Look at the answers that name the weights of an update which was refused, and of no other, where none
-    named them before.
+    """Observe the answers with the weights of a refused update, if no other update or earlier answer names
+    them.
     """
     names = {call.version for call in updates if not call.refused}
     refused = {call.version: call for call in updates if call.refused and call.version not in names}
@@ -206,9 +203,10 @@ def _refused_weights(
 
 @check_run("weights-change-by-update")
 def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that an answer names the weights of the last that was over before it was asked for, or new ones:
-    these another client may have brought. Weights that were there before do not come back, and those of an
-    update that was refused do not come.
+    """Check that an answer has the weights of the last completed update, or new ones that another client may
+    have loaded.
+
+    Earlier weights do not return, and weights of a refused update do not appear.
     """
     updates = [call for call in target.calls if call.action in {Action.UPDATE, Action.RENAME}]
     reported = [

@@ -1,4 +1,4 @@
-"""Checks that relate requests by what was sent and what came back: ids out, ids in, the same continuation."""
+"""Checks that send returned ids again: the same ids must have the same continuation."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tokenwire.target.determinism import request_of
 Ids = tuple[Any, ...]
 
 _DIFFERENT_TEXTS = 2
-"""The least number of texts that distinguish a common prefix from their own beginnings."""
+"""The least number of texts that shows if a common prefix was added."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """One greedy answer to one prompt, complete, whatever way it travelled."""
+    """One complete greedy answer to one prompt, in any form of delivery."""
 
     stream: Answer
 
@@ -53,7 +53,7 @@ class Whole:
 
     @property
     def prompt(self) -> Ids | None:
-        """The ids that were sent, or that came back for a text; None where neither is known."""
+        """The ids sent, or those returned for a text; None if both are unknown."""
         return self._facts[0]
 
     @property
@@ -62,7 +62,7 @@ class Whole:
 
     @property
     def content_group(self) -> int:
-        """Equal for answers to one request that say the same: what holds of one holds of each."""
+        """A number that is equal for answers to one request with the same content."""
         return self._facts[2]
 
     @property
@@ -75,19 +75,19 @@ class Whole:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """All that ends a result."""
+        """The budget and the stops, which end a result."""
         fields = ("max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "ignore_eos")
         return tuple(getattr(self.stream.asked, name) for name in fields)
 
 
 def _hashable(values: Sequence[Any] | None) -> Ids | None:
-    """Return ids as a tuple; None where there is anything but integers among them."""
+    """Return ids as a tuple; None if they are not all integers."""
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
 @once_per_run
 def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
-    """Collect the greedy answers of a run to one prompt and sample each, which reached their end undisturbed.
+    """Return the complete and undisturbed greedy answers of a run with one prompt and one sample.
 
     An answer with another number of ids than its counter does not show what was sampled. A finish without a
     type does not show how the answer ended.
@@ -96,7 +96,7 @@ def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
 
 
 def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
-    """Return the first of the answers to one request with the same content, and how many they are."""
+    """Return the first of the answers to one request with the same content, and their number."""
     times = Counter(whole.content_group for whole in wholes)
     firsts: dict[int, Whole] = {}
     for first in wholes:
@@ -106,8 +106,8 @@ def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
 
 @fact(Stream)
 def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
-    """Return the ids of the prompt and of the output of an answer that may be related to others, and by what
-    those are known that say the same; else None.
+    """Return the ids of prompt and output, and a key of the content, of an answer that may be compared with
+    others; else None.
     """
     asked, choices = stream.asked, finished_choices(stream)
     single = asked.prompts * asked.n == 1 and len(choices) == 1
@@ -126,7 +126,7 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 
 @check_run("text-prompt-ids-reproduce")
 def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the ids that a text became, sent as ids, are answered as the text was."""
+    """Check that the returned ids of a text prompt, sent as ids, have the same answer."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt and answer.ids is not None]
     from_ids = {
         (whole.prompt, whole.sampling, whole.limits): whole for whole in reversed(wholes) if whole.sent_ids
@@ -139,7 +139,7 @@ def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> 
 
 @check_run("output-ids-continue")
 def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Prompt and first output ids, sent as ids, are continued by the other output ids."""
+    """Check that a prompt with its first output ids, sent as ids, is continued by the other output ids."""
     complete = (whole for whole in related_streams(streams) if whole.prompt and whole.ids)
     wholes = [whole for whole in complete if not (whole.stream.asked.min_new_tokens or whole.sampling)]
     by_prompt: dict[tuple[int, str], list[Whole]] = {}
@@ -170,10 +170,10 @@ def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterat
 
 @check_run("same-ids-on-every-endpoint")
 def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """One prompt, one greedy answer, through whichever endpoint.
+    """Check that one prompt has one greedy answer on every endpoint.
 
-    What a stream lost of the text of its ids is found beside the whole answer of its own endpoint. Chat may
-    have run its messages instead of the ids beside them: it is held against the others.
+    Text that a stream lost is found by the comparison with its endpoint's whole answer. Chat may have run its
+    messages instead of the ids beside them, so it is compared with other chat answers.
     """
     first: dict[str, Whole] = {}
     reported: dict[str, Whole] = {}
@@ -195,23 +195,23 @@ def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) ->
 
 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
-    """Return all for which a request may be refused, but for its prompt and its budget."""
+    """Return every cause for a refusal, except the prompt and its budget."""
     fields = ("stream", "n", "batch", "echo", "form", "other_sampling")
     return asked_alike(stream, *fields, *EXTRAS, *LOGPROBS)
 
 
 def _room_taken(stream: Answer) -> int:
-    """Return how many tokens of the context a prompt of ids and its budget take at most."""
+    """Return the most tokens of the context that a prompt of ids and its budget take."""
     asked = stream.asked
     return max(map(len, asked.input_ids or ()), default=0) + (asked.max_new_tokens or 0)
 
 
 @check_run("own-ids-are-accepted")
 def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the target accepts the ids that it made.
+    """Check that the target accepts the ids that it generated.
 
     A refusal counts only if another prompt of the same form was answered, and if the ids fit: well within the
-    context, or in the room that an answer had.
+    context, or within the length of an answered request.
     """
     made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
@@ -251,7 +251,7 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 
 def _turn(whole: Whole) -> Ids:
-    """Return all that a conversation consists of after an answer."""
+    """Return the ids of a conversation after an answer."""
     return (whole.prompt or ()) + (whole.ids or ())
 
 
@@ -292,15 +292,15 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
 
 @select
 def _of_texts(stream: Stream) -> bool:
-    """The answers to texts and messages alone."""
+    """Select the answers to texts and messages without ids."""
     return stream.asked.input_ids is None and stream.asked.text_prompt
 
 
 @check_run("one-beginning-of-sequence")
 def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the id before every text occurs there once.
+    """Check that the id that begins every text occurs there once.
 
-    It is known by its place: different texts begin with it. If texts begin differently, none is added.
+    It is recognized because different texts begin with it. If texts begin differently, none is added.
     """
     reported: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
@@ -321,8 +321,8 @@ def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _conversation(stream: Answer) -> tuple[str, bool] | None:
-    """Return the messages of a request with empty content for null, and whether any was null; None
-    for a text.
+    """Return the messages of a request with nulls as empty content, and True if any was null; None for a
+    text.
     """
     sent = prompt_sent(stream) if is_chat(stream) else None
     if sent is None:
@@ -338,7 +338,7 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
 
 @check_run("null-content-is-empty-content")
 def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the template treats null as the empty string, and does not write it as a word."""
+    """Check that the chat template treats null like the empty string, and not as a word."""
     reported: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
@@ -369,7 +369,7 @@ def _sees_media(asked: Whole, wholes: list[Whole]) -> bool:
 
 
 def _text_of(stream: Answer) -> str:
-    """Return the prompt as it was sent, without media: empty for ids."""
+    """Return the prompt as it was sent, without media; empty for ids."""
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
 
@@ -380,7 +380,7 @@ def _with_media(stream: Stream) -> bool:
 
 @check_run("media-ids-are-run-as-sent")
 def _media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the ids of a prompt with media are its prompt again, beside the same media."""
+    """Check that the returned ids of a prompt with media, sent with the same media, are its prompt again."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt] if _with_media(streams) else []
     for whole in wholes:
         if whole.sent_ids or not whole.stream.asked.media or not _text_of(whole.stream):

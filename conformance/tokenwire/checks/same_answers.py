@@ -1,4 +1,6 @@
-"""Checks that compare answers to one request: a stream with the whole answer, one interval with another."""
+"""Checks that compare answers to one request: a stream with the whole answer, and streams at different
+intervals.
+"""
 
 from __future__ import annotations
 
@@ -23,11 +25,11 @@ from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
-"""Counters that the result decides; cached_tokens depends on what ran before."""
+"""Counters that the result determines; cached_tokens depends on earlier requests."""
 
 _TOO_NOISY = "{name} varies more than drift in answers to one request"
 _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
-"""Series whose entries hold as many top logprobs as were asked for."""
+"""Series whose entries contain the requested number of top logprobs."""
 
 
 def _without(choice: Choice, names: frozenset[str]) -> Choice:
@@ -38,7 +40,7 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
 
 
 def _without_bytes(choice: Choice) -> Choice:
-    """Return a choice whose logprobs have no bytes: items have them where they closed, and deltas never."""
+    """Return a choice without bytes in its logprobs, because closed items have them and deltas never do."""
 
     def rest(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -52,7 +54,7 @@ def _without_bytes(choice: Choice) -> Choice:
 def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
     """Return the choices that both answers finished undisturbed, baseline first.
 
-    Where they were asked for different numbers of top logprobs, they go without these.
+    Top logprobs are removed if their requested numbers differ.
     """
     alike_top = comparison.baseline.asked.top_logprobs == comparison.other.asked.top_logprobs
     unlike = frozenset() if alike_top else _HOLD_TOP
@@ -70,8 +72,8 @@ def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
 
 
 def _unparsed(pair: LoadedPair) -> LoadedPair:
-    """Choices that a parser took apart, without what the chapter on channels compares: their text, and
-    whether they end in tool calls.
+    """Return the choices without text and calls, which the chapter on channels compares, if a parser split
+    them.
     """
     called = any(part.finish is not None and part.finish.type == CALLED for part in pair)
 
@@ -86,9 +88,7 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
 
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
-    """Return the place where the other choice brings the entry of a field at a position, and that of the
-    first one.
-    """
+    """Return the places of a field's entry at a position, in the other choice and in the first one."""
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)
 
@@ -102,7 +102,7 @@ def _close(_series: str) -> float:
 
 
 def same_ids(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Look whether two choices have the same output ids, where both carry any list of them."""
+    """Observe if two choices have the same output ids, if both carry lists."""
     ours, theirs = pair[0].output_ids, pair[1].output_ids
     if ours is not None and theirs is not None:
         place, related = _places(pair, "output_ids", first_difference(ours, theirs))
@@ -118,7 +118,7 @@ def same_ids(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[
 
 
 def same_text(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Look whether two choices have the same text, where both carry text."""
+    """Observe if two choices have the same text, if both carry text."""
     ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         place, related = _places(pair, "text", first_difference(ours, theirs))
@@ -129,9 +129,9 @@ def same_text(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator
 
 
 def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -> Iterator[Observation]:
-    """Look whether the series that both choices carry are the same up to rounding.
+    """Observe if the common series of two choices are equal up to rounding.
 
-    Logprobs that vary as much as those of different positions do are not compared.
+    Logprobs are skipped if their noise is as large as the distance between positions.
     """
     customized = pair[0].customized & pair[1].customized
     for name in sorted(pair[0].series_names & pair[1].series_names):
@@ -157,7 +157,7 @@ def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -
 
 
 def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Look whether two choices finished for the same reason."""
+    """Observe if two choices finished for the same reason."""
     ours, theirs = pair[0].finish, pair[1].finish
     if ours is None or theirs is None:
         return
@@ -174,7 +174,7 @@ def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterat
 
 
 def same_counters(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Look whether two choices count the same tokens; choices that go apart have other lengths."""
+    """Observe if two choices have equal counters; choices that diverge have other lengths."""
     for name in COUNTERS:
         ours, theirs = (integer(choice.counter(name)) for choice in pair)
         if ours is not None and theirs is not None:
@@ -191,7 +191,7 @@ USAGE = ("prompt_tokens", "completion_tokens")
 def same_usage(
     comparison: Comparison, source: str, pairs: Iterable[Pair], names: Sequence[str] = USAGE
 ) -> Iterator[Observation]:
-    """Look whether two answers have the same usage; `pairs` are their choices."""
+    """Observe if two answers have the same usage; `pairs` are their choices."""
     ours, theirs = comparison.baseline, comparison.other
     place = theirs.usage_place or end_place(theirs)
     related = (ours.usage_place or end_place(ours),)
@@ -210,13 +210,13 @@ class Pairs(NamedTuple):
     """Pairs of choices, baseline first."""
 
     source: str
-    """Where the baseline comes from: `the whole answer`."""
+    """The origin of the baseline, such as `the whole answer`."""
     rounding: Rounding
     choices: Iterable[LoadedPair]
 
 
 def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
-    """Return a whole answer and a stream."""
+    """Return the choices of a whole answer and a stream; None for another comparison."""
     if comparison.baseline.delivery is not Delivery.WHOLE or not streamed(comparison.other):
         return None
     rounding = partial(target.noise.rounding, comparison.other)
@@ -224,7 +224,7 @@ def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
 
 
 def _other_interval(comparison: Comparison, target: Target) -> Pairs | None:
-    """Two streams at different intervals."""
+    """Return the choices of two streams at different intervals; None for another comparison."""
     both = (comparison.baseline, comparison.other)
     first, second = (interval_of(stream, target) for stream in both)
     if not all(map(streamed, both)) or first == second:
@@ -236,7 +236,7 @@ def _other_interval(comparison: Comparison, target: Target) -> Pairs | None:
 
 @dataclass(frozen=True)
 class Same(Relation):
-    """Two answers to one request are the same in some fields."""
+    """Two answers to one request must be equal in some fields."""
 
     pairs: Callable[[Comparison, Target], Pairs | None]
     fields: tuple[Callable[[LoadedPair, str, Rounding], Iterator[Observation]], ...]
@@ -269,7 +269,7 @@ compare_rows(
 
 @compare("customized-info-in-streams")
 def _customized_info_in_streams(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that the sampler's keys of the whole answer are in the stream as well."""
+    """Check that a stream has the custom sampler's keys of the whole answer."""
     for ours, theirs in found.choices if (found := _with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue
@@ -283,10 +283,9 @@ def _customized_info_in_streams(comparison: Comparison, target: Target) -> Itera
 
 @compare("stream-is-legal-delivery")
 def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that the stream sent some legal cut of the whole answer; the acceptor names the first step that
-    is not.
+    """Check that the stream is a legal cut of the whole answer; the acceptor names the first illegal step.
 
-    Where the stream is a legal cut of what it joins to itself, only its content can be at fault.
+    If the stream is a legal cut of its own joined content, only the content can be wrong.
     """
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop

@@ -1,7 +1,7 @@
-"""Checks of sampling: what a request says of it is kept, or the request is refused.
+"""Checks of sampling: sampling fields take effect, or the request is refused.
 
-A server that drops such a field answers like one that had no reason to act on it. So each check looks where
-chance, or another way to calculate, cannot explain what came.
+A server that drops such a field answers as if it had no effect on this request. So each check looks for
+answers that neither chance nor another order of computation can explain.
 """
 
 from __future__ import annotations
@@ -23,34 +23,34 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
 
 FORCES = tolerance("forcing_bias")
-"""So large a bias leaves one id only, or none of an id: logits of models lie closer together."""
+"""A bias that forces or excludes an id, because logits of models are closer together."""
 _AHEAD = tolerance("penalty_excess")
-"""No model prefers an id by so much more than another in its logits."""
+"""A difference of logits that no model has between two ids."""
 _RARE = math.log(tolerance("rare"))
-"""What chance brings about less often than once in a billion times is not taken for chance."""
+"""The log-probability below which an event is not chance: less than once in a billion times."""
 _TIED = tolerance("truncation_tie")
-"""Logprobs that lie closer may have been ordered otherwise when the id was sampled."""
+"""Logprobs with a smaller distance may have had another order when the id was sampled."""
 _CERTAIN = tolerance("truncation_share")
-"""By so much the sum of some probabilities may be off."""
+"""The allowed error of a sum of probabilities."""
 _SHOWN = 12
-"""So much of an output is shown."""
+"""The most characters or ids of an output in a message."""
 _LONG_ENOUGH = 4
-"""Shorter texts are alike by chance."""
+"""The least length of texts that are not equal by chance."""
 
 
 def _repeats(text: str) -> bool:
-    """True if a text is one piece over and over, as a single id makes it."""
+    """True if a text repeats one piece, as a single id makes it."""
     return len(text) >= _LONG_ENOUGH and text in (text + text)[1:-1]
 
 
 def _question(stream: Answer) -> tuple[Hashable, ...]:
-    """Return what was asked, without how the tokens are chosen."""
+    """Return the question: all fields except those that choose tokens."""
     return asked_alike(stream, "prompt_key", "max_new_tokens", *STOPS, *SHOWN)
 
 
 @select
 def _biased_far(stream: Stream) -> bool:
-    """The answers to requests with biases that leave no choice, and nothing else that shapes the tokens."""
+    """Select the answers to requests whose biases leave no choice, without other sampling parameters."""
     asked = stream.asked
     shaped = asked.constrained or asked.min_new_tokens or asked.frequency_penalty
     return not shaped and any(abs(bias) >= FORCES for bias in asked.logit_bias.values())
@@ -58,7 +58,7 @@ def _biased_far(stream: Stream) -> bool:
 
 @check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that only ids with a bias of 100 come, and that those with -100 never do.
+    """Check that only ids with a bias of 100 appear, and those with -100 never do.
 
     Without ids, the text decides: it must differ from that of the same request without biases, unless that
     repeats itself.
@@ -106,9 +106,7 @@ def _biased(
     about("min_new_tokens", "stop_token_ids", unasked=("ignore_eos", "stop", "stop_regex")),
 )
 def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no id ends a choice before the least number of tokens. Servers differ in whether stop
-    strings may.
-    """
+    """Check that no id ends a choice before the least number of tokens. Servers differ about stop strings."""
     least = stream.asked.min_new_tokens or 0
     ids, finish = choice.output_ids, choice.finish
     if least < 1 or ids is None or finish is None or finish.type not in {"stop", "length"}:
@@ -119,8 +117,8 @@ def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) ->
 
 
 def _tokens_reported(choice: ChoiceFacts) -> list[str]:
-    """The texts of the tokens of a choice, as its logprobs name them, without those that are not complete
-    characters: several ids share one.
+    """Return the texts of the tokens in a choice's logprobs, except incomplete characters, which several ids
+    share.
     """
     sampled = sampled_entries(choice.load())
     return [text for entry in sampled if entry is not None and (text := entry.whole_text) is not None]
@@ -134,7 +132,7 @@ def _penalised(stream: Stream) -> bool:
 
 @check_run("frequency-penalty-is-kept", alone=True)
 def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """An id that its bias brings about again and again gives way when the penalties outweigh the bias."""
+    """Check that an id forced by its bias stops repeating when the penalties exceed the bias."""
     for stream in _penalised(streams):
         asked = stream.asked
         for choice in finished_choices(stream):
@@ -156,13 +154,13 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One choice, as it came out of the distribution."""
+    """One sampled choice."""
 
     choice: ChoiceFacts
     result: Hashable
-    """Its ids, or its text where it has none."""
+    """Its ids, or its text without ids."""
     loglikelihood: float | None
-    """The logarithm of its probability; None where its logprobs do not tell."""
+    """The logarithm of its probability; None if its logprobs do not show it."""
 
 
 @fact(Choice)
@@ -173,7 +171,7 @@ def _loglikelihood(choice: Choice) -> float | None:
 
 
 def _drawn(stream: Answer) -> list[_Drawn]:
-    """The finished choices of an answer that have anything to compare."""
+    """Return the finished choices of an answer with content to compare."""
     return [
         _Drawn(choice, result, _loglikelihood(choice))
         for choice in finished_choices(stream)
@@ -182,24 +180,23 @@ def _drawn(stream: Answer) -> list[_Drawn]:
 
 
 def _is_plainly_sampled(asked: Asked) -> bool:
-    """True if the distribution was sampled from unchanged: at temperature 1 all logprobs are of it."""
+    """True if the distribution was not changed before sampling: at temperature 1 all logprobs are of it."""
     neutral = not (asked.truncated or asked.other_sampling or asked.greedy)
     return neutral and asked.temperature == 1.0 and asked.seed is None
 
 
 @select
 def _warm(stream: Stream) -> bool:
-    """The answers to one prompt each that are sampled from the distribution as it is."""
+    """Select the answers to single prompts that sample the unchanged distribution."""
     asked = stream.asked
     return bool(asked.prompt_key) and asked.prompts == 1 and _is_plainly_sampled(asked)
 
 
 @check_run("temperature-is-kept")
 def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """At temperature 1 an answer is not always the greedy one, where that one is unlikely enough.
+    """Check that answers at temperature 1 are not always the greedy one, if that is improbable enough.
 
-    Answers may depend on each other, if a server has a fixed seed of its own: so one has to be unlikely
-    enough by itself.
+    Answers may depend on each other if a server has a fixed seed, so one must be improbable enough by itself.
     """
     greedy: dict[tuple[Hashable, ...], _Drawn] = {}
     warm: dict[tuple[Hashable, ...], list[_Drawn]] = defaultdict(list)
@@ -233,7 +230,7 @@ def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterat
 
 @select
 def _seeded(stream: Stream) -> bool:
-    """The whole answers to requests that draw by a seed."""
+    """Select the whole answers to requests with a seed."""
     asked = stream.asked
     return not asked.greedy and asked.seed is not None and bool(asked.key) and not asked.stream
 
@@ -241,7 +238,7 @@ def _seeded(stream: Stream) -> bool:
 def _without_that_seed(
     streams: tuple[Answer, ...], wanted: set[tuple[Hashable, ...]]
 ) -> dict[tuple[Hashable, ...], set[Hashable]]:
-    """Return the results of the same questions when they were answered greedily, or without a seed."""
+    """Return the results of the same questions, answered greedily or without a seed."""
     found: dict[tuple[Hashable, ...], set[Hashable]] = defaultdict(set)
     for stream in streams if wanted else ():
         drawn_freely = stream.asked.greedy or stream.asked.seed is None
@@ -252,7 +249,7 @@ def _without_that_seed(
 
 @check_run("seed-is-kept")
 def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """One request with one seed has one output, on a server that repeats what it says greedily."""
+    """Check that one request with one seed has one output, on a server that repeats greedy answers."""
     seeded = [stream for stream in _seeded(streams) if completed(stream)]
     greedy = (stream for stream in streams if stream.asked.greedy and stream.asked.key in target.contradicted)
     unsteady = {stream.dialect for stream in greedy} if seeded and target.contradicted else set()
@@ -286,7 +283,7 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
 
 @check("samples-are-drawn-apart")
 def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no two samples of a prompt are the same, if that is unlikely enough."""
+    """Check that no two samples of a prompt are equal, if that is improbable enough."""
     asked = stream.asked
     if asked.n < 2 or not _is_plainly_sampled(asked):
         return
@@ -301,7 +298,7 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 def _left_out(position: Position, asked: Asked) -> str:
-    """Explain why the request leaves out the sampled id of a position; empty if it does not."""
+    """Explain why the request excludes the sampled id of a position; empty if it does not."""
     sampled = position.sampled.number if position.sampled else None
     numbers = [entry.number for entry in position.top or ()]
     if sampled is None or not numbers:
@@ -322,7 +319,7 @@ def _left_out(position: Position, asked: Asked) -> str:
 
 @check_choices("truncation-is-kept", about("truncated", "temperature", unasked=("other_sampling",)))
 def _truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that ids that top_k, top_p and min_p leave out are not sampled, by the top logprobs."""
+    """Check by the top logprobs that ids excluded by top_k, top_p and min_p are not sampled."""
     asked = stream.asked
     expected = "an id that the request does not leave out"
     for emission, reported in reported_along(choice):

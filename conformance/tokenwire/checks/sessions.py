@@ -1,4 +1,4 @@
-"""Checks of sessions whose server keeps the turns: what a turn is run after, and what it gives there."""
+"""Checks of sessions whose server keeps the turns: a turn follows its history, with the right answer."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ids = tuple[int, ...]
 
 @fact(Stream)
 def _names(stream: Stream) -> frozenset[str]:
-    """Return the ids by which a later turn may name a request: those in its answer."""
+    """Return the ids by which a later turn may refer to a request: those in its answer."""
     return frozenset(
         name
         for choice in stream.choices
@@ -26,14 +26,14 @@ def _names(stream: Stream) -> frozenset[str]:
 
 
 def _only_prompt(answer: Answer) -> Ids | None:
-    """Return the ids that were sent, where they are one prompt for one sample."""
+    """Return the ids of a request with one prompt and one sample; None for others."""
     ids = answer.asked.input_ids or ()
     return ids[0] if len(ids) == 1 and answer.asked.n == 1 and not answer.asked.batch else None
 
 
 @once_per_run
 def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
-    """Return the turns whose whole prompt is known, with it; in the order of asking."""
+    """Return the turns with a known whole prompt, each with that prompt, in the order of requests."""
     records: dict[str, Ids] = {}
     found: list[tuple[Answer, Ids]] = []
     for answer in streams:
@@ -55,8 +55,8 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
 
 @check_run("turns-carry-their-history")
 def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a turn has as many prompt tokens as the ids of the turn before, in prompt and output, and
-    its own.
+    """Check that a turn has as many prompt tokens as the previous turn's prompt and output, and its own
+    prompt.
     """
     for answer, prompt in _turns(streams):
         choice, turn = answer.choices[0], answer.asked.turn
@@ -68,7 +68,7 @@ def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> 
 
 @check_run("turns-answer-as-their-history")
 def _turns_answer_as_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a greedy turn has the ids of a request that sends its whole history."""
+    """Check that a greedy turn has the same ids as a request that sends its whole history."""
     alike = ("max_new_tokens", "other_sampling", *STOPS)
     turns = [(answer, prompt) for answer, prompt in _turns(streams) if answer.asked.greedy]
     wanted = {(prompt, asked_alike(answer, *alike)) for answer, prompt in turns}

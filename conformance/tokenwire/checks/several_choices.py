@@ -1,4 +1,4 @@
-"""A check that each of several choices carries what a single choice carries."""
+"""A check that each of several choices has the fields of a single choice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
 _USAGE = "/usage/"
-"""Part of the pointers of counters of the answer as a whole."""
+"""A part of the pointers of counters of the whole answer."""
 
 
 @fact(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
-    """The fields that hold something in any emission of a choice, by their names in the record."""
+    """Return the names of the fields with a value in any emission of a choice."""
     names: set[str] = set()
     for emission in choice.emissions:
         series = (*emission.series.items(), *emission.prompt_series.items())
@@ -33,7 +33,7 @@ def _carried(choice: Choice) -> frozenset[str]:
 
 
 def _wishes(stream: Answer) -> tuple[object, ...]:
-    """Return all that a request asks to get, whatever its prompts and the number of its samples."""
+    """Return all outputs that a request enables, independent of its prompts and samples."""
     asked = stream.asked
     ids_sent = asked.input_ids is not None
     of_prompt = (asked.return_prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)
@@ -44,7 +44,9 @@ def _wishes(stream: Answer) -> tuple[object, ...]:
 
 
 def _to_look_at(stream: Answer) -> list[ChoiceFacts]:
-    """The choices that came to a natural end with at least one token: without any there are no series."""
+    """Return the choices that ended naturally with at least one token, because without tokens there are no
+    series.
+    """
     complete = finished_choices(stream) if ended(stream) and stream.asked.uniform else ()
     natural = [c for c in complete if c.finish is not None and c.finish.type in {"stop", "length"}]
     return [c for c in natural if count_of(stream, c) != 0 and stream.asked.budget(c.index) != 0]
@@ -56,7 +58,7 @@ def _of_several(stream: Stream) -> bool:
 
 
 def _beside_each_other(stream: Answer) -> Iterator[Observation]:
-    """Hold the choices of one answer against each other: ids and series that one carries, all carry."""
+    """Check that all choices of one answer have the same ids and series."""
     choices = _to_look_at(stream)
     of_output = {choice.index: _carried(choice) & {"output_ids", *choice.server_series} for choice in choices}
     due = frozenset[str]().union(*of_output.values())
@@ -76,9 +78,11 @@ def _beside_each_other(stream: Answer) -> Iterator[Observation]:
 
 @check_run("samples-are-asked-alike", alone=True)
 def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Requests for several are taken apart into requests for one, and a field that is forgotten there is
-    missing from each choice, or from all but the first. The second fault shows in one answer: its choices are
-    asked for the same series.
+    """Check that every choice of a request for several has the requested fields.
+
+    Servers split such a request into requests for one choice. A field that is forgotten there is missing from
+    each choice, or from all but the first. The second fault shows in a single answer, because its choices
+    must have the same series.
     """
     alone: dict[tuple[object, ...], tuple[ChoiceFacts, frozenset[str]]] = {}
     for stream in streams if _of_several(streams) else ():

@@ -1,4 +1,4 @@
-"""Checks of stops: they end a choice, are not shown, and have no effect where they do not match."""
+"""Checks of stops: they end a choice, are not shown, and have no effect if they do not match."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from tokenwire.requirement import Level
 
 
 def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
-    """Return the requested stop string that ended a choice; None if none did, or if it is not known.
+    """Return the requested stop string that ended a choice; None without one, or if it is unknown.
 
-    A server that stopped without naming a reason shows the string. It must have stopped there at the latest,
-    unless the request asked for a least number of tokens before any stop.
+    If a server does not report the stop, the text shows the string. Generation must have stopped there at the
+    latest, unless the request has a least number of tokens.
     """
     finish = choice.finish
     if finish is None or finish.type != "stop":
@@ -42,21 +42,21 @@ StopOf = Callable[[Answer, ChoiceFacts], str | None]
 
 @select
 def _asks_for_stops(stream: Stream) -> bool:
-    """The answers to requests with stop strings."""
+    """Select the answers to requests with stop strings."""
     return bool(stream.asked.stop)
 
 
 @once_per_run
 def _stopped(streams: tuple[Answer, ...]) -> list[Whole]:
-    """The answers to requests with stop strings that may be held against the same requests without them."""
+    """Return the answers to requests with stop strings that can be compared with the same requests without
+    them.
+    """
     return [answer for answer in related_streams(tuple(_asks_for_stops(streams))) if _prompt(answer)]
 
 
 @once_per_run
 def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
-    """The first answers to the same requests without stop strings, whatever way they travelled, and as a
-    stream or whole.
-    """
+    """Return the first answers to the same requests without stop strings, in any form of delivery."""
     stopped = _stopped(streams)
     wanted = {_unstopped(whole, trimmed=trimmed) for whole in stopped for trimmed in (False, True)}
     found: dict[tuple[object, ...], Whole] = {}
@@ -70,8 +70,10 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 @once_per_run
 def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]]:
-    """Map the name of an answer that stopped to the stop string that the same request without stops has at
-    its end, and to whether the answer ends at its first character.
+    """Map the name of a stopped answer to its stop string, as found at its end by the same request without
+    stops.
+
+    The flag is True if the answer ends at the string's first character.
     """
     found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
@@ -92,7 +94,7 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
 
 @once_per_run
 def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
-    """Make a function that returns the stop string that ended a choice: by the answer, or by the same request
+    """Return a function that finds the stop string that ended a choice: by the answer, or by the same request
     without stops.
     """
     by_twin = _stops_by_twin(streams)
@@ -109,7 +111,7 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
 def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that the stop string that ended a choice is not part of its text.
 
-    Within the least number of tokens that a request asks for, the string may occur, and stays.
+    Within a request's least number of tokens, the string may occur, and stays.
     """
     stop_of = _stop_finder(streams)
     for stream in _asks_for_stops(streams):
@@ -127,9 +129,10 @@ def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iter
 def _final_text(
     stream: Answer, choice: ChoiceFacts, wholes: Mapping[str, Sequence[Answer]], stop_of: StopOf
 ) -> tuple[str, Place] | None:
-    """The text of a choice up to its stop string, as something else than its own deltas says it, and where.
+    """Return the text of a choice up to its stop string, and its place, from a source other than its own
+    deltas.
 
-    That is the same request answered whole; failing that, the last snapshot of a cumulative stream.
+    That is the whole answer to the same request or, without one, the last snapshot of a cumulative stream.
     """
     for other in wholes.get(stream.asked.key, ()):
         twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
@@ -180,7 +183,7 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
 
 @check_run("unmatched-stop-changes-nothing")
 def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A request whose stop strings never matched yields what the same request without them yields."""
+    """Check that a request whose stop strings never matched has the same answer as without them."""
     twins = _twins(streams)
     for whole in _stopped(streams):
         # What a stream differs in from a whole answer is another's fault.
@@ -205,7 +208,7 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
 def _may_have_matched(whole: Whole, twin: Whole) -> bool:
     """True if a stop string ended an answer, by its own finish, or by the same request without stops.
 
-    Not every server names what stopped a choice.
+    Not every server reports the stop that ended a choice.
     """
     finish, stops, stated = whole.choice.finish, whole.stream.asked.stop, twin.choice.text
     if stop_string_of(whole.stream.asked, whole.choice) is not None:
@@ -219,13 +222,14 @@ def _may_have_matched(whole: Whole, twin: Whole) -> bool:
 
 
 def _prompt(whole: Whole) -> object:
-    """Return the prompt: the words of the request, or its ids; false if neither is known."""
+    """Return the prompt: the words of the request, or its ids; false if both are unknown."""
     return whole.stream.asked.prompt_key or whole.prompt
 
 
 def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
-    """All that shapes a result, but for its stop strings; `trimmed`: as if those were taken away, as the same
-    request without them is known, which has nothing to keep.
+    """Return everything that shapes a result, except its stop strings.
+
+    `trimmed`: as if the request had none, so that it matches the same request without them.
     """
     asked = whole.stream.asked
     kept = asked.no_stop_trim and not trimmed
@@ -239,7 +243,7 @@ def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
 
 
 def _is_stop(whole: Whole) -> bool:
-    """True if a choice finished by a stop, perhaps in its family's own word."""
+    """True if a choice finished by a stop, even in its family's own word."""
     finish, policy = whole.choice.finish, policy_of(whole.stream)
     if finish is None:
         return False
@@ -248,7 +252,7 @@ def _is_stop(whole: Whole) -> bool:
 
 
 def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) -> str:
-    """The stop string at which thoughts end that go on without it; empty where there is none."""
+    """Return the stop string at the end of reasoning that continues without it; empty without one."""
     if not all_thoughts.startswith(thoughts):
         return ""
     beyond = len(thoughts)
@@ -258,10 +262,9 @@ def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) ->
 
 @check_run("stop-string-ends-generation")
 def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """A stop string in the first half of what the model says without stops ends the choice there.
+    """Check that a stop string in the first half of the text without stops ends the choice there.
 
-    Whether the text shows the stop string and the rest of its token, and was to show it, is another
-    requirement's matter.
+    Other requirements cover the visibility of the string and of the rest of its token.
     """
     for whole in _stopped(streams):
         asked, text = whole.stream.asked, whole.choice.text
@@ -307,7 +310,7 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
 
 @check_finished("nothing-follows-a-stop-id", about("stop_token_ids", unasked=("ignore_eos",)))
 def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Only the last id of a choice is a stop id of its request."""
+    """Check that only the last id of a choice is a stop id of its request."""
     asked = stream.asked
     ids = choice.output_ids or []
     positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
@@ -361,7 +364,7 @@ def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) ->
 
 @select
 def _asks_for_any_stop(stream: Stream) -> bool:
-    """The answers to requests that say anything of stops."""
+    """Select the answers to requests with any stop parameter."""
     return any(_stopping(stream.asked))
 
 
@@ -370,8 +373,8 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
     """Check that a finish by a stop of the request names it, on endpoints that have a field for it.
 
     An id that ends answers by itself need not be named. So only ids are judged that occur within another
-    answer. Strings are judged if nothing else could have ended the choice: no end counts, or the same request
-    without stops continues, with the string.
+    answer. Strings are judged if nothing else could have ended the choice: ends are ignored, or the same
+    request without stops continues, with the string.
     """
     by_twin = _stops_by_twin(streams)
     stops_of: dict[str, set[int]] = {}
@@ -424,14 +427,14 @@ def _asks_for_logprobs(stream: Stream) -> bool:
 
 
 def _but_for_both(stream: Answer) -> tuple[object, ...]:
-    """Return the fields of a request beside its stops and its logprobs."""
+    """Return the fields of a request except its stops and its logprobs."""
     sampling = ("temperature", "seed", "min_new_tokens", "ignore_eos", "other_sampling")
     return asked_alike(stream, "prompt_key", "stream", "n", "max_new_tokens", *sampling)
 
 
 @check_run("stops-and-logprobs-go-together")
 def _stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that requests that are answered one by one are answered together."""
+    """Check that stops and logprobs are accepted together if each is accepted alone."""
     scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
     both = [stream for stream in scoring if any(_stopping(stream.asked))]
     answered = [stream for stream in (*scoring, *stopping) if stream.answered] if both else []

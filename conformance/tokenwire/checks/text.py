@@ -1,4 +1,4 @@
-"""Checks of text, and of the place of a stop, against the ids. All of them ask a tokenizer."""
+"""Checks of text, and of the place of a stop, against the ids. All of them need a tokenizer."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ def _observed(
 
 
 def _without_tail(text: str) -> str:
-    """Return a text without the incomplete character that it may end in."""
+    """Return a text without an incomplete character at its end."""
     return text.rstrip(BROKEN)
 
 
 @check("text-is-what-its-ids-say", _DECODED)
 def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the whole text of a choice is its ids, decoded at once; an incomplete tail may be
-    missing here.
+    """Check that the whole text of a choice is the decoding of its ids; an incomplete tail may be missing
+    here.
     """
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
@@ -47,7 +47,7 @@ def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("incomplete-tail-is-shown", _DECODED)
 def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text ends within a character if every reading of the ids does."""
+    """Check that the text ends within a character if every decoding of the ids does."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         tailless = _without_tail(decoding.text)
@@ -59,7 +59,7 @@ def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("shown-text-stays", replace(_DECODED, streamed=True))
 def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text of a client after each emission is a beginning of the text of all ids."""
+    """Check that the text of a client after each emission is a beginning of the final text."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         for emission, shown in running_texts(decoding.choice) if legal else ():
@@ -70,8 +70,8 @@ def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("text-keeps-up-with-its-ids", replace(_DECODED, streamed=True))
 def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Between emissions, text waits for the rest of a character or of a stop string only; where tools are
-    offered, for that of a marker, too.
+    """Check that text waits only for the rest of a character or of a stop string; with tools, for that of a
+    marker, too.
     """
     if offered(stream) is not None:
         return
@@ -103,7 +103,7 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
 
 @check("text-waits-for-its-ids", replace(_DECODED, streamed=True))
 def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Between emissions, no more of the right text is shown than the ids delivered make."""
+    """Check that an emission does not show more of the text than the delivered ids form."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         alone = decoding.size(decoding.decode(decoding.ids) or "")
@@ -148,19 +148,17 @@ def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observa
 
 
 def _spellings(decoding: Decoded, count: int) -> list[str]:
-    """Return the texts of the first ids, with special tokens and without them; empty if they are
-    not known.
-    """
+    """Return the texts of the first ids, with and without special tokens; empty if they are unknown."""
     texts = [decoding.decode(decoding.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
     return [text for text in texts if text is not None]
 
 
 @dataclass(frozen=True)
 class _NothingFollows(Relation):
-    """The ids before the last one of a choice spell no stop of its request."""
+    """The ids before the last one of a choice must not form a stop of its request."""
 
     stops: Callable[[Asked], Iterable[tuple[str, re.Pattern[str] | None]]]
-    """Each stop and what spells it; None if only the server can read it."""
+    """Returns each stop with its pattern; None for a pattern that only the server can parse."""
 
 
 def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iterator[Observation]:
@@ -193,9 +191,9 @@ check_rows(
 
 @check("named-stop-was-asked-and-spelled", about("input_ids", finished=True, unasked=("echo",)))
 def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the string that a server names as the stop is one of the request's, and the ids spell it.
+    """Check that a string named as the stop is one of the request's, and that the ids form it.
 
-    For texts and messages, a template may bring stops of its own.
+    For texts and messages, a template may add stops of its own.
     """
     for decoding in decoded(stream, target.tokenizer):
         if not isinstance(decoding.stop, str):

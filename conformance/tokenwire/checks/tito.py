@@ -1,4 +1,4 @@
-"""Checks of the chapter on token-in-token-out that one answer decides: the prompt ids are those that ran."""
+"""Checks of token-in-token-out in one answer: the prompt ids are those that ran."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ REQUEST = "the input_ids of the request"
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
-    """True if the prompt of a choice ran. One that is aborted while it waits may count no tokens."""
+    """True if the prompt of a choice ran. A queued request that is aborted may count no tokens."""
     aborted = choice.finish is not None and choice.finish.type == "abort"
     return not aborted or count_of(stream, choice) != 0
 
@@ -40,7 +40,7 @@ def told_once_for_all(stream: Answer) -> bool:
 
 
 def _as_sent(stream: Stream) -> Iterator[Observation]:
-    """Look whether each choice has the ids of its own prompt, where the request sent ids."""
+    """Observe if each choice has the ids of its own prompt, if the request sent ids."""
     for choice in finished_choices(stream):
         reported, sent = first_prompt_ids(choice), prompt_of(stream, choice.index)
         if reported is not None and sent is not None:
@@ -50,14 +50,13 @@ def _as_sent(stream: Stream) -> Iterator[Observation]:
 
 @check("prompt-ids-are-the-input-ids", FINISHED)
 def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids that were sent are the ids that were run."""
+    """Check that the ids sent are the ids that ran."""
     yield from _as_sent(stream)
 
 
 @check("prompt-tokens-count-the-input-ids", about("input_ids", unasked=("media",)))
 def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that nothing was added to the ids that were sent, and nothing cut, by the count of each choice or
-    the usage.
+    """Check by the counts that nothing was added to the sent ids, and nothing removed.
 
     Placeholders for media may be counted as they are run, and not as they are reported.
     """
@@ -87,7 +86,7 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
 
 @check_finished("prompt-ids-match-their-count")
 def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that there are as many prompt ids as prompt_tokens."""
+    """Check that the number of prompt ids equals prompt_tokens."""
     if stream.asked.n < 1:
         return
     reported = first_prompt_ids(choice)
@@ -127,7 +126,7 @@ def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Obs
 
 @check_finished("prompt-ids-only-on-request")
 def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the key is there when it was asked for, with a list; otherwise it is not there at all."""
+    """Check that the prompt ids are a list if the request enables them, and absent otherwise."""
     keyed = [e for e in choice.emissions if FIELD in e.pointers or e.prompt_token_ids is not None]
     if stream.asked.return_prompt_token_ids:
         null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
@@ -156,7 +155,7 @@ def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
 def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a request with a text and ids runs the ids, or is refused."""
+    """Check that a request with both text and ids runs the ids, or is refused."""
     asked = stream.asked
     if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
         return
@@ -169,8 +168,8 @@ def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _sent_text(stream: Stream) -> str | None:
-    """Return the text of a single prompt, or the content of the last message; None where it is no
-    plain text.
+    """Return the text of a single prompt, or the content of the last message; None if it is not plain
+    text.
     """
     sent = prompt_sent(stream)
     if sent is None:
@@ -185,7 +184,7 @@ def _sent_text(stream: Stream) -> str | None:
 
 @check_finished("prompt-ids-spell-the-text", about(unasked=("input_ids",)))
 def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the ids of a text spell that text, with nothing cut off or left out.
+    """Check that the ids of a text decode to that text, complete and unchanged.
 
     Only plain ASCII is judged, because a tokenizer may normalise other text first.
     """

@@ -1,4 +1,4 @@
-"""Checks of what trainers take beside logprobs: sampling masks, spans of weights, rows for tokens."""
+"""Checks of arrays for trainers other than logprobs: sampling masks, spans of weights, rows for tokens."""
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from tokenwire.target.determinism import Comparison, details_named
 _EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
 _ROUNDING = tolerance("rounding")
 LEAST_NUMBERS = 8
-"""The least number of equal numbers in filler: fewer may be equal by chance, as experts of two layers."""
+"""The least number of equal numbers that shows filler; fewer may be equal by chance, as experts of two
+layers.
+"""
 
 
 @check_finished("mask-holds-the-sampled-id")
 def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The mask of a position is a list of ids, and the id of the position is one of them."""
+    """Check that the mask of a position is a list of ids that includes the sampled id."""
     ids, masks = choice.output_ids, choice.series(MASK)
     if not ids or masks is None:
         return
@@ -43,7 +45,7 @@ def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target)
 
 @check_finished("mask-names-an-id-once")
 def _mask_names_an_id_once(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A trainer sums over the ids of a mask: one that is there twice counts twice."""
+    """Check that a mask has no repeated ids, because a trainer sums over them."""
     for position, mask in enumerate(choice.series(MASK) or ()):
         ids = [token for token in mask if type(token) is int] if isinstance(mask, list) else []
         twice = next((token for token, count in Counter(ids).items() if count > 1), None)
@@ -55,7 +57,7 @@ def _mask_names_an_id_once(choice: Choice, _stream: Stream, _target: Target) -> 
 
 @check_finished("mask-logprob-is-legal")
 def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The logprob of an id among those of its mask is a number, finite and not above 0."""
+    """Check that the logprob of an id within its mask is a finite number of at most 0."""
     for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
         legal = _is_number(value) and value <= 0
         message = f"the sampling logprob of output id {position} is {value!r}"
@@ -86,7 +88,7 @@ def _is_number(value: Any) -> bool:
 
 
 class _Spans(NamedTuple):
-    """The spans of weights that the finish of a choice came with."""
+    """The spans of weights in the finish of a choice."""
 
     emission: Emission
     parts: list[Any]
@@ -109,8 +111,8 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
 
 
 def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
-    """Count the completion tokens of a choice, by its counter, else by the usage, else by the ids of a whole
-    answer; None if it is not known.
+    """Return the number of completion tokens of a choice, by its counter, the usage, or the ids of a whole
+    answer; None if unknown.
     """
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
@@ -123,7 +125,9 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
 
 @check("weight-spans-partition-the-output", FINISHED)
 def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Spans begin at 0, each where the one before it ends, and the last ends with the completion tokens."""
+    """Check that the spans cover the output without gaps: from 0, each from the end of the previous, to the
+    last token.
+    """
     for spans in _spans(stream):
         reached = 0
         for span in spans.parts:
@@ -142,7 +146,7 @@ def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Itera
 
 @check("weight-version-is-that-of-the-last-span", FINISHED)
 def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """The version beside the spans is the one that made the last output id."""
+    """Check that the version beside the spans is that of the last output id."""
     for spans in _spans(stream):
         version = spans.emission.details.get("weight_version")
         last = spans.parts[-1] if spans.parts else None
@@ -156,16 +160,16 @@ class _Array(NamedTuple):
     emission: Emission
     value: Any
     due: int
-    """The number of rows that it must have."""
+    """The required number of rows."""
     ids: list[int] | None
-    """Of which ids they are, where that is known."""
+    """The ids of the rows, if they are known."""
 
     @property
     def place(self) -> Place:
         return self.emission.at(self.rule.name)
 
     def read(self) -> Array | str:
-        """The array, or in words what is wrong with how it is written."""
+        """Return the array, or a description of its wrong form."""
         try:
             return self.rule.read(self.value)
         except ValueError as error:
@@ -173,7 +177,7 @@ class _Array(NamedTuple):
 
 
 def _arrays(stream: Stream) -> Iterator[_Array]:
-    """The arrays of the choices that came to an end of which it is known how many rows they need."""
+    """Return the arrays of complete choices with a known number of rows."""
     rules = arrays_of(stream)
     for choice in finished_choices(stream):
         for emission in choice.emissions:
@@ -204,8 +208,9 @@ def _with_arrays(stream: Stream) -> bool:
 
 @check_run("array-covers-what-was-run", alone=True)
 def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an array has a row for each token that it covers. Without a shape, its rows are as wide as
-    those of most others.
+    """Check that an array has a row for each token that it covers.
+
+    Without a shape, its rows must be as wide as those of most others.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     reported = [
@@ -237,7 +242,7 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
 
 @check("array-rows-are-not-filler", FINISHED)
 def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """A row of several numbers is not one number over and over."""
+    """Check that a row of several numbers does not repeat one number."""
     for source in _arrays(stream):
         array = source.read()
         cut = array.cut(source.due) if isinstance(array, Array) else None
@@ -252,7 +257,7 @@ def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obse
 
 @check("expert-ids-are-ids", FINISHED)
 def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids of experts are possible ids."""
+    """Check that expert ids are in the possible range."""
     for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
         message = f"{source.rule.name} holds {len(wrong)} numbers that are not ids of experts: {wrong[:3]}"
@@ -262,7 +267,9 @@ def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("neighbouring-states-differ", FINISHED)
 def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Two positions have two states; a model without positions may have one for a token that is repeated."""
+    """Check that two positions have different states, except for a repeated token in a model without
+    positions.
+    """
     for source, array in _read_arrays(stream, "hidden_states"):
         ids = source.ids or []
         known = len(ids) == len(array.rows)
@@ -278,7 +285,7 @@ def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Obs
 
 
 def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
-    """The arrays of this name that can be read, cut into rows."""
+    """Return the valid arrays of this name, cut into rows."""
     for source in _arrays(stream):
         array = source.read() if source.rule.name == name else ""
         cut = array.cut(source.due) if isinstance(array, Array) else None
@@ -288,7 +295,7 @@ def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
 
 @check_run("array-rows-are-of-their-tokens")
 def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """The experts of a token do not depend on how many tokens follow it."""
+    """Check that the experts of a token do not depend on the number of tokens after it."""
     first: dict[object, tuple[_Array, Array, list[Any]]] = {}
     for answer in _with_arrays(streams):
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
@@ -314,7 +321,9 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
 
 @compare("array-equals-whole")
 def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """The same ids have the same rows, up to rounding. Which rows a prompt has depends on what was cached."""
+    """Check that the same ids have the same rows, up to rounding. The rows of a prompt depend on the
+    cache.
+    """
     for (_, ours), (_, theirs) in choice_pairs(comparison.baseline, comparison.other):
         for rule in arrays_of(comparison.baseline) if arrays_of(comparison.other) else ():
             pair = [_last(rule, choice) for choice in (ours, theirs)]
@@ -339,7 +348,7 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
 
 
 def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
-    """The array that a choice ended with, where it can be read."""
+    """Return the final array of a choice, if it is valid."""
     carrying = [emission for emission in choice.emissions if emission.details.get(rule.name) is not None]
     try:
         return (carrying[-1], rule.read(carrying[-1].details[rule.name])) if carrying else None

@@ -1,4 +1,4 @@
-"""Checks of usage: what an answer says of its own cost."""
+"""Checks of usage: the token counts that an answer reports for itself."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 @check("usage-adds-up", ANSWERED)
 def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """total_tokens is the sum of the two parts."""
+    """Check that total_tokens is the sum of prompt and completion tokens."""
     for usage in stream.usages:
         if "total_tokens" not in usage.counts:
             continue
@@ -38,7 +38,7 @@ def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
 def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the usage of an answer counts the output ids of all its choices.
 
-    Without ids, several choices that all came to the end of their budget have as many.
+    Without ids, choices that used their whole budget have known counts.
     """
     usage, place = stream.usage, stream.usage_place or end_place(stream)
     if usage is None or "completion_tokens" not in usage:
@@ -62,12 +62,12 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def reasoning_tokens(stream: Stream) -> int | None:
-    """Return how many tokens of reasoning the usage of an answer counts."""
+    """Return the number of reasoning tokens in the usage of an answer."""
     return integer(_part_of(stream.usage or {}, "completion_tokens", "reasoning_tokens"))
 
 
 def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
-    """Return a part of a count: beside it, or among its details; None if the usage lacks it."""
+    """Return a part of a count, from beside it or from its details; None if the usage lacks it."""
     details = counts.get(f"{whole}_details")
     nested = details.get(part) if isinstance(details, Mapping) else None
     return counts.get(part) if nested is None else nested
@@ -75,9 +75,7 @@ def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 
 @dataclass(frozen=True)
 class _Within(Relation):
-    """Checks that a part of a count is not larger than its whole, in usage and in the counters of a
-    choice.
-    """
+    """A part of a count must not exceed its whole, in usage and in the counters of a choice."""
 
     whole: str
     part: str
@@ -117,9 +115,7 @@ check_rows(
 
 
 def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
-    """Yield what each counter of drafts has to be, by its name; expected and actual are equal if it
-    is right.
-    """
+    """Yield each counter of drafts by name, with its expected and its actual value."""
     counted, tokens = last.details, last.counter("completion_tokens")
     names = ("draft_rounds", "drafts_proposed", "drafts_right")
     rounds, proposed, right = (integer(counted.get(name)) for name in names)
@@ -152,7 +148,7 @@ def _rounded(due: float, actual: Any) -> tuple[float, Any]:
 
 @check_finished("draft-counts-add-up", FINISHED)
 def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the counters of drafts fit together, and the tokens."""
+    """Check that the counters of drafts agree with each other and with the tokens."""
     last = choice.emissions[-1]
     if integer(last.details.get("draft_rounds")) is None:
         return
@@ -189,7 +185,7 @@ def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("usage-comes-once", about("stream", "usage", answered=True, ended=True, unasked=("continuous_usage",)))
 def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that only the last event has the usage, unless every event was asked for it."""
+    """Check that only the last event has the usage, unless the request enables it for every event."""
     if not stream.usages:
         return
     last = _last_place(stream)
@@ -203,7 +199,7 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("continuous-usage-in-every-event", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every event with text has the usage that every event was asked for."""
+    """Check that every event with text has usage, if the request enables it for every event."""
     reported = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
@@ -215,9 +211,9 @@ def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterato
 
 @check("continuous-usage-follows", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Usage in every event counts what was made so far: the text of a later event is that of later tokens.
+    """Check that the usage of an event counts the tokens so far: later text belongs to later tokens.
 
-    One token may end the reasoning and begin the content, and what was held back comes with the finish.
+    One token may end the reasoning and begin the content, and text that was held back comes with the finish.
     """
     reported = {usage.place.event: usage for usage in stream.usages}
     before: dict[int, tuple[int, Emission]] = {}
@@ -237,7 +233,7 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
 
 @compare("stream-usage-equals-whole")
 def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that a stream has the usage of the same request answered whole."""
+    """Check that a stream has the same usage as the whole answer to the same request."""
     ours, theirs = comparison.baseline, comparison.other
     if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
         return

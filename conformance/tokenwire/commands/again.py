@@ -1,4 +1,4 @@
-"""`tokenwire again`: ask only what failed last time, and print whether it still fails."""
+"""`tokenwire again`: repeat only the last failures, and print which are fixed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tokenwire.wire.inert import inert
 
 _MOST_NAMED = 3
 _RACING = ("side-effect", "arrival")
-"""What requirements go by that a server may keep once and violate the next time."""
+"""Oracles of requirements that a server may keep once and violate the next time."""
 _TRIES = 3
 
 
@@ -47,7 +47,7 @@ _STYLES = {
 
 
 Outcomes = dict[str, dict[str, tuple[FailureOutcome, str]]]
-"""Each with a clause, by requirement and scenario."""
+"""Outcomes by requirement and scenario, each with a clause."""
 
 
 def answered(runs: Iterable[Run]) -> set[str]:
@@ -63,10 +63,11 @@ def answered(runs: Iterable[Run]) -> set[str]:
 def outcomes(
     failed: Iterable[Failed], judgements: Sequence[Judgement], seen: Collection[str] = ()
 ) -> Outcomes:
-    """Return the outcome of each failure, with a clause, by requirement and scenario; also of new scenarios.
+    """Return the outcome of each failure with a clause, by requirement and scenario; new scenarios are
+    included.
 
-    `seen`: the scenarios whose exchanges were answered. What violates nothing there is mended, even where a
-    correct answer gives nothing to judge.
+    `seen`: the scenarios whose exchanges were answered. A scenario without a violation is fixed, even if a
+    correct answer leaves nothing to judge.
     """
     now = {(judgement.requirement.id, judgement.scenario): judgement for judgement in judgements}
     found: Outcomes = {}
@@ -86,7 +87,7 @@ def outcomes(
 
 
 def _in_doubt(found: Outcomes) -> set[str]:
-    """Return the scenarios in which a failure did not show that depends on timing."""
+    """Return the scenarios with a failure that depends on timing and did not occur."""
     known = load_requirements()
     return {
         scenario
@@ -166,14 +167,16 @@ def again(settings: Settings) -> None:
 
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements of earlier tries, but for what failed only later."""
+    """Return the judgements of earlier tries, with later failures in place of them."""
     failed = {judgement.name: judgement for judgement in later if judgement.verdict is Verdict.FAIL}
     before = [failed.pop(judgement.name, judgement) for judgement in judgements]
     return [*before, *failed.values()]
 
 
 def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None:
-    """Raises BadParameter for a missing header whose value was not stored."""
+    """Check that all headers are given whose values were not stored. Raises BadParameter for a missing
+    one.
+    """
     names = {name.lower() for name, _ in given}
     for name in last.withheld:
         if name.lower() not in names:

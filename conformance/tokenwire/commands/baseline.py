@@ -43,18 +43,21 @@ _Reports = Annotated[
 
 
 def _print(words: str) -> None:
-    """Print a line: a baseline, or a report, of others cannot act on the terminal."""
+    """Print a line that cannot control the terminal, because others may have written the baseline or the
+    report.
+    """
     typer.echo(inert(words))
 
 
 def _file(context: typer.Context, file: Path | None) -> Path:
-    """Return the baseline that is named, else the configured one, else the default."""
+    """Return the given baseline, or else the configured one, or else the default."""
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
 
 
 def _demand_trust_in(path: Path, config: Config) -> None:
-    """Raises BadParameter, or Abort, if a file of settings has another file overwritten than the usual one,
-    beside itself, and the user does not trust it.
+    """Check that the user trusts a settings file that names an unusual baseline to overwrite.
+
+    Raises BadParameter or Abort if not.
     """
     source = Path(config.source)
     if "baseline" in config.defaults and path != source.parent / _DEFAULT_FILE:

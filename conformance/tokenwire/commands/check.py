@@ -31,7 +31,7 @@ from tokenwire.usage_error import UsageError
 
 _MOST_JOBS = 4
 _WORTH_SHARING = 200
-"""Answers that take longer to judge than processes take to start."""
+"""The number of answers from which judging takes longer than starting processes."""
 
 
 def _check(
@@ -103,15 +103,15 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
 
 
 def _jobs(subject: Subject) -> int:
-    """Return the number of processes that judge: the server is idle meanwhile."""
+    """Return the number of processes for judging, because the server is idle meanwhile."""
     answers = sum(len(run.answers) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
-    """Keep what failed, for `tokenwire again`; a disk that is full changes no verdict.
+    """Store the failures for `tokenwire again`; a full disk does not change the verdicts.
 
-    Once nothing fails, earlier failures are dropped. No folder is made before the first failure.
+    Once nothing fails, earlier failures are dropped. No folder is created before the first failure.
     """
     if not failures(judged) and not folder_of_last().exists():
         return

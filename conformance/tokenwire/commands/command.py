@@ -1,4 +1,4 @@
-"""Makes commands from a function and the options in `Settings`, and checks the files that options name."""
+"""Makes commands from a function and the options in `Settings`, and checks the files of options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenwire.usage_error import UsageError
 
 
 def declarable() -> dict[str, str]:
-    """Return the capabilities that requirements depend on: to declare another would change no verdict."""
+    """Return the capabilities that requirements depend on, because declaring others has no effect."""
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
     from tokenwire.target.capability import (
@@ -43,7 +43,7 @@ def _tool_call_forms() -> Collection[str]:
 
 
 def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> None:
-    """Raises BadParameter for an unknown name, with what was probably meant."""
+    """Check that names are known. Raises BadParameter for an unknown one, with the closest known name."""
     for name in names:
         if name not in every:
             kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
@@ -52,7 +52,7 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
 
 
 def _own_dialects(names: Sequence[str]) -> Collection[str]:
-    """Return the names of dialects; those in files are known from now on. Raises BadParameter."""
+    """Return the names of dialects, and register those in files. Raises BadParameter."""
     from tokenwire.dialects.dialect import named_dialects
 
     try:
@@ -62,7 +62,7 @@ def _own_dialects(names: Sequence[str]) -> Collection[str]:
 
 
 def _demand_names(settings: Settings) -> None:
-    """Raises BadParameter for an option that names something unknown; scenarios in files are known then."""
+    """Check that options name known things, and register scenarios in files. Raises BadParameter."""
     for file in settings.scenario_file:
         from tokenwire.asking.scenario_file import load_scenario_file  # slow, and few commands need it
 
@@ -82,7 +82,7 @@ def _demand_names(settings: Settings) -> None:
 
 @contextmanager
 def usage_errors(*others: type[Exception]) -> Iterator[None]:
-    """Show a UsageError, and others, as click shows a wrong command line: with the usage, and status 2."""
+    """Show a UsageError, and others, like click's usage errors: with the usage, and status 2."""
     shown: tuple[type[Exception], ...] = (UsageError, *others)
     try:
         yield
@@ -101,12 +101,12 @@ def _configured(context: typer.Context, file: Path | None) -> Path | None:
 
 
 def config_of(context: typer.Context) -> Config:
-    """Return the settings that a command was started with."""
+    """Return the settings file of a command."""
     return context.obj if isinstance(context.obj, Config) else Config()
 
 
 def _parameter(option: Option) -> Parameter:
-    """Return the parameter of a function from which typer makes an option of the command line."""
+    """Return the function parameter from which typer makes the option."""
     config: dict[str, Any] = {"is_eager": True, "callback": _configured} if option.name == "config" else {}
     forms = _tool_call_forms() if "{forms}" in option.help else ()
     flag = typer.Option(
@@ -127,16 +127,16 @@ def _parameter(option: Option) -> Parameter:
 
 
 CONFIG: Any = _parameter(OPTIONS["config"]).default
-"""The option `--config`, for commands that take nothing else of `Settings`."""
+"""The option `--config`, for commands without other options of `Settings`."""
 TRUST: Any = _parameter(OPTIONS["trust"]).default
-"""And `--trust`."""
+"""The option `--trust`, for the same commands."""
 
 
 def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
-    """Make the command that calls a function, with examples at the end of its help page.
+    """Return the command that calls a function, with examples at the end of its help page.
 
-    The parameter `settings` of the function means all options that `Settings` declares for the command;
-    any other is an argument or an option of this command alone.
+    The function's parameter `settings` represents all options that `Settings` declares for the command; other
+    parameters are arguments or options of this command alone.
     """
     name = name or run.__name__.strip("_")
     parameters_of_run = signature(run, eval_str=True).parameters
@@ -172,13 +172,13 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 
 def _source(context: typer.Context, parameter: str) -> str:
-    """Return where the value of a parameter is from, in click's words."""
+    """Return the origin of a parameter's value, in click's words."""
     source = context.get_parameter_source(parameter)
     return source.name if source is not None else ""
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help page: examples, a line each."""
+    """Return the end of a help page with examples, one on each line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
@@ -195,21 +195,21 @@ def has_desktop() -> bool:
 
 
 def writable(file: Path, option: str) -> Path:
-    """Make the folder of a file. Raises BadParameter if the file cannot be written."""
+    """Create the folder of a file. Raises BadParameter if the file cannot be written."""
     if refusal := why_unwritable(file):
         raise typer.BadParameter(f"{option}: {refusal}")
     return file
 
 
 def writable_folder(folder: Path, option: str) -> Path:
-    """Make a folder. Raises BadParameter if nothing can be written in it."""
+    """Create a folder. Raises BadParameter if it cannot be written to."""
     if refusal := why_unwritable(folder / "capture"):
         raise typer.BadParameter(f"{option}: {refusal}")
     return folder
 
 
 def empty_folder(folder: Path, option: str) -> Path:
-    """Make a folder. Raises BadParameter if it holds anything, or if nothing can be written in it."""
+    """Create a folder. Raises BadParameter if it is not empty or cannot be written to."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`tokenwire explain`: everything on one requirement."""
+"""`tokenwire explain`: the explanation of one requirement."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def _value(value: Any) -> str:
-    """Return a value in TOML: JSON but for tables."""
+    """Return a value in TOML, which is JSON except for tables."""
     if isinstance(value, dict):
         return (
             f"{{ {', '.join(f'{json.dumps(name)} = {_value(member)}' for name, member in value.items())} }}"
@@ -35,7 +35,7 @@ def _value(value: Any) -> str:
 
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
-    """Yield the lines of a file of settings: those that are known, and all others commented out."""
+    """Yield the lines of a settings file: known settings, and all others commented out."""
     yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"  # it may quote a server
     yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():
@@ -59,7 +59,7 @@ def _seen(subject: Subject) -> list[str]:
 
 
 def _storable(headers: Headers) -> dict[str, str]:
-    """Return the headers that may be stored in a file. Raises BadParameter for a credential."""
+    """Return the headers to store in a file. Raises BadParameter for a credential."""
     for name, value in headers:
         if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(

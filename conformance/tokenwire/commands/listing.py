@@ -1,4 +1,4 @@
-"""`tokenwire list`: what the suite knows, by name."""
+"""`tokenwire list`: the names of everything that the suite knows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenwire.requirement import load_requirements
 
 
 class _Kind(StrEnum):
-    """Kinds of things that can be listed."""
+    """The kinds of things to list."""
 
     REQUIREMENTS = "requirements"
     SCENARIOS = "scenarios"

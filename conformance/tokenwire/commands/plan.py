@@ -13,11 +13,11 @@ from tokenwire.asking.run import Plan, Unreached, rehearse
 from tokenwire.judging.verdict import ExitStatus
 
 _Estimates = Mapping[tuple[str, str], Estimate]
-"""By dialect and scenario."""
+"""Estimates by dialect and scenario."""
 
 
 def print_plan(plan: Plan, *, full: bool) -> int:
-    """Probe the target, print what a run would ask, and return the exit status. Raises UsageError."""
+    """Probe the target, print the requests of a run, and return the exit status. Raises UsageError."""
     asked = asyncio.run(rehearse(plan))
     if isinstance(asked, Unreached):
         typer.echo(asked.diagnosis)
@@ -35,7 +35,7 @@ def print_plan(plan: Plan, *, full: bool) -> int:
 
 
 def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
-    """Yield a table by dialect and one by scenario, or one by both if `full`; then all of it in a
+    """Yield a table by dialect and one by scenario, or one by both if `full`; then the total in a
     sentence.
     """
     scenarios = dict(sorted(_summed(asked, 1).items()))
@@ -60,7 +60,7 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
 
 
 def _summed(asked: _Estimates, part: int) -> dict[str, Estimate]:
-    """Return the estimates of each dialect, or of each scenario: `part` of the key is its name."""
+    """Return the estimates summed by dialect or by scenario: `part` selects the name in the key."""
     sums: dict[str, Estimate] = {}
     for key, estimate in asked.items():
         sums[key[part]] = sums.get(key[part], Estimate()) + estimate

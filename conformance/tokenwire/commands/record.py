@@ -1,4 +1,4 @@
-"""`tokenwire record`: ask a running server everything, and write down what comes back."""
+"""`tokenwire record`: send all requests to a running server, and record the answers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire.settings import Settings
 
 
 class _RecordingLostError(Exception):
-    """Nothing can be written any more, so asking ends."""
+    """The recording cannot be written any more, so the run ends."""
 
 
 def _record(

@@ -87,14 +87,14 @@ def _replay(
 
 
 def _refuse_with_diff(settings: Settings) -> None:
-    """Raises BadParameter for options that --diff ignores."""
+    """Check that no option is given that --diff ignores. Raises BadParameter."""
     for name in sorted(settings.given - {"paths", "diff", "update", "requirement"}):
         flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
         raise typer.BadParameter(f"{flag} has no effect with --diff; leave one of them out")
 
 
 def _print_differences(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
-    """Print what differs from the expected verdicts, or write it; the exit status."""
+    """Print the differences from the expected verdicts, or write them; return the exit status."""
     rows = selected((), requirements)
     different = total = 0
     with usage_errors(OSError):

@@ -1,4 +1,4 @@
-"""From a subject to the exit status: judge, apply the baseline, and write every report."""
+"""Judges a subject, applies the baseline, writes every report, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ from tokenwire.requirement import load_requirements
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
 _PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
-"""Exit statuses by pytest's exit codes; 130 is that of an interrupt."""
+"""Exit statuses by pytest's exit codes; 130 means an interrupt."""
 
 
 class TwinReport(Protocol):
-    """A comparison of the target with its twin, which a tool makes: a part of the report."""
+    """The tool's comparison of the target with its twin, which is a part of the report."""
 
     @property
     def exit_status(self) -> int: ...
@@ -63,18 +63,18 @@ class Reporting:
 
     outputs: Outputs
     settings: Settings = field(default_factory=Settings)
-    """They select what is judged, and how much is printed."""
+    """Settings that select what is judged and printed."""
     baseline: Baseline | None = None
     budget: Budget | None = None
     """The budget of the run; None for a recording."""
     filters: tuple[str, ...] = ()
-    """The options that left something out, as flags."""
+    """The options that limited the run, as flags."""
     jobs: int = 1
-    """Processes that judge."""
+    """The number of processes for judging."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """Called with the judgements that ran."""
     twin: TwinReport | None = None
-    """The target beside its twin, where it has one."""
+    """The comparison of the target with its twin; None without one."""
 
     @property
     def partial(self) -> bool:
@@ -112,7 +112,7 @@ def reporting_of(settings: Settings) -> Reporting:
 def _baseline_result(
     judgements: Sequence[Judgement], subject: Subject, reporting: Reporting
 ) -> BaselineResult | None:
-    """Return the baseline applied to the judgements; None if there is none."""
+    """Return the result of the baseline; None without one."""
     if reporting.baseline is None:
         return None
     flags = {option.flags[0] for option in having(ASKS_LESS)}
@@ -122,7 +122,7 @@ def _baseline_result(
 
 
 def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
-    """Judge, with a progress bar; once stopped, only what was judged by then counts."""
+    """Judge with a progress bar. After a stop, only the verdicts so far count."""
     rows = selected(reporting.settings.profile, reporting.settings.requirement) or [
         *load_requirements().values()
     ]
@@ -154,9 +154,9 @@ def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
 def judge_and_report(
     subject: Subject, reporting: Reporting, console: Console, *, replayed: Replayed | None = None
 ) -> int:
-    """Judge, unless `replayed` holds the judgements, write all reports, and return the exit status.
+    """Judge (unless `replayed` has the judgements), write all reports, and return the exit status.
 
-    SIGINT and SIGTERM end judging, and the reports are on what was judged by then.
+    SIGINT and SIGTERM end judging, and the reports show the verdicts so far.
     """
     stop = Stop()
     with stop.at_signals(subject.stopped):
@@ -240,7 +240,7 @@ def _run_pytest(
     result: BaselineResult | None,
     problems: list[str],
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items; those that ran, and pytest's exit code."""
+    """Run the judgements as pytest items; return those that ran, and pytest's exit code."""
     junit = reporting.outputs.junit
     begun = unfinished(junit) if junit is not None else None
     if begun is not None:
@@ -282,7 +282,7 @@ def run_status(
 
 
 def _close_stdout() -> None:
-    """Redirect standard output, which failed, to nowhere: Python would flush it again at exit."""
+    """Redirect standard output to nowhere after it failed, because Python would flush it again at exit."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

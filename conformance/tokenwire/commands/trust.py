@@ -1,7 +1,7 @@
-"""Asks before a file of settings decides what is sent, run or written: a checkout may bring such a file.
+"""Asks the user before a settings file decides what is sent, executed or written, because a checkout may
+contain it.
 
-What was trusted once is remembered, in the user's state folder, until the file, or a file that it names, says
-something else.
+Trusted values are remembered in the user's state folder, until the file, or a file that it names, changes.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ class Brought:
     """Settings of a file that are not harmless."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    """By their keys in the file, as JSON."""
+    """The settings by their keys in the file, as JSON."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the files that they name, by their paths."""
+    """Digests of the files that they name, by path."""
 
 
 def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
-    """Collect the settings of a file that are not harmless. `from_file`: the options whose value is the
-    file's.
+    """Return the settings of a file that are not harmless. `from_file`: the options whose value comes from
+    the file.
     """
     replaced = {line.partition(":")[0].strip().lower() for line in settings.header}
     values: dict[str, Any] = {}
@@ -50,7 +50,7 @@ def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
 
 
 def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the digest of each file that a value names and that is there, by its path."""
+    """Yield the digest of each existing file that a value names, by path."""
     named = [value / "tokenizer.json"] if option.name == "tokenizer" else []
     named += [Path(name) for name in value if option.names_file(name)] if option.several else []
     for path in named:
@@ -60,12 +60,12 @@ def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _memory(file: Path) -> Path:
-    """Return the file that remembers the trusted values of a file of settings."""
+    """Return the file that stores the trusted values of a settings file."""
     return state_of(file.parent) / f"trusted-{file.name}.json"
 
 
 def remember(file: Path, found: Brought) -> None:
-    """Trust these values of a file from now on. Raises OSError."""
+    """Store that the user trusts these values of a file. Raises OSError."""
     make_private(_memory(file).parent)
     _memory(file).write_text(json.dumps({**found.values, **found.contents}), "utf-8")
 
@@ -79,7 +79,7 @@ def _trusted(file: Path) -> dict[str, Any]:
 
 
 def demand_trust(file: Path, found: Brought) -> None:
-    """Raises BadParameter, or Abort, if the user trusts these values of a file neither before nor now."""
+    """Check that the user trusts these values of a file, or ask. Raises BadParameter or Abort if not."""
     trusted = _trusted(file)
     if all(trusted.get(name) == value for name, value in {**found.values, **found.contents}.items()):
         return

@@ -1,4 +1,4 @@
-"""A front end over tokenwire's own engine, for the time of one command."""
+"""Runs a front end over tokenwire's own engine for one command."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _END_S = 10.0
 
 @contextlib.contextmanager
 def engine_below(command: str) -> Iterator[str]:
-    """Run a front end over the engine while the block runs; yields its URL. Raises UsageError.
+    """Run a front end over the engine while the block runs; yield its URL. Raises UsageError.
 
-    It is a process of its own, which ends when its standard input is closed: also where this one is killed.
+    It is a separate process, which ends when its standard input is closed, even if this one is killed.
     """
     words = shlex.split(command)
     family = "sglang" if "sglang" in command else "vllm"
@@ -43,7 +43,7 @@ def engine_below(command: str) -> Iterator[str]:
 
 
 def _reason(printed: str) -> str:
-    """The words of the error that a command printed, without its usage and its frame."""
+    """Return the error message that a command printed, without its usage and its frame."""
     lines = [
         line.strip("│ ") for line in printed.splitlines() if not line.startswith(("Usage", "Try", "╭", "╰"))
     ]

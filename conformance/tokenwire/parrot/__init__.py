@@ -1,1 +1,1 @@
-"""The parrot: a checkpoint that repeats the text of its prompt, so that the right answer is known."""
+"""The parrot: a model that repeats the text of its prompt, so that the right answer is known."""

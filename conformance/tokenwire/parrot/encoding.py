@@ -1,4 +1,4 @@
-"""Texts and chats as ids, by the vocabularies of a parrot: what a server makes of them before it answers."""
+"""Encodes texts and chats by the vocabularies of a parrot, as a server does before it answers."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _WORDS = re.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-zé0]?[A-Za-zé]+|0"
     r"| ?[^ \r\nA-Za-zé0]+[\r\n]*|[ \r\n]*[\r\n]+|[ \r\n]+(?![^ \r\n])|[ \r\n]+"
 )
-"""The words of Qwen2 in a text whose characters are replaced by representatives of their classes."""
+"""Matches the words of Qwen2 in a text whose characters are replaced by representatives of their classes."""
 
 
 @cache
 def encoder(kind: Vocabulary) -> Encode:
-    """Make the encoder of one of our vocabularies; special tokens in a text become their ids."""
+    """Return the encoder of one of our vocabularies. Special tokens in a text become their ids."""
     document: Mapping[str, Any] = tokenizer_files(kind, 0).files["tokenizer.json"]
     model = document["model"]
     known: Mapping[str, int] = model["vocab"]
@@ -45,7 +45,7 @@ def encoder(kind: Vocabulary) -> Encode:
 
 
 def chat_text(messages: object) -> str | None:
-    """Return the text that our chat template makes of messages; None of what it makes no text of."""
+    """Return the text that our chat template makes of messages; None if they do not fit it."""
     if not isinstance(messages, Sequence) or not messages:
         return None
     rendered = []
@@ -67,7 +67,7 @@ def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:
 
 
 def _class_of(letter: str) -> str:
-    """Return a character that represents the class of another one in `_WORDS`."""
+    """Return a character that represents a character's class in `_WORDS`."""
     if letter.isascii() and (
         letter.isalpha() or letter in " \r\n" or not (letter.isdigit() or letter.isspace())
     ):
@@ -79,7 +79,7 @@ def _class_of(letter: str) -> str:
 
 
 def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
-    """Yield a text as one word, of its characters; of their bytes where a character has no piece."""
+    """Yield a text as one word of its characters, or of their bytes if a character has no piece."""
     pieces: list[str] = []
     for letter in text.replace(" ", "▁"):
         pieces += [letter] if letter in known else [f"<0x{byte:02X}>" for byte in letter.encode()]

@@ -19,38 +19,38 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 GROUP = 32
-"""Ids in a group: the last digit of an id."""
+"""The number of ids in a group, and of values of the last digit."""
 SAID = 6.0
 """The logit of the repeated id, without its bias."""
 MARGIN = 4.0
-"""The distance of the first runner-up below it."""
+"""The distance from it to the first runner-up."""
 STEP = 0.5
-"""The distance of each runner-up below the one before."""
+"""The distance from each runner-up to the next."""
 ELSEWHERE = 24.0
-"""What is taken from an id of another group, for each digit of the group's number that differs."""
+"""The amount subtracted for each different digit of the group's number."""
 DISTANCE = 1024
 """The default of the largest lag."""
 EXACT_ABOVE = -14.0
-"""Logprobs above this are exact in every type; those below as exact as the type of the weights."""
+"""The logprob above which values are exact in every type; lower ones have the precision of the weights'
+type.
+"""
 LEAST_DISTANCE = 16
-"""The lags are the distance, its quarter, the quarter of that, and so on down to this; and 1."""
+"""The smallest lag besides 1. The lags are the distance, its quarter, the quarter of that, and so on."""
 
 
 def bias(token: int) -> float:
-    """Compute the bias of an id's logit at any position: less than `STEP`, in 32nds."""
+    """Return the bias of an id's logit at any position: less than `STEP`, in 32nds."""
     # A multiplicative hash (2**32 divided by the golden ratio): neighbouring ids get different biases.
     return ((token * 2654435769 >> 7) & 15) / 32
 
 
 def runner_up(place: int) -> float:
-    """Compute the logit, without its bias, of the id `place` steps behind the repeated one; the repeated one
-    has place 0.
-    """
+    """Return the logit without bias of the id `place` steps after the repeated one, which has place 0."""
     return SAID if not place else SAID - MARGIN - STEP * (place - 1)
 
 
 def positions_of(distance: int) -> int:
-    """Return the longest text that a checkpoint is made for."""
+    """Return the length of the longest text that a checkpoint supports."""
     return max(4096, 8 * distance)
 
 
@@ -64,7 +64,7 @@ class Parrot:
 
     @cached_property
     def lags(self) -> tuple[int, ...]:
-        """The distances at which a token may be repeated, smallest first; each divides the next."""
+        """The distances from which a token may be repeated, smallest first; each divides the next."""
         lags = [self.distance]
         while lags[-1] % 4 == 0 and lags[-1] // 4 >= LEAST_DISTANCE:
             lags.append(lags[-1] // 4)
@@ -78,13 +78,13 @@ class Parrot:
         return GROUP, base, base, base
 
     def lag(self, position: int) -> int:
-        """Return how far before `position` its token is repeated from. The first position is 0, and repeats
-        nothing.
+        """Return the distance from `position` to the token that it repeats. The first position is 0, and
+        repeats nothing.
         """
         return self.lags[bisect_right(self.lags, position) - 1]
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Positions that have one lag: where they begin and end, and the lag."""
+        """Yield ranges of positions with one lag: beginning, end, and lag."""
         for lag, upto in zip(self.lags, (*self.lags[1:], end), strict=True):
             if max(begin, lag) < min(end, upto):
                 yield max(begin, lag), min(end, upto), lag
@@ -92,10 +92,9 @@ class Parrot:
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """Return the `count` ids that follow a prompt, without ending at any of them.
+        """Return the `count` ids that follow a prompt, without ending at any of them; None if unknown.
 
-        Ids in `barred` cannot be among the first `least`: the likeliest other id replaces one. None if that
-        is not known.
+        Ids in `barred` cannot be among the first `least`: the likeliest other id replaces one.
         """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
@@ -109,7 +108,7 @@ class Parrot:
         return tuple(ids[len(prompt) :])
 
     def digits_of(self, token: int) -> tuple[int, ...]:
-        """Return an id, digit by digit, the last one first."""
+        """Return the digits of an id, the last one first."""
         places = []
         for size in self.digits:
             token, digit = divmod(token, size)
@@ -117,20 +116,20 @@ class Parrot:
         return tuple(places)
 
     def logit(self, likeliest: int, token: int) -> float:
-        """Return the logit of an id where `likeliest` is the output."""
+        """Return the logit of an id if `likeliest` is the output."""
         (here, *group), (there, *other) = self.digits_of(likeliest), self.digits_of(token)
         away = sum(mine != its for mine, its in zip(group, other, strict=True))
         return runner_up((there - here) % GROUP) - ELSEWHERE * away + bias(token)
 
     def logprob(self, likeliest: int, token: int) -> float:
-        """Return the logprob of an id where `likeliest` is the output.
+        """Return the logprob of an id if `likeliest` is the output.
 
-        The share of all other groups is left out, because it is less than a hundred millionth.
+        The share of all other groups is neglected, because it is less than a hundred millionth.
         """
         return self.logit(likeliest, token) - _normaliser(self, likeliest)
 
     def top(self, likeliest: int, count: int) -> list[tuple[int, float]]:
-        """Return the likeliest ids with their logprobs where `likeliest` is the output, likeliest first.
+        """Return the likeliest ids with their logprobs if `likeliest` is the output, likeliest first.
 
         They are of its group, so 32 at most. Lower ids may have another order in other types.
         """
@@ -147,17 +146,17 @@ class Parrot:
 class Repeater:
     """The known facts about a parrot of another make: each token repeats the one a distance before it.
 
-    Its logprobs are not known, nor its output after a prompt that is shorter than the distance.
+    Its logprobs are unknown, and so is its output after a prompt shorter than the distance.
     """
 
     distance: int
 
     def lag(self, position: int) -> int:
-        """Return how far before `position` its token is repeated from; 0 if that is not known."""
+        """Return the distance from `position` to the token that it repeats; 0 if unknown."""
         return self.distance if position >= self.distance else 0
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Positions that have one lag: where they begin and end, and the lag."""
+        """Yield ranges of positions with one lag: beginning, end, and lag."""
         if end > self.distance:
             yield max(begin, self.distance), end, self.distance
 
@@ -166,7 +165,7 @@ class Repeater:
     ) -> tuple[int, ...] | None:
         """Return the `count` ids that follow a prompt; None for a prompt that is too short.
 
-        None also if one of the first `least` ids is barred, because its replacement is not known.
+        Also None if one of the first `least` ids is barred, because its replacement is unknown.
         """
         if len(prompt) < self.distance:
             return None

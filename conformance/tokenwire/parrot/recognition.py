@@ -19,13 +19,15 @@ from tokenwire.record import Answer, Stream, fact
 Ids = tuple[int, ...]
 
 _DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
-"""Those of parrots that are recognised, the usual one first: many answers are the same for several."""
+"""The distances of parrots to recognize, the usual one first, because several may explain the same
+answers.
+"""
 _ENOUGH = 16
 """The least number of ids that only a law explains; they must outnumber those that break it."""
 _MOST_TEXTS = 32
 """The most answers whose text is examined."""
 _LEAST_TEXT = 16
-"""Characters in a text that tells something."""
+"""The least characters of a text that is evidence."""
 _MOST_ENDED = 256
 """The most answers whose end is examined."""
 
@@ -35,29 +37,29 @@ class OtherTokenizer:
     """The known facts about a tokenizer that is not ours."""
 
     words: Words | None
-    """None if the text of ids is not just their bytes in a row."""
+    """The bytes of each id; None if a text is not the concatenated bytes of its ids."""
     encode: Encode
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model of which the right answer is known."""
+    """A model with known right answers."""
 
     law: Law
     words: Words
     encode: Encode
     ours: bool
-    """The vocabulary is one that `tokenwire parrot` writes, with its chat template."""
+    """True if the vocabulary is one that `tokenwire parrot` writes, with its chat template."""
     seen_in: str
-    """The exchange that shows it."""
+    """The exchange that shows the model."""
 
     @property
     def longest(self) -> int | None:
-        """The longest text that the checkpoint is made for, where that is known."""
+        """The length of the longest text that the checkpoint supports; None if unknown."""
         return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
 
     def prompts(self, stream: Answer) -> list[Ids | None]:
-        """Return the ids of each prompt of a request; None of those that are not known."""
+        """Return the ids of each prompt of a request; None for unknown ones."""
         return _prompts(stream, self.encode, self.ours)
 
 
@@ -82,14 +84,14 @@ def _returned_prompt(stream: Stream) -> Ids | None:
 
 
 def _as_ids(value: object) -> Ids | None:
-    """Return a list of ids, as a target wrote it; None for all else."""
+    """Return an untrusted value as ids; None for anything else."""
     known = isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
     return tuple(value) if isinstance(value, (list, tuple)) and known else None
 
 
 @dataclass(frozen=True)
 class _KnownAnswer:
-    """One answer to a known prompt, with the ids that came."""
+    """An answer to a known prompt, with its ids."""
 
     name: str
     prompt: Ids
@@ -97,7 +99,9 @@ class _KnownAnswer:
 
     @cached_property
     def nearest(self) -> list[int]:
-        """The distance of each id of prompt and answer to the same id before it; 0 if there is none."""
+        """Return the distance from each id of prompt and answer to the previous occurrence of the id; 0
+        without one.
+        """
         last: dict[int, int] = {}
         distances = []
         for position, token in enumerate((*self.prompt, *self.ids)):
@@ -106,9 +110,9 @@ class _KnownAnswer:
         return distances
 
     def weigh(self, law: Law) -> tuple[int, int]:
-        """Count the ids that only this law explains, and the ids that break it.
+        """Return the number of ids that only this law explains, and the number that contradict it.
 
-        An id is evidence for a law if the same id does not occur nearer than the law's lag. A model that
+        An id is evidence for a law if the id does not occur within the law's lag before it. A model that
         repeats a shorter loop, or one id, gives no evidence.
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
@@ -122,7 +126,7 @@ class _KnownAnswer:
 
 
 def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
-    """Yield the likeliest answers to prompts that were sent as ids, or that came back."""
+    """Yield the likeliest answers to prompts whose ids were sent or returned."""
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
             continue
@@ -142,7 +146,7 @@ class _Weight:
     broken: int = 0
     most: int = -1
     name: str = ""
-    """The answer that says most for it."""
+    """The answer with the most evidence for it."""
 
     def add(self, name: str, kept: int, broken: int) -> None:
         self.kept += kept
@@ -152,7 +156,7 @@ class _Weight:
 
 
 def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[Law, str] | None:
-    """Return the law that the fewest ids break, with an exchange that shows it; None if they follow none."""
+    """Return the law that the fewest ids contradict, with an exchange that shows it; None if no law fits."""
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(
@@ -173,7 +177,7 @@ def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[
 
 @dataclass(frozen=True)
 class _EndedText:
-    """The text of an answer that came to its end."""
+    """The text of a complete answer."""
 
     stream: Answer
     text: str
@@ -201,7 +205,7 @@ def _is_an_echo(stream: Answer, text: str) -> bool:
 
 
 def _last_message(messages: object) -> str:
-    """Return the text of the last of some messages; empty if there is none."""
+    """Return the text of the last message; empty without one."""
     last = messages[-1] if isinstance(messages, list) and messages else None
     content = last.get("content") if isinstance(last, Mapping) else None
     if isinstance(content, list):
@@ -210,7 +214,7 @@ def _last_message(messages: object) -> str:
 
 
 def _is_spelled(words: Words, answer: _EndedText) -> bool:
-    """True if ids spell a text, up to a stop."""
+    """True if the ids form a text, up to a stop."""
     ids = _as_ids(answer.stream.choices[0].output_ids) or ()
     skip = words.special if answer.stream.asked.skip_special_tokens else frozenset()
     if not all(0 <= token < len(words.pieces) for token in ids):
@@ -220,9 +224,9 @@ def _is_spelled(words: Words, answer: _EndedText) -> bool:
 
 
 def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _EndedText) -> int:
-    """Count the characters of a text that a model would have begun with; 0 if they are too few to decide.
+    """Return the number of characters of a text that agree with a model's; 0 if they are too few to decide.
 
-    The stop and the special tokens that it shows are judged later.
+    The stop and visible special tokens are judged later.
     """
     prompt = prompts[0] if len(prompts) == 1 else None
     if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
@@ -237,8 +241,8 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _E
 
 
 def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
-    """Return the model behind answers, where it is a parrot and its vocabulary one of ours, or that
-    of `other`.
+    """Return the model behind answers, if it is a parrot with one of our vocabularies, or with that of
+    `other`.
     """
     streams = list(streams)
     first = next(_known_answers(streams), None)
@@ -276,7 +280,7 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
     """Return the model with the ids that end its answers, because engines differ at the end of a message.
 
-    Choices decide for which one set of ends is right and the other is not.
+    Choices decide that are right with one set of ends and wrong with the other.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
     more = 0
@@ -293,7 +297,7 @@ def _may_end(stream: Answer) -> bool:
 
 
 def _right_choices(model: KnownModel, stream: Answer) -> int:
-    """Count the choices that have the finish of the right one, and its text or as many ids."""
+    """Return the number of choices with the right finish, and the right text or number of ids."""
     prompts, right = model.prompts(stream), 0
     for choice in stream.choices:
         position = choice.index // max(stream.asked.n, 1)
@@ -309,7 +313,7 @@ def _right_choices(model: KnownModel, stream: Answer) -> int:
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
-    """Return the vocabularies that may be the model's, with their tokenizers, and whether they are ours."""
+    """Return the possible vocabularies with their tokenizers, and True for ours."""
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours

@@ -1,4 +1,4 @@
-"""Scripts for a parrot, and the right record, which is computed.
+"""Scripts for a parrot, and the computed right record.
 
 The right record follows from the request alone, so it serves a live run and a capture alike.
 """
@@ -17,22 +17,20 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
-"""Python's stand-ins for bytes that are not a character, which differ from U+FFFD itself."""
+"""Python's placeholders for invalid bytes, which are different from U+FFFD."""
 ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
-"""What makes a pattern look at more than the text that it matches."""
+"""Matches the parts of a pattern that depend on text outside of the match."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Ids that the parrot has to output. For an answer that ends by itself, they include an id that
-    ends a text.
-    """
+    """Ids that the parrot must output. If the answer ends by itself, they include an id that ends a text."""
 
     ids: tuple[int, ...]
 
     @classmethod
     def of_text(cls, text: str, words: Words) -> Script:
-        """Return a script that says a text, in the longest pieces that there are."""
+        """Return a script for a text, in the longest pieces."""
         rest, ids = text.encode(), []
         while rest:
             ids.append(words.longest(rest))
@@ -40,8 +38,8 @@ class Script:
         return cls(tuple(ids))
 
     def prompt(self, law: Parrot, filler: int) -> tuple[int, ...]:
-        """Make the shortest prompt that makes the parrot output the script: as long as a lag, with the script
-        at its beginning.
+        """Return the shortest prompt that makes the parrot output the script: as long as a lag, beginning
+        with the script.
 
         Raises ValueError for a script that is longer than every lag.
         """
@@ -59,23 +57,27 @@ class Truth:
     ids: tuple[int, ...]
     text: str
     texts: tuple[str, ...]
-    """After each id, the text that no later id can change."""
+    """The final text after each id, which no later id can change."""
     finish: str
-    """stop or length."""
+    """The finish: stop or length."""
     endings: Mapping[int | str, str] = field(default_factory=dict)
-    """The stop id and the stop strings that its last id meets, each with the text that is right if that one
-    ends it. If there are several, a server may choose any.
+    """The stop id and the stop strings that its last id completes, each with the right text for that end.
+
+    If there are several, a server may choose any.
     """
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The stop patterns that its last id meets, and what they match, each with the texts that are right: a
-    server may cut the match, or the text after it, or nothing.
+    """The stop patterns that its last id completes, with their matches, and the right texts of each.
+
+    A server may cut the match, or the text after it, or nothing.
     """
     bare: frozenset[str] = frozenset()
-    """The texts that lack only the replacement characters of incomplete bytes at the end."""
+    """The texts without the replacement characters of incomplete bytes at the end."""
     by_runs: tuple[str, ...] = ()
-    """The text where its vocabulary decodes bytes in runs, of which one bad byte spoils all."""
+    """The texts if the vocabulary decodes bytes in runs, of which one bad byte spoils all."""
     barred: bool = False
-    """Some ids may not end it so early: servers tell logprobs with or without these, and none are known."""
+    """True if some ids may not end it so early. Servers report logprobs with or without these, so none are
+    known.
+    """
 
     @property
     def matched(self) -> frozenset[int | str]:
@@ -83,9 +85,7 @@ class Truth:
         return frozenset({*self.endings, *self.patterns})
 
     def texts_of(self, named: Any) -> tuple[str, ...]:
-        """Return the texts that are right for an answer that names this stop; none for what is no
-        stop of it.
-        """
+        """Return the right texts of an answer with this stop; empty if it is not a stop of the answer."""
         if not isinstance(named, int | str):
             return ()
         by_name = (self.endings[named], *self.by_runs) if named in self.endings else ()
@@ -93,7 +93,7 @@ class Truth:
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """All texts that it may read, the best first."""
+        """Return all legal texts, the best first."""
         of_patterns = (text for texts in self.patterns.values() for text in texts)
         return tuple(dict.fromkeys((self.text, *self.by_runs, *self.endings.values(), *of_patterns)))
 
@@ -105,15 +105,15 @@ class Truth:
 
     @property
     def logprobs(self) -> list[float]:
-        """The logprob of each id."""
+        """Return the logprob of each id."""
         return [self._numbers.logprob(token, token) for token in self.ids]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
-        """At each id the likeliest with their logprobs, likeliest first."""
+        """Return the likeliest ids with their logprobs at each id, likeliest first."""
         return [self._numbers.top(token, count) for token in self.ids]
 
     def chosen(self, tokens: Sequence[int]) -> list[list[float]]:
-        """At each id the logprobs of some others, in their order."""
+        """Return the logprobs of some other ids at each id, in their order."""
         return [[self._numbers.logprob(token, other) for other in tokens] for token in self.ids]
 
 
@@ -127,10 +127,11 @@ def truth(
     head: bytes = b"",
     unheeded: int = 0,
 ) -> Truth | None:
-    """Compute the record of one prompt; None if it depends on chance or on something that is not computed.
+    """Return the record of one prompt; None if it depends on chance or on something that is not computed.
 
-    `head` are the bytes of a character that the prompt ends within, for a reader that lets the output go on.
-    `unheeded` is for a server that does not look for stop strings in a number of ids: see `deaf_to_stops`.
+    `head` are the bytes of an incomplete character at the end of the prompt, for a reader that lets the
+    output continue it. `unheeded` is the number of ids in which a server does not look for stop strings: see
+    `deaf_to_stops`.
 
     An aborted answer has the ids and the text of a request with its number of ids as the budget.
     """
@@ -185,22 +186,25 @@ def truth(
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
-    """Return the numbers of first ids in which a server may not look for stop strings. If an answer must have
-    a least number of ids, SGLang looks for them in these too, and vLLM only after them.
+    """Return the numbers of first ids in which a server may not look for stop strings.
+
+    With a least number of ids, SGLang looks for them in these too, and vLLM only after them.
     """
     least = asked.min_new_tokens or 0
     return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)
 
 
 def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]]:
-    """Return the stops that a text holds, and where, first and longest first; none that ends before."""
+    """Return the stops in a text with their places, the first and longest first, without those that end
+    before `unread`.
+    """
     places = [(stop, text.find(stop, max(0, unread - len(stop) + 1))) for stop in stops]
     return sorted((place for place in places if place[1] >= 0), key=lambda place: (place[1], -len(place[0])))
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Return a stop pattern; None for one that looks at more than it matches, or that only the
-    server can read.
+    """Compile a stop pattern; None if it depends on text outside of the match, or if only the server can
+    parse it.
     """
     try:
         return None if ANCHORED.search(pattern) else re.compile(pattern)
@@ -213,7 +217,7 @@ def _is_hidden(token: int, words: Words, asked: Asked) -> bool:
 
 
 def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
-    """After each id, the text that is final: a character that is not whole yet is not there."""
+    """Yield the final text after each id, without an incomplete character."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
     decoder.decode(head)
     for piece in pieces:
@@ -224,7 +228,7 @@ def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
 
 
 def _bare(whole: bytes) -> frozenset[str]:
-    """Return a text without the replacement characters of bytes at its end, where there are any."""
+    """Return a text without replacement characters at its end; empty if it has none."""
     told_apart = whole.decode("utf-8", "surrogateescape")
     shown = told_apart.rstrip(_LONE_BYTES)
     if shown == told_apart:

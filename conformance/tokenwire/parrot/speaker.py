@@ -1,4 +1,4 @@
-"""Requests that script a parrot, in a prompt of ids, in a text or in a message."""
+"""Writes requests that script a parrot, with a prompt of ids, of text or of messages."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _SHORTEST = 16
-"""A prompt is as long as a lag, and the lag of a single id is that of no script."""
+"""The least length of a prompt, because a shorter one has the lag of a single id."""
 _FILLER = "~"
 MESSAGE_BEGINS, MESSAGE_ENDS = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-"""What the template of a parrot writes around a message of a user, and before the answer."""
+"""The template of a parrot around a user's message, and before the answer."""
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """A target that parrots, and how it reads prompts."""
+    """A target that is a parrot, and the form of its prompts."""
 
     law: Law
     words: Words
     encode: Encode
     templated: bool = True
-    """True if its chat template is that of the parrot; otherwise messages cannot script it."""
+    """True if its chat template is the parrot's; otherwise messages cannot script it."""
 
     @cached_property
     def end(self) -> int:
@@ -37,16 +37,16 @@ class Speaker:
         return min(self.words.ends)
 
     def bytes(self, text: str | bytes) -> Ids:
-        """Return a text, or what is none, an id for each byte."""
+        """Return a text or bytes as ids, one for each byte."""
         spelled = text.encode() if isinstance(text, str) else text
         return tuple(self.words.longest(bytes([byte])) for byte in spelled)
 
     def special(self) -> int | None:
-        """Return a special id that ends nothing; None if there is none."""
+        """Return a special id that does not end an answer; None without one."""
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
-        """Make a prompt for a script in the form that an endpoint takes; None if that form cannot express it.
+        """Return a prompt for a script in an endpoint's form; None if the form cannot express it.
 
         `ending` are the last ids of the prompt.
         """
@@ -73,7 +73,7 @@ class Speaker:
         return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
 
     def _as_text(self, script: Ids, head: Ids, tail: Ids) -> str | None:
-        """Return the text that becomes these ids; None if none does."""
+        """Return the text that is encoded as these ids; None without one."""
         try:
             text = b"".join(self.words.pieces[token] for token in script).decode()
         except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""The vocabularies of a parrot, as `tokenizer.json` says them: counted in a text, without a library."""
+"""The vocabularies of a parrot, as in `tokenizer.json`, learned from a text without a library."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from itertools import groupby, pairwise
 from typing import Any
 
 _LONGEST_CHARACTER = 8
-"""The most ids of a character, special ones among them."""
+"""The most ids of a character, including special ones."""
 SIZE = 768
-"""Ids in each of them: whole groups of 32."""
+"""The number of ids in each vocabulary, whole groups of 32."""
 _MESSAGE_END = "<|im_end|>"
-"""The second end of an answer. Some engines end here by its name, some where a file says so."""
+"""The second end of an answer. Some engines end here by its name, others only if a file lists it."""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Markers for parsers of reasoning and tool calls. They are not special tokens, but part of the text."""
 
@@ -59,31 +59,34 @@ Größe, naïve café, señor, Straße, žluťoučký kůň, ελληνικά, �
 한국어 문장도 나누어 전달된다。
 😀😃😄🎉🎊🚀👍🏽👩‍💻🇯🇵❤️ 😀😀 🎉🎉 🚀🚀
 """
-"""What the merges are learned from: words mostly whole, CJK and emoji often split over tokens."""
+"""The text that merges are learned from. Its words are mostly whole tokens; CJK and emoji are often split."""
 
 _WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+")
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""How Qwen2 cuts a text into words. Current transformers put it into every tokenizer of a Qwen2 model, with a
-normalizer of NFC, whatever `tokenizer.json` says; so it says just that."""
+"""The pattern by which Qwen2 splits a text into words.
+
+Current transformers put it into every tokenizer of a Qwen2 model, with a normalizer of NFC, whatever
+`tokenizer.json` contains; so it contains the same.
+"""
 
 
 class Vocabulary(StrEnum):
     """The kinds of vocabularies."""
 
     BYTE_LEVEL = "byte-level"
-    """Byte-level BPE; the markers of tools and reasoning are one token each."""
+    """Byte-level BPE, with one token for each marker of tools and reasoning."""
     SPLIT_MARKERS = "split-markers"
-    """The same, and the markers are text like any other: several tokens."""
+    """Byte-level BPE, with several tokens for each marker."""
     SENTENCEPIECE = "sentencepiece"
-    """Pieces of characters, as SentencePiece makes them; what has no piece falls back to its bytes."""
+    """Pieces of characters, as in SentencePiece; characters without a piece become bytes."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The files of a tokenizer, and the ids that the model has to know."""
+    """The files of a tokenizer, and the ids that the model configuration must name."""
 
     files: Mapping[str, Any]
     """JSON documents by the names of their files."""
@@ -91,7 +94,7 @@ class TokenizerFiles:
     eos: int
     pad: int | None
     ends: tuple[int, ...] = ()
-    """The ids that end an answer beside `eos`."""
+    """The ids that end an answer in addition to `eos`."""
 
 
 @dataclass(frozen=True)
@@ -100,25 +103,25 @@ class Words:
 
     pieces: tuple[bytes, ...]
     special: frozenset[int]
-    """Ids that a text leaves out where special tokens are skipped."""
+    """Ids that are missing from a text without special tokens."""
     ends: frozenset[int]
     """Ids that end an answer."""
     fallback: frozenset[int] = frozenset()
-    """Ids of single bytes that replace pieces: a run of them is one text, or no character at all."""
+    """Ids of single bytes. A run of them is one text, or invalid as a whole."""
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:
-        """The id of each piece. A piece with an id of its own is not spelled in bytes."""
+        """Return the id of each piece. A piece with an id of its own is not split into bytes."""
         order = sorted(enumerate(self.pieces), key=lambda row: (row[0] not in self.fallback, row[0]))
         return {piece: token for token, piece in order if token not in self.special}
 
     @cached_property
     def other_ends(self) -> frozenset[int]:
-        """The ids that end an answer to engines that do not do as the files say at the end of a message."""
+        """Return the ends of an answer for engines that ignore the files at the end of a message."""
         return self.ends ^ {token for token in self.special if self.pieces[token] == _MESSAGE_END.encode()}
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids as `tokenizer.json` decodes them at once."""
+        """Return the text of ids, as `tokenizer.json` decodes them at once."""
         text = ""
         for single, run in groupby(ids, self.fallback.__contains__):
             spelled = b"".join(self.pieces[token] for token in run)
@@ -127,12 +130,12 @@ class Words:
         return text
 
     def longest(self, text: bytes) -> int:
-        """Return the id of the longest piece that a text begins with; every byte has one."""
+        """Return the id of the longest piece at the beginning of a text; every byte has one."""
         longest = max(map(len, self.pieces))
         return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
 
     def unfinished(self, ids: Sequence[int], *, skip: bool) -> bytes:
-        """Return the bytes at the end of a text that begin a character."""
+        """Return the incomplete character at the end of a text, as bytes."""
         decoder, last = codecs.getincrementaldecoder("utf-8")("replace"), ids[-_LONGEST_CHARACTER:]
         for token in last:
             decoder.decode(b"" if skip and token in self.special else self.pieces[token])
@@ -140,8 +143,9 @@ class Words:
 
 
 def crossing(words: Words) -> tuple[tuple[int, ...], str] | None:
-    """Return ids whose first is a character and the beginning of the next, and their text: of those in the
-    lesson, one with the widest character. None if no id crosses a border there.
+    """Return ids of which the first is a character and the beginning of the next, and their text.
+
+    Of those in the lesson, it is one with the widest character. None if no id crosses a border there.
     """
     lesson, found = LESSON.encode(), list[tuple[int, int, bytes]]()
     for token, piece in enumerate(words.pieces):
@@ -167,8 +171,8 @@ def words_of(kind: Vocabulary) -> Words:
 
 
 def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
-    """Read the bytes of the ids of a `tokenizer.json`; None if a text is not just the bytes of its
-    ids in a row.
+    """Return the bytes of the ids of a `tokenizer.json`; None if a text is not the concatenated bytes of its
+    ids.
     """
     decoder = document.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
@@ -198,7 +202,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
 
 
 def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the ids of a `tokenizer.json` with their pieces, but for those that were added."""
+    """Return the ids of a `tokenizer.json` with their pieces, except added tokens."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         return [(token, piece) for piece, token in vocabulary.items()]
@@ -206,7 +210,7 @@ def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
-    """Return a tokenizer of a kind, for texts of `longest` ids."""
+    """Return the files of a tokenizer of a kind, for texts of `longest` ids."""
     added: tuple[str, ...]
     if kind is Vocabulary.SENTENCEPIECE:
         added = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
@@ -288,7 +292,9 @@ def _sentencepiece(special: Sequence[str]) -> dict[str, Any]:
 def _document(
     special: Sequence[str], merges: Sequence[tuple[str, str]], single: Sequence[str], **parts: Any
 ) -> dict[str, Any]:
-    """Pieces that were merged come first, behind the special tokens, so that small ids are legible."""
+    """Return `tokenizer.json`. Merged pieces directly follow the special tokens, so that small ids are
+    legible.
+    """
     pieces = (*special, *map("".join, merges), *single)
     return {
         "version": "1.0",
@@ -316,7 +322,7 @@ def _document(
 
 @cache
 def _merges(words: tuple[str, ...], count: int) -> tuple[tuple[str, str], ...]:
-    """Find `count` merges, the most frequent pair first. Equal pairs are ordered by length, then
+    """Return `count` merges, the most frequent pair first. Equal pairs are ordered by length, then
     alphabetically.
     """
     known = [(list(word), number) for word, number in sorted(Counter(words).items())]

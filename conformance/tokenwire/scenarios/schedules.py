@@ -57,7 +57,7 @@ _Scheduled = Callable[[Conversation, Speaker], Awaitable[None]]
 
 @dataclass(frozen=True)
 class _Script:
-    """What is said, and the stop strings of the request."""
+    """The ids to output, and the stop strings of the request."""
 
     ids: Ids
     stop: tuple[str, ...] = ()

@@ -33,7 +33,7 @@ async def _reached(plan: Plan) -> Reached:
 
 
 async def _until_ended(plan: Plan, folder: Path, *, show: bool) -> None:
-    """Serve the page until SIGINT or SIGTERM comes."""
+    """Serve the page until SIGINT or SIGTERM."""
     ended = asyncio.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(number, ended.set)

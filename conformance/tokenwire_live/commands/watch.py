@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, console: Console) -> int:
-    """Watch until SIGINT or SIGTERM comes; the exit status."""
+    """Watch until SIGINT or SIGTERM; return the exit status."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -54,7 +54,7 @@ async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, cons
 
 
 def _coverage(profiles: Collection[str]) -> str:
-    """Describe how many sentences were judged, and what the others need."""
+    """Describe how many sentences were judged, and the needs of the others."""
     judged = len(single_answer_requirements(profiles))
     lacking = {need: len(names) for need, names in unwatched(profiles).items()}
     words = f"judged by {judged} of {judged + sum(lacking.values())} sentences"

@@ -1,1 +1,1 @@
-"""The inspector: a server is asked by hand, and every token is seen, in a page on this machine."""
+"""The inspector: a page on this machine to ask a server by hand and see every token."""

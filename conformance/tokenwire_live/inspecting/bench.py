@@ -1,6 +1,6 @@
-"""The bench: judges one answer, or two beside each other, and makes what the page shows of them.
+"""The bench: judges one answer, or two side by side, and makes the page's view of them.
 
-It works in a process of its own: the times of what arrives stay true, however long judging takes.
+It works in its own process, so that judging does not delay the times of arriving data.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from tokenwire.wire.exchange import Exchange
 from tokenwire_live.watch.judging import single_answer_requirements
 
 TARGET, WORKER, TWIN = "target", "worker", "twin"
-"""The servers that a page may ask: the one it is about, the one behind it, and another deployment."""
+"""The servers that a page may ask: its target, the worker behind it, and another deployment."""
 _WHILE_IT_COMES, _AT_THE_END = 60, 240
-"""The most events that a view holds."""
+"""The most events of a view, during and after the answer."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An exchange of the page, as far as it has come."""
+    """An exchange of the page, as far as it has arrived."""
 
     exchange: Exchange
     dialect: str
@@ -41,13 +41,13 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A task of the bench: judge an answer and, if `number` is given, make its view."""
+    """A task of the bench: judge an answer and, with `number`, make its view."""
 
     answer: Answer
     number: int | None = None
     beside: Answer | None = None
     root: str = ""
-    """Leads from the page to where the pages of sentences are."""
+    """The relative address of the folder with the pages of sentences."""
 
 
 @dataclass(frozen=True)
@@ -58,9 +58,9 @@ class Bench:
     advertised: Mapping[str, Advertised] = field(default_factory=dict)
     tokenizer: Tokenizer | None = None
     pieces: Sequence[bytes] = ()
-    """The bytes of each id, where the vocabulary is known."""
+    """The bytes of each id, if the vocabulary is known."""
     limit_s: float = DEFAULT_LIMIT_S
-    """The processor time that a check may take."""
+    """The processor time limit of a check."""
 
     def __call__(self, question: Question) -> dict[str, Any]:
         """Return the counts of an answer for its row, and its view."""
@@ -85,7 +85,7 @@ class Bench:
         )
 
     def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
-        """Make the run to judge. Two servers are compared only if one is the gateway of the other."""
+        """Return the run to judge. Two servers are compared only if one is the gateway of the other."""
         run = Run((stream,), self._advertised_by(question.answer), tokenizer=self.tokenizer)
         if question.beside is None or beside is None:
             return run
@@ -98,8 +98,9 @@ class Bench:
         return run
 
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
-        """Return the rows to judge: those that one answer can violate, or all for two answers that have
-        ended. Half a document is not an answer yet.
+        """Return the rows to judge: those that a single answer can violate, or all for two complete answers.
+
+        Half a document is not an answer yet.
         """
         if question.answer.under_way and not stream.asked.stream:
             return []

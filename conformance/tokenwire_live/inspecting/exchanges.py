@@ -1,4 +1,4 @@
-"""Requests sent by hand: those under way and the last answers, in bounded memory."""
+"""Requests sent by hand: running ones and the last answers, in bounded memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tokenwire_live.inspecting.bench import TARGET, Answer, Bench, Question
 SCENARIO = "by-hand"
 _MOST_ROWS = 200
 _MOST_BYTES = 64 << 20
-"""Of all answers that are kept; the oldest are forgotten first."""
+"""The most bytes of kept answers; the oldest are dropped first."""
 _MOST_WAITING = 1000
-"""Requests that are under way or wait for their turn."""
+"""The most running or waiting requests."""
 
 
 @dataclass
@@ -39,7 +39,7 @@ class Asked:
     tap: Tap = field(default_factory=Tap)
     ended: Exchange | None = None
     refused: str = ""
-    """Why it could not be sent."""
+    """The reason why it could not be sent."""
     counts: Mapping[str, Any] | None = None
     """The bench's verdict on the whole answer."""
     task: asyncio.Task[None] | None = None
@@ -62,7 +62,7 @@ class Asked:
         return Answer(self.exchange, self.dialect.name, not (self.ended or self.refused), self.to)
 
     def row(self) -> dict[str, Any]:
-        """Make the row of the page's table."""
+        """Return the row for the page's table."""
         known = self.ended or self.tap.so_far()
         reads = known.reads if known is not None else ()
         state = self.refused or (
@@ -83,7 +83,7 @@ class Asked:
 
 
 class Exchanges:
-    """Sends what the page asks for, and remembers the answers. Used within one event loop."""
+    """Sends the page's requests, and keeps the answers. It is used within one event loop."""
 
     def __init__(self, targets: Mapping[str, Reached], bench: Bench) -> None:
         self.targets = targets
@@ -98,7 +98,7 @@ class Exchanges:
         return {dialect.name: dialect for dialect in self.targets[TARGET].found.asked}
 
     def send(self, dialect: str, body: str, to: str = TARGET) -> int:
-        """Send a request; its number. Raises UsageError."""
+        """Send a request; return its number. Raises UsageError."""
         if dialect not in self.dialects or to not in self.targets:
             raise UsageError(f"there is no {dialect} at {to}")
         if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
@@ -117,7 +117,7 @@ class Exchanges:
         return asked.number
 
     def _addressed(self, body: Any, dialect: Dialect, to: str) -> Any:
-        """Another server may call the model by another name."""
+        """Return a body with the model's name on another server."""
         ours, theirs = (self.targets[name].found.model for name in (TARGET, to))
         if dialect.request.model is not None and find(body, dialect.request.model) == ours:
             put(body, dialect.request.model, theirs)
@@ -138,7 +138,7 @@ class Exchanges:
             asked.tap.hang_up(reset=False)
 
     async def abort(self, number: int) -> str:
-        """Abort a request by its id; what came of it, in words."""
+        """Abort a request by its id; return the result in words."""
         asked = self.known[number]
         request_id = asked.dialect.read_asked(asked.request).request_id
         control = load_controls().get(asked.dialect.family)
@@ -153,7 +153,7 @@ class Exchanges:
         return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
-        """Make the page's view of an answer, and of another one beside it if it is known."""
+        """Return the page's view of an answer, and of another one beside it if it is known."""
         other = self.known[beside].answer if beside in self.known else None
         return await self._judged(Question(self.known[number].answer, number, other))
 
@@ -165,7 +165,9 @@ class Exchanges:
         return judged
 
     async def _judge_the_rest(self) -> None:
-        """Judge what has ended, the newest first: the page shows how many sentences each violates."""
+        """Judge finished answers, the newest first, because the page shows the number of violations of
+        each.
+        """
         while True:
             await self._judging.wait()
             left = [asked for asked in self.known.values() if asked.ended and asked.counts is None]
@@ -175,7 +177,7 @@ class Exchanges:
             left[-1].counts = await self._judged(Question(left[-1].answer))
 
     def _forget(self) -> None:
-        """Forget the oldest answers beyond what is kept; none that is under way."""
+        """Drop the oldest answers beyond the limit, except running ones."""
         ended = [asked for asked in self.known.values() if not asked.row()["open"]]
         size = sum(len(asked.tap.body) for asked in ended)
         for asked in ended[: max(0, len(self.known) - _MOST_ROWS)]:
@@ -185,7 +187,7 @@ class Exchanges:
                 size -= len(self.known.pop(asked.number).tap.body)
 
     async def close(self) -> None:
-        """Hang up on all that is under way."""
+        """Hang up on all running requests."""
         tasks = [self._background, *(asked.task for asked in self.known.values() if asked.task)]
         for task in tasks:
             task.cancel()

@@ -14,11 +14,11 @@ from tokenwire.spec_files import read_yaml, spec_root
 
 _TOKENS = 32
 _TEXTS = ("text", "name")
-"""Kinds whose values are written as they are; others as JSON."""
+"""Kinds whose values are written as text; others as JSON."""
 
 
 def form(dialect: Dialect, model: str) -> dict[str, Any]:
-    """Describe the fields of the page's form, and the body to begin with."""
+    """Return the fields of the page's form, and the body to begin with."""
     asked = replace(plain(dialect), stream=True, max_new_tokens=_TOKENS)
     request = dialect.render(asked, model)
     return {

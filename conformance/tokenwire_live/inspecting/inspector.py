@@ -1,4 +1,4 @@
-"""The inspector: what the page shows and does, put together."""
+"""The inspector: combines the page's views and actions."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tokenwire_live.inspecting.requirement_page import requirement_page
 from tokenwire_live.inspecting.server import HTML, JSON, LOCAL, PageServer
 
 _PULSE_S = 0.1
-"""Seconds between two messages to the page: each holds what is new of all streams."""
+"""Seconds between two messages to the page, each with the news of all streams."""
 _pulse = asyncio.sleep
 
 
 class Inspector:
-    """Serves the page as long as it is open; an async context manager.
+    """Serves the page while it is open; an async context manager.
 
-    targets: the target; the worker behind it, and its twin, where they are named. folder: where is written
-    what is kept. parrot: makes prompts for a target that is a parrot.
+    targets: the target and, if they are named, the worker behind it and its twin. folder: for kept findings.
+    parrot: writes prompts for a target that is a parrot.
     """
 
     def __init__(
@@ -81,7 +81,7 @@ class Inspector:
 
     @cached_property
     def _presets(self) -> asyncio.Future[dict[str, HttpRequest]]:
-        """Seconds of work, and so done once, when the page asks for it."""
+        """Start the presets, once and when the page needs them, because they take seconds."""
         return asyncio.wrap_future(self._rehearsing.submit(None))
 
     async def _page(self, _: str) -> tuple[str, str]:
@@ -134,7 +134,7 @@ class Inspector:
         )
 
     async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:
-        """Rows that changed, and the answer that is shown if it grew."""
+        """Yield changed rows, and the shown answer if it grew."""
         sent: dict[int, dict[str, Any]] | None = None
         seen: object = None
         show, beside = (int(wanted.get(name) or 0) for name in ("show", "beside"))

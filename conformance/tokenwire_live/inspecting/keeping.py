@@ -1,4 +1,4 @@
-"""Turn findings into tests: a capture with its expected verdicts, a scenario, command lines."""
+"""Turns findings into tests: a capture with its expected verdicts, a scenario, command lines."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ def keep(
     urls: Sequence[str],
     asked_with: Sequence[str] = (),
 ) -> list[str]:
-    """Write exchanges down, each given with the URL of its server; the lines of a shell that use the files
-    and check `urls`. Raises OSError, UsageError.
+    """Write exchanges, each with the URL of its server; return shell commands that use the files and check
+    `urls`.
+
+    Raises OSError, UsageError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = _free(folder, _UNSAFE.sub("-", name.lower()).strip("-") or "found")
@@ -47,7 +49,7 @@ def keep(
 
 
 def _free(folder: Path, name: str) -> str:
-    """Return the name, with a number behind it where it is taken."""
+    """Return the name, with a number appended if it is in use."""
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     names = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
     return next(free for free in names if free not in taken)

@@ -1,4 +1,4 @@
-"""The page of a sentence: one click away from where it is violated."""
+"""The page of a sentence, linked from its violations."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Serves the pages of `inspect` and `watch`: a page needs the token in its address, except open pages.
+"""Serves the pages of `inspect` and `watch`. A page needs the token in its address, except open pages.
 
-Each request, also for an open page, passes the guard of Host and Origin.
+Each request, even for an open page, passes the guard of Host and Origin.
 """
 
 from __future__ import annotations
@@ -29,21 +29,19 @@ _PATIENCE_S = 10.0
 _FOREIGN = "This host or origin is not served here. Use the address that the program printed"
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
-"""Of the policy of a page that asks its server."""
+"""A part of the policy of a page that sends requests to its server."""
 _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin")
 
 Get = Callable[[str], Awaitable[tuple[str, str]]]
-"""Returns the media type and the text of a page, by the rest of the path behind its name."""
+"""Returns the media type and the text of a page, by the path after its name."""
 Post = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Acts on a request of the page and returns the answer; both are JSON."""
+"""Handles a request of the page and returns the answer; both are JSON."""
 Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
-"""Yields messages to the page, as JSON, by the query of its address."""
+"""Yields messages to the page as JSON, by the query of its address."""
 
 
 def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:
-    """Return an answer that ends its connection. Without text it is a head alone, and what follows
-    is its body.
-    """
+    """Return an answer that ends its connection. Without text it is only a head, and its body follows."""
     data = b"" if text is None else inert(text).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -63,8 +61,9 @@ def _refused(status: HTTPStatus, *headers: str) -> bytes:
 
 
 class PageServer:
-    """Answers one request to a connection. `open_pages` need no token. `way_out` ends the sentence for a Host
-    that is refused.
+    """Answers one request for each connection.
+
+    `open_pages` need no token. `way_out` ends the message for a refused Host.
     """
 
     def __init__(
@@ -86,7 +85,7 @@ class PageServer:
         self.url = ""
 
     async def listen(self, address: Address = _HERE, names: Iterable[str] = ()) -> None:
-        """Begin. `names`: other host names under which it is asked. Raises OSError."""
+        """Start. `names`: further host names of the server. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, address.host, address.port)
         own = frozenset(name.lower() for name in (address.host, *names))
         address = Address(*self._server.sockets[0].getsockname()[:2])
@@ -121,7 +120,7 @@ class PageServer:
             writer.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the request of a connection. Raises whatever goes wrong."""
+        """Answer the request of a connection. Raises any error."""
         request, body = await asyncio.wait_for(self._request(reader), _PATIENCE_S)
         headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
         path, _, query = request.target.decode("latin-1").partition("?")
@@ -164,14 +163,16 @@ class PageServer:
         return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
 
     async def _stream(self, writer: asyncio.StreamWriter, events: AsyncIterator[Any]) -> None:
-        """Server-sent events, each when the one before it was taken: nothing piles up for a slow page."""
+        """Send server-sent events, each after the previous one was accepted, so that nothing piles up for a
+        slow page.
+        """
         writer.write(_document(HTTPStatus.OK, "text/event-stream", None))
         async for data in events:
             writer.write(f"data: {json.dumps(data)}\n\n".encode())
             await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:
-        """Return a request with its body. Raises h11.RemoteProtocolError for what is none, or too large."""
+        """Return a request with its body. Raises h11.RemoteProtocolError for an invalid or too large one."""
         connection = h11.Connection(h11.SERVER)
         request, body = None, b""
         while True:

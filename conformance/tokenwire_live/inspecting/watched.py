@@ -1,4 +1,6 @@
-"""The pages of a watcher: what it counts, for people and for Prometheus, and what violates, in the player."""
+"""The pages of a watcher: its counts, for people and for Prometheus, and violating exchanges in the
+player.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,10 @@ def live_page(
     in_full: bool = False,
     profiles: Collection[str] = (),
 ) -> str:
-    """Return the page as it is now. `waiting` are bytes, `under_way` exchanges.
+    """Return the current page. `waiting` are bytes, `under_way` exchanges.
 
-    `in_full`: with the target, each violating exchange, the text of its violation, and a link to it.
-    profiles: those that are judged; none: all requirements.
+    `in_full`: include the target and each violating exchange, with its text and a link. profiles: those that
+    are judged; empty for all requirements.
     """
     return template("tokenwire_live.inspecting", "watched.html.jinja").render(
         counts=counts,
@@ -75,7 +77,7 @@ def live_page(
 
 
 def _recorded(opinion: Opinion) -> bool:
-    """True if its capture exists. Beyond --record-cap, the oldest are deleted."""
+    """True if its capture exists, because the oldest are deleted beyond --record-cap."""
     return bool(opinion.recorded) and Path(opinion.recorded).is_file()
 
 
@@ -101,11 +103,11 @@ def exchange_page(opinion: Opinion) -> str:
 
 
 class WatchPages:
-    """Serves them as long as it is open; an async context manager.
+    """Serves the pages while it is open; an async context manager.
 
-    Without the token in the address, they show counts: by requirement, and by dialect and model. The names
-    of models are those of the requests. Everything else that clients sent or received needs the token.
-    `names`: other host names under which the pages are asked for.
+    Without the token in the address, they show counts: by requirement, and by dialect and model. Model names
+    come from requests. Everything else that clients sent or received needs the token. `names`: further host
+    names of the pages.
     """
 
     def __init__(self, watcher: Watcher, address: Address, names: Iterable[str] = ()) -> None:
@@ -149,7 +151,9 @@ class WatchPages:
         return "text/plain; charset=utf-8", "watching\n"
 
     async def _exchange(self, name: str) -> tuple[str, str]:
-        """Only what the page shows can be opened: no path comes from an address."""
+        """Return the page of an exchange. Only exchanges on the page can be opened, so that no path comes
+        from an address.
+        """
         counts = self._watcher.counts
         shown = [opinion for opinion, _ in counts.latest] + [last for _, last in counts.seen.values()]
         opinion = next((known for known in shown if known.exchange == name and _recorded(known)), None)

@@ -1,1 +1,1 @@
-"""A transparent proxy that judges what passes: bytes go through as they come, copies of them are judged."""
+"""A transparent proxy that judges passing answers: it forwards bytes unchanged, and judges copies."""

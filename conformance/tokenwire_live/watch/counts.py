@@ -10,17 +10,17 @@ from tokenwire_live.watch.latency import Latencies
 
 _LATEST = 50
 _MOST_SERVED = 50
-"""Clients name models as they like; beyond, they are counted together."""
+"""The most models to count separately, because clients may name any; others are counted together."""
 _OTHERS = "(others)"
 
 
 @dataclass
 class Served:
-    """Counts of what was judged of one model at one dialect."""
+    """Counts of the judged exchanges of one model and dialect."""
 
     judged: int = 0
     conforming: int = 0
-    """No MUST or SHOULD was violated."""
+    """The number of exchanges without a violated MUST or SHOULD."""
     violations: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Violating exchanges, by requirement and level."""
     latencies: Latencies = field(default_factory=Latencies)
@@ -35,15 +35,15 @@ class Served:
 
 @dataclass
 class Counts:
-    """Counts since the watcher began."""
+    """Counts since the watcher started."""
 
     connections: int = 0
     open_connections: int = 0
     exchanges: int = 0
-    """That ended, judged or not."""
+    """Exchanges that ended, judged or not."""
     total: Served = field(default_factory=Served)
     served: dict[tuple[str, str], Served] = field(default_factory=dict)
-    """By dialect and model."""
+    """Counts by dialect and model."""
     asked: int = 0
     """Requests other than GET."""
     unsampled: int = 0
@@ -60,7 +60,7 @@ class Counts:
     gaps: Counter[str] = field(default_factory=Counter)
     """Traffic that could not be judged, by reason."""
     seen: dict[tuple[str, str], tuple[str, Opinion]] = field(default_factory=dict)
-    """Of each violated requirement and its level: when it was seen first, and the last exchange."""
+    """For each violated requirement and level, the time of the first violation and the last exchange."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
     latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
@@ -89,6 +89,6 @@ class Counts:
             self.latest.appendleft((opinion, violation))
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
-        """Count a gap of `exchanges` exchanges; 0 if none could be seen in it."""
+        """Count a gap of `exchanges` exchanges; 0 if their number is unknown."""
         self.exchanges += exchanges
         self.gaps[reason] += exchanges or 1

@@ -1,7 +1,7 @@
 """Assembles exchanges from the records of one connection.
 
-h11 parses requests, and `AnswerReader` parses answers. What they cannot parse is reported as missed, and the
-rest of the connection is ignored.
+h11 parses requests, and `AnswerReader` parses answers. Anything else is reported as missed, and the rest of
+the connection is ignored.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, r
 from tokenwire_live.watch.spool import Kind, Record
 
 SCENARIO = "watch"
-"""The scenario of exchanges that no scenario asked."""
+"""The scenario's name of exchanges outside of scenarios."""
 TOO_SLOW, ENDED = "judge-too-slow", "watch-ended"
 LARGEST_HEAD = 1 << 20
 _EACH_EXCHANGE, _EACH_READ = 4 << 10, 150
-"""Bytes of overhead, estimated, of an exchange and of a read."""
+"""The estimated overhead in bytes of an exchange and of a read."""
 _NO_REQUEST = h11.Request(method="GET", target="/", headers=[("host", "")])
-"""The request of an answer that comes before any."""
+"""The placeholder request of an answer that comes before any request."""
 
 
 class Receiver(Protocol):
-    """Receives the exchanges of all connections; a position identifies the exchange that begins there."""
+    """Receives the exchanges of all connections. A position identifies the exchange that begins there."""
 
     def finished(self, position: int, exchange: Exchange) -> None:
-        """An exchange is complete, or was cut off."""
+        """Receive an exchange that is complete or was cut off."""
 
     def missed(self, position: int, reason: str, *, exchange: bool) -> None:
-        """Traffic cannot be judged; `exchange`: it was an exchange, as far as can be seen."""
+        """Receive a gap: traffic that cannot be judged. `exchange`: it seems to be an exchange."""
 
 
 @dataclass
 class Budget:
-    """Bytes that open exchanges may take."""
+    """The bytes that open exchanges may use."""
 
     most: int
-    """Of all together."""
+    """The limit for all exchanges together."""
     largest: int
-    """Of the bodies of one of them."""
+    """The limit for the bodies of one exchange."""
     taken: int = 0
     exchanges: int = 0
     """The number of open exchanges."""
@@ -59,10 +59,10 @@ class _Request:
         self.body: list[bytes] = []
         self.over = False
         self.rest = b""
-        """Bytes after its end."""
+        """Bytes after the end of the request."""
 
     def feed(self, data: bytes) -> int:
-        """Parse bytes of the client; returns how many are of the body. Raises h11.RemoteProtocolError."""
+        """Parse bytes of the client; return how many belong to the body. Raises h11.RemoteProtocolError."""
         self._http.receive_data(data)
         size = 0
         while True:
@@ -80,22 +80,22 @@ class _Request:
 
 
 class _OpenExchange:
-    """One exchange, as far as it was read."""
+    """One exchange, as far as it was parsed."""
 
     def __init__(self) -> None:
         self.position = -1
-        """That of its first record; negative before there is one."""
+        """The position of its first record; negative before there is one."""
         self.began = 0.0
         self.request = _Request()
         self.answer: AnswerReader | None = None
-        """None before the head of the request was read."""
+        """The parser of the answer; None before the request head was parsed."""
         self.reads: list[Read] = []
         self.size = 0
         """Bytes of both bodies."""
         self.taken = 0
-        """Bytes of the budget."""
+        """Bytes charged to the budget."""
         self.skipped = ""
-        """Why its bytes are dropped, though it is parsed to its end; empty if they are kept."""
+        """The reason why its bytes are dropped while it is parsed; empty if they are kept."""
 
     def completed(self, ended: float, ending: Ending, detail: str) -> Exchange:
         """Return the exchange, with its credentials masked."""
@@ -125,14 +125,14 @@ class _OpenExchange:
 
 
 def _as_sent(head: h11.Request | h11.Response) -> Headers:
-    """Return all headers, in order and spelled as they came."""
+    """Return all headers in their order and spelling."""
     return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
 
 
 class ConnectionReader:
-    """Parses the records of one connection, and passes on each exchange once it is over.
+    """Parses the records of one connection, and passes on each finished exchange.
 
-    lost: records are missing; all is ignored up to the next REQUEST.
+    lost: records are missing; everything up to the next REQUEST is ignored.
     """
 
     def __init__(self, receiver: Receiver, budget: Budget, *, lost: bool = False) -> None:
@@ -159,7 +159,7 @@ class ConnectionReader:
             self._receiver.finished(*self._finished.pop(0))
 
     def end(self) -> None:
-        """The watcher has ended: no more records come."""
+        """End the connection, because the watcher has ended."""
         if not self._stopped:
             if self._open.request.head is not None:
                 self._report_missed(ENDED)
@@ -226,14 +226,14 @@ class ConnectionReader:
             self._finish_if_complete(record)
 
     def _begin(self, record: Record) -> _OpenExchange:
-        """Return the open exchange; it begins with this record if there is none."""
+        """Return the open exchange, or a new one that begins with this record."""
         exchange = self._open
         if exchange.position < 0:
             exchange.position, exchange.began = record.position, record.time
         return exchange
 
     def _keep_rest(self, ended: _Request | AnswerReader, data: Piece) -> None:
-        """Keep bytes of the next exchange, which came before this one is over."""
+        """Keep bytes of the next exchange that came before this one ended."""
         if len(ended.rest) + len(data) > self._budget.largest:
             self._stop("too-large")
         else:
@@ -261,7 +261,7 @@ class ConnectionReader:
         exchange.taken = 0
 
     def _finish_if_complete(self, record: Record) -> None:
-        """Begin the next exchange, if this one is over, with the bytes that follow it."""
+        """Begin the next exchange with the remaining bytes, if this one is finished."""
         exchange = self._open
         if exchange.answer is None or not (exchange.answer.over and exchange.request.over):
             return
@@ -286,7 +286,7 @@ class ConnectionReader:
             self._finish_if_complete(record)
 
     def _closed(self, record: Record) -> None:
-        """End the open exchange, which HTTP did not end."""
+        """End the open exchange at the end of the connection."""
         exchange = self._open
         if exchange.request.head is not None:
             if exchange.answer is not None and exchange.answer.over:
@@ -297,7 +297,7 @@ class ConnectionReader:
         self._stopped = True
 
     def _cut_off(self, ended: float, why: str) -> None:
-        """The exchange ended before its answer did; who left first caused it."""
+        """End an exchange whose answer is incomplete; the side that closed first caused it."""
         answer = self._open.answer
         # If the client left first, the target did not cut the answer off.
         if self._client_left:

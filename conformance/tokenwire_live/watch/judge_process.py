@@ -30,21 +30,21 @@ from tokenwire_live.watch.violation_folder import ViolationFolder
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """The exchanges to judge, and to record: the arguments of the process."""
+    """The exchanges to judge and to record: the arguments of the process."""
 
     spool_fd: int = -1
     spool_size: int = 0
-    """The watcher sets both."""
+    """Bytes of the spool, set by the watcher."""
     most_open: int = 256 << 20
-    """Bytes of open exchanges; beyond, exchanges are not judged."""
+    """The most bytes of open exchanges; beyond that, exchanges are not judged."""
     largest_exchange: int = 64 << 20
-    """Bytes of bodies; a larger exchange is not judged."""
+    """The most bytes of bodies; a larger exchange is not judged."""
     record: str = ""
     """The folder for violating exchanges; empty for no recording."""
     record_cap: int = 256 << 20
-    """Bytes that they may take together."""
+    """The most bytes of that folder."""
     profiles: Sequence[str] = ()
-    """Judge only their requirements; all that one answer can violate if empty."""
+    """Profiles whose requirements are judged; if empty, all that a single answer can violate."""
 
 
 def read_opinion(fields: dict[str, Any]) -> Opinion:
@@ -59,11 +59,11 @@ def read_opinion(fields: dict[str, Any]) -> Opinion:
 
 
 _NICE = 10
-"""The traffic takes precedence over judging."""
+"""The priority (niceness), because traffic takes precedence over judging."""
 
 
 class Reporter:
-    """Judges exchanges and writes the opinions, except those that were reported before."""
+    """Judges exchanges and writes the opinions, except those reported before."""
 
     def __init__(self, bench: ExchangeJudge, folder: ViolationFolder | None, out: TextIO) -> None:
         self._bench = bench
@@ -95,7 +95,7 @@ class Reporter:
         self._out.flush()
 
     def _recorded(self, opinion: Opinion, exchange: Exchange) -> Opinion:
-        """Return the opinion, with the path of its recording, or why there is none."""
+        """Return the opinion, with the path of its recording, or the reason why there is none."""
         if self._folder is None or not opinion.violations:
             return opinion
         try:
@@ -106,7 +106,7 @@ class Reporter:
 
 
 class Follower:
-    """Reads batches of the spool, and passes the exchanges of all connections on."""
+    """Reads batches of the spool, and passes on the exchanges of all connections."""
 
     def __init__(self, spool: SpoolReader, receiver: Receiver, budget: Budget) -> None:
         self._spool = spool
@@ -126,13 +126,13 @@ class Follower:
                 del self._connections[record.connection]
 
     def end(self) -> None:
-        """End the connections: there are no more batches."""
+        """End the connections, because there are no more batches."""
         for reader in self._connections.values():
             reader.end()
 
 
 def follow(lines: Iterable[bytes], follower: Follower, reporter: Reporter) -> None:
-    """Read batches as their lines come, until the watcher ends."""
+    """Read batches as their lines arrive, until the watcher ends."""
     for line in lines:
         start, end, position, reporter.reported = json.loads(line)
         follower.read(start, end, position)

@@ -1,7 +1,8 @@
-"""Supervises the judge's process, which may be slow or crash: the traffic never waits for it.
+"""Supervises the judge's process, which may be slow or crash, without ever delaying traffic.
 
-It gets batches of the spool a few at a time. After a crash, the next process gets the unread batches again,
-without the exchanges that were reported. What no process judges is counted as a gap, with its reason.
+The process gets a few batches of the spool at a time. After a crash, the next process gets the unread batches
+again, without the exchanges that were reported. Exchanges that are not judged are counted as a gap, with the
+reason.
 """
 
 from __future__ import annotations
@@ -23,31 +24,33 @@ from tokenwire_live.watch.judging import Opinion
 from tokenwire_live.watch.spool import Spool
 
 TICK_S = 0.5
-"""How often batches are sent and reports are read. At a tenth of it, the judge reads memory that is still in
-the cache of the proxy's processor, which took a quarter of the throughput for large events.
+"""Seconds between sending batches and reading reports.
+
+With a tenth of it, the judge would read memory that is still in the cache of the proxy's processor, which
+took a quarter of the throughput for large events.
 """
 _LAST_TICK_S = 0.02
 _MOST_SENT = 256
-"""Batches that the process may have at once: their lines fit into a pipe, so that writing never blocks."""
+"""The most batches of the process at once. Their lines fit into a pipe, so that writing never blocks."""
 _MOST_REPORTED = 1000
-"""Positions that the next process is sent, for the same reason; a batch with more of them is lost."""
+"""The most positions to send to the next process, for the same reason; a batch with more is lost."""
 _PIECE = 64 << 10
 _LONGEST_LINE = 16 << 20
 CRASHED = "judge-crashed"
 
 
 def judge_command(plan: JudgePlan) -> list[str]:
-    """Return the command line of the judge's process. It imports nothing from the working directory (-P): a
-    checkout may bring modules.
+    """Return the command line of the judge's process. It does not import from the working directory (-P),
+    because a checkout may contain modules.
     """
     return [sys.executable, "-P", "-m", "tokenwire_live.watch.judge_process", json.dumps(asdict(plan))]
 
 
 class JudgeSupervisor:
-    """Sends batches to the judge's process, and restarts it when it crashes.
+    """Sends batches to the judge's process, and restarts it after a crash.
 
     on_opinion: called with each opinion. on_missed: called with the reason of a gap and its exchanges.
-    patience_s: the process is killed after so long without output while it has a batch.
+    patience_s: the process is killed after this time without output while it has a batch.
     """
 
     def __init__(
@@ -66,17 +69,17 @@ class JudgeSupervisor:
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._partial_line = b""
-        """The beginning of a line."""
+        """The beginning of an incomplete line."""
         self._last_output = 0.0
-        """The time of its last output, or of the first batch that it got while it had none."""
+        """The time of its last output, or of its first batch if it was idle."""
         self._sent = 0
-        """Batches that the process has."""
+        """The number of batches that the process has."""
         self._judging: int | None = None
-        """The position of the exchange that is being judged."""
+        """The position of the exchange in work."""
         self._reported: set[int] = set()
-        """Positions that were reported since the last batch was read to its end."""
+        """Positions reported since the last batch was finished."""
         self.open = 0
-        """Exchanges that were open then."""
+        """The number of open exchanges at that time."""
         self._start()  # early: it takes a second or two to load
         self._work = asyncio.create_task(self._follow())
 
@@ -86,7 +89,7 @@ class JudgeSupervisor:
             self.step()
 
     async def close(self, patience_s: float) -> None:
-        """Have what was appended judged within `patience_s`, then end the process."""
+        """Let appended exchanges be judged within `patience_s`, then end the process."""
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
         deadline = time.monotonic() + patience_s
@@ -101,7 +104,7 @@ class JudgeSupervisor:
         self._abandon(ENDED, all_batches=True)
 
     def step(self) -> None:
-        """Read the output of the process, restart it if it ended, send what was appended. Never blocks."""
+        """Read the output of the process, restart it if it ended, and send new batches. Never blocks."""
         self._spool.publish()
         if self._process is not None:
             self._read_output()
@@ -160,7 +163,9 @@ class JudgeSupervisor:
             self._abandon(CRASHED)
 
     def _read_line(self, line: bytes) -> None:
-        """Raises ValueError, TypeError, KeyError or IndexError for a line that no judge writes."""
+        """Parse a line of output. Raises ValueError, TypeError, KeyError or IndexError for an invalid
+        line.
+        """
         match json.loads(line):
             case ["judging", int(position)]:
                 self._judging = position
@@ -181,9 +186,9 @@ class JudgeSupervisor:
                 raise ValueError(f"the judge wrote {line[:100]!r}")
 
     def _abandon(self, reason: str, *, all_batches: bool = False) -> None:
-        """Kill the process: the exchanges that it had read are lost, and the one being judged or its batch.
+        """Kill the process. Its unfinished exchanges are lost, and the exchange or batch in work.
 
-        all_batches: everything that was appended is lost.
+        all_batches: all appended batches are lost.
         """
         self._end_process()
         batches = self._spool.batches

@@ -28,7 +28,7 @@ _NEEDS: Mapping[str, str] = {
     "side-effect": "control calls",
     "tokenizer": "a tokenizer",
 }
-"""Needs of an oracle that a watcher does not have, unless its check sees one answer."""
+"""Needs of an oracle that a watcher cannot meet, unless its check uses a single answer."""
 _NEEDED_ALWAYS = frozenset(_NEEDS) - {"across-responses", "refusal"}
 _LONGEST_MODEL = 100
 _AS_IT_IS = frozenset({"", "identity"})
@@ -36,7 +36,7 @@ _AS_IT_IS = frozenset({"", "identity"})
 
 @dataclass(frozen=True)
 class Violation:
-    """A requirement that one exchange violates, and the first place where it does."""
+    """A requirement that one exchange violates, and the first place."""
 
     requirement: str
     level: str
@@ -52,7 +52,7 @@ class Opinion:
 
     judged: bool = False
     gap: str = ""
-    """Why it could not be judged; empty if it was, or if no dialect knows the endpoint."""
+    """The reason why it could not be judged; empty if it was, or if the endpoint is unknown."""
     violations: tuple[Violation, ...] = ()
     crashed: tuple[str, ...] = ()
     """Requirements whose checks crashed."""
@@ -60,27 +60,29 @@ class Opinion:
     recorded: str = ""
     """The path of its capture, if it was written."""
     unrecorded: str = ""
-    """Why it was not written, if it should have been."""
+    """The reason why it was not recorded, if it should have been."""
     exchange: str = ""
     """The name of the exchange."""
     started: str = ""
     method: str = ""
     path: str = ""
-    """Of the request, without credentials."""
+    """The path of the request, without credentials."""
     model: str = ""
-    """As the request names it, or the server."""
+    """The model's name in the request, or else in the answer."""
     latencies: Latencies | None = None
-    """Of a stream."""
+    """The latencies of a stream; None for others."""
 
 
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
-    """The requirements that one answer alone can violate, of these profiles or of all."""
+    """Return the requirements of these profiles, or of all, that a single answer can violate."""
     rows = selected(profiles) if profiles else load_requirements().values()
     return [row for row in rows or () if not row.excluded and not _need(row)]
 
 
 def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
-    """The requirements of these profiles, or of all, that a watcher cannot judge, by what it lacks."""
+    """Return the requirements of these profiles, or of all, that a watcher cannot judge, by the missing
+    need.
+    """
     rows = selected(profiles) if profiles else load_requirements().values()
     lacking: dict[str, list[str]] = {}
     for row in rows or ():
@@ -90,7 +92,7 @@ def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
 
 
 def _need(row: Requirement) -> str:
-    """Describe what judging a requirement needs beside one answer; empty for nothing."""
+    """Describe the needs of judging a requirement beyond one answer; empty without any."""
     check = CHECKS.get(row.id)
     sees = check is not None and check.seen_in_one_answer
     return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")
@@ -105,10 +107,10 @@ class ExchangeJudge:
     """The last answer of each information endpoint."""
     _advertised: Advertised = field(default_factory=Advertised)
     _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
-    """Of dialects that share an endpoint, the one whose mark was seen."""
+    """The dialect whose mark was seen, for dialects with one endpoint."""
 
     def judge(self, exchange: Exchange) -> Opinion:
-        """Judge an exchange. Raises nothing for what a target wrote."""
+        """Judge an exchange. It does not raise for anything that a target wrote."""
         information = information_path(exchange.request)
         if information is not None:
             if exchange.status == 200:

@@ -1,4 +1,4 @@
-"""Latencies of the tokens of streams, as histograms: of the first of each, and between the others."""
+"""Latencies of streamed tokens as histograms: of the first token, and between later ones."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from itertools import chain, pairwise
 from tokenwire.record import Emission, Stream
 
 EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Seconds; one more bucket holds what took longer."""
+"""Upper edges in seconds; one more bucket counts longer times."""
 
 
 @dataclass
 class Histogram:
-    """Times, counted by the first edge that they do not exceed."""
+    """Counts of times by the first edge that they do not exceed."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))
     seconds: float = 0.0
-    """All of them together."""
+    """The sum of all times."""
 
     def add(self, seconds: float, number: int = 1) -> None:
         self.counts[bisect_left(EDGES, seconds)] += number
@@ -29,9 +29,7 @@ class Histogram:
         self.seconds += other.seconds
 
     def within(self, share: float) -> str:
-        """Return the edge that so large a share does not exceed, in words; empty where nothing was
-        counted.
-        """
+        """Return the edge that this share does not exceed, in words; empty without counts."""
         so_far = 0
         for edge, count in zip((*EDGES, None), self.counts, strict=True):
             so_far += count
@@ -53,8 +51,8 @@ class Latencies:
 
 
 def latencies(stream: Stream) -> Latencies | None:
-    """Return the latencies of a stream; None for a whole answer. An event of several tokens divides its time
-    among them.
+    """Return the latencies of a stream; None for a whole answer. The time of an event is divided among its
+    tokens.
     """
     if not stream.asked.stream:
         return None
@@ -69,5 +67,5 @@ def latencies(stream: Stream) -> Latencies | None:
 
 
 def _brings(emission: Emission) -> bool:
-    """True if it brings tokens; if they are not counted, anything that was sampled."""
+    """True if it has tokens or, without counts, any sampled content."""
     return emission.new > 0 or bool(emission.text or emission.reasoning or emission.calls)

@@ -75,7 +75,7 @@ def _counters(counts: Counts, served: Mapping[_Labels, Served]) -> Iterator[tupl
 
 
 def exposition(counts: Counts, waiting: int, under_way: int) -> str:
-    """Return all metrics; `waiting` are bytes that wait for the judge, `under_way` open exchanges."""
+    """Return all metrics. `waiting` are bytes not judged yet, `under_way` open exchanges."""
     served: dict[_Labels, Served] = {
         (("dialect", dialect), ("model", model)): held for (dialect, model), held in counts.served.items()
     }

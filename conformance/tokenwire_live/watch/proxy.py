@@ -1,8 +1,8 @@
-"""The proxy: passes bytes from one connection to another, as they come.
+"""The proxy: forwards bytes between connections as they arrive.
 
-Each connection of a client has one connection to the target. Nothing is parsed, so nothing is altered:
-heads, framing, chunk borders, half-closes and resets arrive as they were sent. Each read is written to the
-other side before anything else is done with it, and reading pauses while the other side takes nothing.
+Each connection of a client has one connection to the target. Nothing is parsed, so nothing is altered: heads,
+framing, chunk borders, half-closes and resets arrive unchanged. Each read is first written to the other side,
+and reading pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -18,55 +18,55 @@ from typing import Protocol, cast
 from tokenwire.wire.address import Address
 
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER, on, zero seconds: closing sends RST."""
+"""SO_LINGER with zero seconds: closing sends RST."""
 
 
 class _ConnectionObserver(Protocol):
-    """Gets the bytes of one connection. Must neither raise nor block."""
+    """Receives the bytes of one connection. It must neither raise nor block."""
 
     def sent(self, data: bytes) -> None:
-        """The client sent bytes; they were written to the target."""
+        """Observe bytes from the client, which were written to the target."""
 
     def buffer(self) -> memoryview:
-        """Return the memory to receive the next bytes of the target in."""
+        """Return the memory for the next bytes from the target."""
 
     def received(self, size: int) -> None:
-        """The target sent bytes, which are in the last buffer; they were written to the client."""
+        """Observe bytes from the target in the last buffer, which were written to the client."""
 
     def unsent(self) -> None:
-        """Bytes in the last buffer wait to be sent."""
+        """Observe that bytes in the last buffer wait to be sent."""
 
     def resent(self) -> None:
-        """These bytes are sent, or never will be."""
+        """Observe that these bytes were sent, or never will be."""
 
     def client_ended(self) -> None:
-        """The client sends nothing more."""
+        """Observe that the client sends nothing more."""
 
     def target_ended(self) -> None:
-        """The target sends nothing more."""
+        """Observe that the target sends nothing more."""
 
     def closed(self) -> None:
-        """The connection is over."""
+        """Observe the end of the connection."""
 
 
 class _Side(asyncio.BaseProtocol):
     """One of the two connections of a pair."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
-        """ended: called when this side sends nothing more."""
+        """Initialize. ended: called when this side sends nothing more."""
         self._on_end = ended
         self.peer: _Side
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.lost = False
-        """True if its connection is over, or will never be."""
+        """True if its connection has ended, or failed to open."""
         self.on_both_lost: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def eof_received(self) -> bool:
-        """Pass the half-close on. True keeps our direction open, if the transport can."""
+        """Forward the half-close. True keeps the other direction open, if the transport can."""
         self._end()
         if self.transport is None or not self.transport.can_write_eof():
             return False
@@ -109,12 +109,12 @@ class _Side(asyncio.BaseProtocol):
         self._on_end()
 
     def close(self) -> None:
-        """Close after what is still to be written."""
+        """Close after pending writes."""
         if self.transport is not None:
             self.transport.close()
 
     def reset(self) -> None:
-        """Close with a reset, after what the kernel takes."""
+        """Close with a reset, after the kernel accepted pending writes."""
         if self.transport is None or self.transport.is_closing():
             return
         opened = cast("socket.socket | None", self.transport.get_extra_info("socket"))
@@ -125,7 +125,7 @@ class _Side(asyncio.BaseProtocol):
 
 
 class _ClientSide(_Side, asyncio.Protocol):
-    """The side of the client; it is not read before the target is connected."""
+    """The client's side, which is read only after the target is connected."""
 
     def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.client_ended)
@@ -153,7 +153,7 @@ class _ClientSide(_Side, asyncio.Protocol):
 
 
 class _TargetSide(_Side, asyncio.BufferedProtocol):
-    """The side of the target: its bytes are received in the observer's buffer, and passed on from there."""
+    """The target's side, whose bytes are received in the observer's buffer and forwarded from there."""
 
     def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.target_ended)
@@ -171,17 +171,17 @@ class _TargetSide(_Side, asyncio.BufferedProtocol):
 
 
 def sides(observer: _ConnectionObserver) -> tuple[_ClientSide, _TargetSide]:
-    """Both sides of a new pair."""
+    """Return both sides of a new pair."""
     client, target = _ClientSide(observer), _TargetSide(observer)
     client.peer, target.peer = target, client
     return client, target
 
 
 class Proxy:
-    """Listens, and passes everything on to one target.
+    """Listens, and forwards all connections to one target.
 
     observer: makes the observer of a new connection. unreachable: called with the error if the target cannot
-    be connected to; the client's connection is reset.
+    be reached; the client's connection is reset.
     """
 
     def __init__(
@@ -201,14 +201,14 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Begin; returns the address with its port. Raises OSError if it is taken."""
+        """Start, and return the address with its port. Raises OSError if it is in use."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, address.host, address.port)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port)
 
     async def close(self) -> None:
-        """Stop listening, and close what is open."""
+        """Stop listening, and close open connections."""
         if self._server is not None:
             self._server.close()
         for connecting in self._connecting:

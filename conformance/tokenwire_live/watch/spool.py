@@ -1,12 +1,12 @@
-"""The spool: bytes and times of all connections, on their way from the proxy to the judge's process.
+"""The spool: carries bytes and times of all connections from the proxy to the judge's process.
 
-It is a file without a name, mapped into the memory of both processes; the proxy only appends records to it.
-Requests in it hold their credentials, so it is a file in memory if the system has such files, and otherwise
+It is a file without a name, mapped into the memory of both processes; the proxy only appends records.
+Requests in it contain credentials, so it is a file in memory if the system has such files, and otherwise
 removed from its folder at once.
 
-The file has segments. What was appended since the last `publish` is a batch, a piece of one segment, which
-the judge reads from beginning to end. A segment is reused once all of its batches are released, the latest
-first: its memory is most likely still in the cache of the processor.
+The file has segments. The records since the last `publish` are a batch, a piece of one segment, which the
+judge reads in order. A segment is reused once all of its batches are released, the latest first: its memory
+is most likely still in the cache of the processor.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from typing import NamedTuple
 from tokenwire.wire.http_answer import Piece
 
 SEGMENT = 1 << 20
-"""Bytes."""
+"""Bytes of a segment."""
 _LEAST_BUFFER = 128 << 10
-"""Bytes: with less of a segment left, the target's bytes are received in the next one."""
+"""Bytes of the least buffer: with less of a segment left, the target's bytes are received in the next one."""
 _HEADER = struct.Struct("<IBdI")
-"""The connection, the kind, the time and the size of the data behind it."""
+"""The connection, the kind, the time and the size of the following data."""
 _HEADER_SIZE = _HEADER.size
 
 
@@ -48,40 +48,40 @@ class Kind(IntEnum):
     """The target sends nothing more."""
     CLOSED = 6
     LOST = 7
-    """There was no room: bytes are missing up to the next REQUEST."""
+    """The spool was full: bytes are missing up to the next REQUEST."""
 
 
 _KINDS = tuple(Kind)
 
 
 class Record(NamedTuple):
-    """Something that happened on a connection."""
+    """An event on a connection."""
 
     position: int
-    """The bytes of all records before it: it identifies what begins here."""
+    """The number of bytes of all earlier records, which identifies the record."""
     connection: int
     kind: Kind
     time: float
-    """On the monotonic clock, which all processes of a machine share."""
+    """The time on the monotonic clock, which all processes of a machine share."""
     data: Piece
-    """A view is valid until the batch is released."""
+    """The data; a view is valid until the batch is released."""
 
 
 class Batch(NamedTuple):
-    """Records in a piece of the file."""
+    """The records in a piece of the file."""
 
     start: int
     end: int
     position: int
-    """That of the first record."""
+    """The position of the first record."""
     requests: int
-    """The number of records that are a REQUEST."""
+    """The number of REQUEST records."""
 
 
 class Spool:
     """The writer of the spool; `size` in bytes, at least two segments.
 
-    A record without room is dropped, and its connection is LOST once there is room again.
+    A record that does not fit is dropped, and its connection gets LOST once there is space again.
     """
 
     def __init__(self, size: int) -> None:
@@ -93,25 +93,25 @@ class Spool:
         self._few = count // 2
         self._free = list(reversed(range(1, count)))
         self._pins = Counter[int]()
-        """Pins of each segment: one for each of its batches, and for each send that waits."""
+        """The number of pins of each segment: one for each batch, and for each pending send."""
         self.scratch = memoryview(bytearray(_LEAST_BUFFER))
-        """Receives what is not kept; no part of the spool."""
+        """The buffer for dropped bytes, outside of the spool."""
         self._segment = 0
-        """The segment that is written."""
+        """The segment in use."""
         self._start, self._next, self._end = 0, 0, SEGMENT
         """Offsets of the next batch and of the next record, and the end of the segment."""
         self._position = 0
         self._requests = 0
-        """In the next batch."""
+        """The number of requests in the next batch."""
         self._sealed = False
         self._dropped: list[tuple[int, Kind]] = []
-        """Records that had no room, without data."""
+        """Dropped records, without data."""
         self.batches: deque[Batch] = deque()
-        """Those that are published and not released, oldest first."""
+        """Published batches that are not released, oldest first."""
 
     @property
     def crowded(self) -> bool:
-        """True if no exchange should begin, because the open ones need the room that is left."""
+        """True if no exchange should begin, because the open ones need the remaining space."""
         return len(self._free) < self._few
 
     @property
@@ -120,7 +120,7 @@ class Spool:
         return self._next - self._start + sum(batch.end - batch.start for batch in self.batches)
 
     def append(self, connection: int, kind: Kind, data: bytes = b"") -> bool:
-        """Append a record; false if it is dropped."""
+        """Append a record; False if it is dropped."""
         size, start = len(data), self._next
         begin = start + _HEADER_SIZE
         end = begin + size
@@ -139,7 +139,7 @@ class Spool:
         return self._memory[self._next + _HEADER_SIZE : self._end]
 
     def append_received(self, connection: int, kind: Kind, size: int) -> bool:
-        """Append a record of what was received in the last buffer; false if it is dropped."""
+        """Append a record of the bytes in the last buffer; False if it is dropped."""
         start = self._next
         # `buffer` gave the scratch, as there was no room.
         if self._end - start < _LEAST_BUFFER:
@@ -149,7 +149,7 @@ class Spool:
         return True
 
     def append_request(self, connection: int, data: bytes) -> bool:
-        """Append a REQUEST unless the spool is crowded; false if it is dropped."""
+        """Append a REQUEST unless the spool is crowded; False if it is dropped."""
         if self.crowded or not self.append(connection, Kind.REQUEST, data):
             return False
         self._requests += 1
@@ -166,7 +166,7 @@ class Spool:
         return self._drop(connection, kind)
 
     def _begin_segment(self) -> bool:
-        """Begin a free segment; false if there is none."""
+        """Begin a free segment; False without one."""
         if self._sealed:
             return False
         self.publish()
@@ -182,7 +182,7 @@ class Spool:
         return False
 
     def _write_from(self, segment: int) -> None:
-        """Write from the beginning of a segment, the dropped records first."""
+        """Write from the beginning of a segment, dropped records first."""
         self._segment = segment
         self._start = self._next = segment * SEGMENT
         self._end = self._next + SEGMENT
@@ -191,7 +191,7 @@ class Spool:
             self.append(connection, kind)
 
     def publish(self) -> None:
-        """Make a batch of what was appended."""
+        """Publish the records so far as a batch."""
         if self._next > self._start:
             self.batches.append(Batch(self._start, self._next, self._position, self._requests))
             self._pins[self._segment] += 1
@@ -199,13 +199,13 @@ class Spool:
             self._start, self._requests = self._next, 0
 
     def release(self) -> Batch:
-        """Release the oldest batch: it was read, or will not be."""
+        """Release the oldest batch, because it was read, or will not be."""
         batch = self.batches.popleft()
         self.unpin(batch.start // SEGMENT)
         return batch
 
     def pin(self) -> int:
-        """Keep the memory of the last buffer until `unpin`: it is still to be sent."""
+        """Keep the memory of the last buffer until `unpin`, because it is still to be sent."""
         # Bytes that wait to be sent may lie in the scratch: it gets new memory.
         self.scratch = memoryview(bytearray(len(self.scratch)))
         self._pins[self._segment] += 1
@@ -221,7 +221,7 @@ class Spool:
                 self._write_from(segment)
 
     def seal(self) -> None:
-        """Drop all that comes from now on."""
+        """Drop all further records."""
         self.publish()
         self._sealed, self._end = True, self._next
 

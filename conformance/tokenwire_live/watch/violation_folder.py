@@ -1,7 +1,7 @@
-"""The folder of violations: a capture for each exchange, below the requirement that it violates.
+"""The folder of violations: a capture for each exchange, in the folder of the violated requirement.
 
-`tokenwire replay` reads the folder. Beyond its cap, the oldest captures of the requirement that takes
-the most room are deleted, so that a frequent violation does not push out a rare one.
+`tokenwire replay` reads the folder. Beyond its cap, the oldest captures of the requirement that uses the most
+space are deleted, so that a frequent violation does not push out a rare one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ from tokenwire.wire.exchange import Exchange
 
 
 class ViolationFolder:
-    """cap: bytes of all captures together. Raises OSError if the folder cannot be made."""
+    """Writes captures. cap: bytes of all captures together. Raises OSError if the folder cannot be
+    created.
+    """
 
     def __init__(self, folder: Path, cap: int) -> None:
         folder.mkdir(parents=True, exist_ok=True)
@@ -28,9 +30,9 @@ class ViolationFolder:
             self._kept[path.parent.name].append((path, path.stat().st_size))
 
     def keep(self, requirement: str, exchange: Exchange) -> str:
-        """Write an exchange that violates a requirement, make room, and return the path of its capture.
+        """Write an exchange that violates a requirement, make space, and return the path of its capture.
 
-        The path is empty if it alone is larger than the cap. Raises OSError.
+        The path is empty if the capture alone exceeds the cap. Raises OSError.
         """
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
         name = f"{requirement}/{stamp}-{exchange.label}"

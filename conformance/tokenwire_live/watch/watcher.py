@@ -1,4 +1,4 @@
-"""The watcher: proxy, observers, judge and counts together."""
+"""The watcher: connects proxy, observers, judge and counts."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from tokenwire_live.watch.spool import Kind, Spool
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """The traffic to watch, and how."""
+    """The traffic to watch, and the limits."""
 
     listen: Address
     target: Address
     judging: JudgePlan = field(default_factory=JudgePlan)
     sample: float = 1.0
-    """The share of the exchanges that is judged."""
+    """The share of exchanges to judge."""
     most_waiting: int = 128 << 20
-    """Bytes that wait for the judge; from half of it on, new exchanges are not judged."""
+    """The most bytes that wait for the judge; from half of it on, new exchanges are not judged."""
     judge_patience_s: float = DEFAULT_LIMIT_S
-    """For one exchange."""
+    """The time limit for one exchange."""
     drain_s: float = 10.0
-    """The time that the judge may go on once the watcher ends."""
+    """The seconds for the judge to finish when the watcher ends."""
     judge: Sequence[str] = field(default_factory=tuple)
-    """Another command line of the judge's process; empty for ours."""
+    """A replacement command line of the judge's process; empty for ours."""
     tls: ssl.SSLContext | None = None
-    """The trust in a target with TLS; None for the system's way."""
+    """The TLS context for the target; None for the system's."""
 
 
 _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
-"""The beginning of a request."""
+"""Matches the beginning of a request."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""Its multiples are spread evenly, and in step with no pattern of the traffic."""
+"""The golden ratio, whose multiples are spread evenly and match no pattern of the traffic."""
 
 
 class _Observer:
@@ -55,14 +55,14 @@ class _Observer:
         self._append = spool.append
         self._append_received = spool.append_received
         self._pinned: int | None = None
-        """The segment with bytes that wait to be sent."""
+        """The segment with bytes to be sent."""
         self._counts = counts
         counts.connections += 1
         counts.open_connections += 1
         self._dropping = not spool.append(number, Kind.OPENED)
-        """True if nothing is appended before the next request."""
+        """True if records are dropped until the next request."""
         self._known = not self._dropping
-        """True if the spool holds any record of the connection."""
+        """True if the spool has any record of the connection."""
 
     def sent(self, data: bytes) -> None:
         self._counts.sent_bytes += len(data)
@@ -82,7 +82,7 @@ class _Observer:
             self._dropping = not self._append(self._number, Kind.SENT, data)
 
     def _sampled(self, data: bytes) -> bool:
-        """True if a request is to be judged; information about the server always is."""
+        """True if a request is in the sample. Requests for the server's own information always are."""
         counts = self._counts
         if data.startswith(b"GET "):
             return True
@@ -92,7 +92,9 @@ class _Observer:
         return sampled
 
     def buffer(self) -> memoryview:
-        """Not in the spool while dropping: the next record would overwrite bytes that wait to be sent."""
+        """Return a buffer; while dropping, one outside of the spool, where the next record would overwrite
+        unsent bytes.
+        """
         return self._spool.scratch if self._dropping else self._spool.buffer()
 
     def received(self, size: int) -> None:
@@ -126,9 +128,9 @@ class _Observer:
 
 
 class Watcher:
-    """Watches as long as it is open; an async context manager.
+    """Watches while it is open; an async context manager.
 
-    on_opinion: called with each opinion of the judge. Entering raises OSError if an address is taken.
+    on_opinion: called with each opinion of the judge. Entering raises OSError if an address is in use.
     """
 
     def __init__(self, plan: WatchPlan, on_opinion: Callable[[Opinion], None] = lambda _: None) -> None:
@@ -161,12 +163,12 @@ class Watcher:
         self.spool.close()
 
     def observe(self) -> _Observer:
-        """The observer of a new connection."""
+        """Return the observer of a new connection."""
         return _Observer(self.counts.connections, self.spool, self.counts, self.plan.sample)
 
     @property
     def under_way(self) -> int:
-        """Exchanges that the judge has not read to their end."""
+        """The number of exchanges that the judge has not read completely."""
         return self._judge.open
 
     def _unreachable(self, _: OSError) -> None:

@@ -25,7 +25,7 @@ _URLS = ("http://", "https://")
 
 
 def _asked(plan: Plan, *, verbosity: int) -> Side:
-    """Ask a server everything. Raises Exit where it cannot be asked."""
+    """Send all requests to a server and return its side. Raises Exit if it cannot be reached."""
     subject = reached(plan, verbosity=verbosity, err=True)
     if subject.broken_off:
         typer.echo(f"{plan.settings.target}: broken off: {subject.broken_off}", err=True)
@@ -39,7 +39,7 @@ def compare_files(*paths: Path | str) -> Mapping[str, Any]:
 
 
 def is_configured(context: typer.Context, url: str) -> bool:
-    """True if a URL is the target of the file of settings. Other servers do not get its keys."""
+    """True if a URL is the target of the settings file. Other servers do not get its keys."""
     target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
 

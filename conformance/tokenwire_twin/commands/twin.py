@@ -27,7 +27,7 @@ from tokenwire_twin.twin_forms import print_twins, twin_page
 from tokenwire_twin.twin_tally import merged_twins, write_twins
 
 _TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
-"""That both deployments score for `tokenwire check --twin`."""
+"""The tokens that both deployments score for `tokenwire check --twin`."""
 
 
 def twin_plans(
@@ -37,10 +37,10 @@ def twin_plans(
     record: Path | None = None,
     purse: Purse | None = None,
 ) -> tuple[Plan, Plan]:
-    """Plan how two deployments are asked. Headers of a file go only to the server that it names. Raises
+    """Return the plans for two deployments. Headers of a file go only to the server that it names. Raises
     UsageError.
 
-    `purse`: what is left of the limits, for both together; a full one without.
+    `purse`: the remaining limits of both together; a full one without.
     """
 
     def plan(url: str, side: str) -> Plan:
@@ -86,7 +86,7 @@ def merge(tallies: Sequence[Path], settings: Settings) -> int:
 
 
 def _show(tally: TwinTally, settings: Settings) -> int:
-    """Print a comparison, write it where the options say, and return the exit status. Raises UsageError."""
+    """Print a comparison, write the files of the options, and return the exit status. Raises UsageError."""
     report = twin_report(tally)
     if settings.json is not None:
         write_whole(settings.json, as_json(twins_as_json(report)))

@@ -1,4 +1,4 @@
-"""Readers of answers for checks: fields, texts and channels, times, deeds, bad values, what chance explains.
+"""Readers of answers for checks: fields, texts, channels, times, control actions, bad values, and chance.
 
-Nothing here is a check, or makes an observation.
+This package contains neither checks nor observations.
 """

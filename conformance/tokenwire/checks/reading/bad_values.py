@@ -1,7 +1,7 @@
 """Values of a request that no server can accept.
 
-Lenient readers take "5" for 5 and "true" for true. A value is of the wrong type only if no such reading is
-left. Null always means that the field is unset.
+Lenient parsers take "5" for 5 and "true" for true. A value has the wrong type only if no such parsing is
+possible. Null always means that the field is unset.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class BadValue:
     wire_name: str
     value: Any
     problem: str
-    """In words, as the end of a sentence: `is not an integer`."""
+    """The error as the end of a sentence: `is not an integer`."""
 
     @property
     def words(self) -> str:
@@ -82,7 +82,7 @@ _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not 
 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the wire name and each value of a field; the entries of a list where every prompt has its own."""
+    """Yield the wire name and each value of a field; each entry of a list with one value for each prompt."""
     stated = asked.sent.get(name)
     for value in stated.values if stated else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
@@ -92,7 +92,7 @@ def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_types(asked: Asked) -> Iterator[BadValue]:
-    """Yield the fields whose JSON type no reader can make sense of."""
+    """Yield the fields with a JSON type that no parser accepts."""
     for name, (fits, problem) in _TYPES.items():
         for wire_name, value in _values(asked, name):
             if not fits(value):
@@ -100,10 +100,10 @@ def wrong_types(asked: Asked) -> Iterator[BadValue]:
 
 
 def impossible_values(asked: Asked, least: Mapping[str, float | None]) -> Iterator[BadValue]:
-    """Yield the numbers that ask for what cannot be.
+    """Yield the numbers that are impossible to satisfy.
 
-    `least` says by field from where on the dialect gives numbers a meaning, such as -1 for no limit; None
-    for all numbers.
+    `least` is the smallest number with a meaning for each field of the dialect, such as -1 for no limit; None
+    for any number.
     """
     for name, lowest in {**_LEAST, **least}.items():
         for wire_name, value in _values(asked, name):
@@ -127,7 +127,7 @@ def _flat(value: object) -> Iterator[object]:
 
 
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Yield ids of the prompt that no vocabulary, or not the target's own, holds."""
+    """Yield ids of the prompt that are outside of every vocabulary, or of the target's."""
     stated = asked.sent.get("input_ids")
     for ids in asked.input_ids or () if stated else ():
         if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
@@ -143,8 +143,9 @@ def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 
 
 def unknown_parameter_ids(stream: Answer, vocabulary: int | None) -> Iterator[BadValue]:
-    """Out-of-vocabulary stop ids and biased ids. If an endpoint does not have biases, they are an
-    unknown field, whatever their ids.
+    """Yield stop ids and biased ids outside of the vocabulary.
+
+    On an endpoint without biases, they are an unknown field, whatever their ids.
     """
     yield from _unknown_ids(stream.asked, "stop_token_ids", vocabulary)
     dialect = dialect_of(stream)
@@ -170,9 +171,9 @@ def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[Ba
 
 
 def unreadable_body(request: HttpRequest) -> str:
-    """Explain why a body is not a JSON object; empty if it is one, or may be taken for one.
+    """Explain why a body is not a JSON object; empty if it may be accepted as one.
 
-    NaN and repeated keys are not JSON either, but many readers take them. A request without any body is not
+    NaN and duplicate keys are not JSON either, but many parsers accept them. A request without a body is not
     judged.
     """
     if request.raw_body is None:
@@ -196,7 +197,7 @@ def _json_type(value: object) -> str:
 
 
 def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
-    """Lists with one entry for each prompt that have more or fewer of them."""
+    """Yield lists that must have one entry for each prompt and do not."""
     body = request.body
     if not isinstance(body, Mapping) or asked.prompts < 1 or not asked.batch:
         return
@@ -208,7 +209,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
 
 
 def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
-    """Yield all that is wrong with the values of a request, ids that the target does not have among them."""
+    """Yield all bad values of a request, including ids outside of the target's vocabulary."""
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
@@ -218,7 +219,7 @@ def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
 
 @fact(Stream)
 def _ids_named(stream: Stream) -> tuple[int, int]:
-    """Return the least and the greatest id in a request; 0 where there is none."""
+    """Return the smallest and the greatest id in a request; 0 without any."""
     asked = stream.asked
     sent = (value for name in ("chosen_ids", "stop_token_ids") for _, value in _values(asked, name))
     prompts = asked.input_ids or () if "input_ids" in asked.sent else ()
@@ -228,12 +229,12 @@ def _ids_named(stream: Stream) -> tuple[int, int]:
 
 
 def names_unknown_ids(stream: Answer, target: Target) -> bool:
-    """True if a request names an id that the target does not have."""
+    """True if a request contains an id outside of the target's vocabulary."""
     return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 
 def meaningless_values(stream: Answer) -> Iterator[BadValue]:
-    """Yield the values of a request that mean nothing to any target."""
+    """Yield the values of a request that have no meaning for any target."""
     yield from wrong_types(stream.asked)
     yield from impossible_values(stream.asked, policy_of(stream).least)
     yield from misfitting_lists(stream.asked, stream.exchange.load().request)

@@ -1,10 +1,9 @@
-"""Differences that chance explains between two answers to one greedy request of a server that is not at
-fault.
+"""Differences that chance explains between two answers to one greedy request.
 
-Beside other neighbours, or from a cache, a server computes the same thing in another order, and numbers move
-a little. If two ids are about equally likely, either may win, and what comes after is another text. Nothing
-else is chance: the same ids make the same text, an answer is as long as its own counters report, and entries
-belong to their own ids.
+With other neighbours, or from a cache, a server computes the same thing in another order, and numbers move a
+little. If two ids are nearly equally likely, either may win, and the text after it differs. Nothing else is
+chance: equal ids make equal text, an answer is as long as its counters report, and entries belong to their
+own ids.
 """
 
 from __future__ import annotations
@@ -20,18 +19,18 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
 NEAR_TIE = tolerance("near_tie")
-"""Two ids whose logprobs lie closer may change places."""
+"""The distance of logprobs below which two ids may swap places."""
 TORN = tolerance("torn")
-"""Two ids whose logprobs lie further apart never do. In between, only repetition tells."""
+"""The distance of logprobs above which two ids never swap. Between both limits, repetition decides."""
 DRIFT = tolerance("drift")
-"""Logprobs may differ by so much where the order of computing does; those of another position by more."""
+"""The difference of logprobs that the order of computation may cause; other positions differ by more."""
 
 Pair = tuple[ChoiceFacts, ChoiceFacts]
 LoadedPair = tuple[Choice, Choice]
 
 
 def sampled_logprobs(choice: ChoiceFacts) -> list[Any]:
-    """Return the logprobs of the output ids of a choice, by position, in whatever shape they are."""
+    """Return the logprobs of a choice's output ids by position, in any form."""
     return [entry.value if entry else None for entry in sampled_entries(choice.load())]
 
 
@@ -43,13 +42,14 @@ def tells_sampled(choice: Choice) -> bool:
 
 @dataclass
 class _Position:
-    """An answer's logprobs of the ids that might have been at one position."""
+    """An answer's logprobs of the possible ids at one position."""
 
     sampled: float | None = None
     by_id: dict[int, float] = field(default_factory=dict)
     others: float | None = None
-    """An id that is none of these has no higher logprob: that of the last of the likeliest or, where these
-    have texts and no ids, that of the best beside the sampled one.
+    """An upper bound for the logprob of any other id.
+
+    It is the last of the likeliest or, if these have texts and no ids, the best besides the sampled one.
     """
 
 
@@ -72,7 +72,7 @@ def _reported_at(choice: Choice, position: int) -> _Position:
 
 
 def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None) -> float:
-    """The greatest logprob that an id may have which is not known among the likeliest at a position."""
+    """Return the greatest possible logprob of an id that is not among the likeliest at a position."""
     # The sampled id may be among the likeliest, or after them as one more: without ids only the best
     # that is not it bounds the others from above.
     numbers = sorted(number for _, number in likeliest)
@@ -82,10 +82,10 @@ def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None)
 
 
 def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
-    """Return how far the logprobs of the ids at a position differ at least, and if that is exact.
+    """Return the least distance of the logprobs of two answers' ids at a position, and True if it is exact.
 
-    None if neither answer shows it: the reported logprobs do not decide if ids are drawn, or if biases and
-    penalties move the logits.
+    Returns None if neither answer shows it, or if reported logprobs do not decide, because of random
+    sampling, biases or penalties.
     """
     if not all(choice.likeliest for choice in pair):
         return None
@@ -109,13 +109,13 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
 
 
 def near_tie(pair: Pair, position: int) -> bool:
-    """True if the ids of two answers at a position are known to have been nearly equally likely."""
+    """True if the ids of two answers at a position are known to be nearly equally likely."""
     gap = _gap(pair, position)
     return gap is not None and gap[1] and gap[0] <= NEAR_TIE
 
 
 def torn(pair: Pair, position: int) -> bool:
-    """True if, as far as is known, either id may have won at the position where two answers diverge."""
+    """True if either id may have won at the position where two answers diverge, as far as is known."""
     gap = _gap(pair, position)
     return gap is None or gap[0] <= TORN
 
@@ -125,7 +125,7 @@ def _finished_with(choice: ChoiceFacts) -> str:
 
 
 def _miscounts(choice: ChoiceFacts, ids: Sequence[Any]) -> bool:
-    """True if an answer that spent its budget has another number of ids than its own counter."""
+    """True if an answer that used its whole budget has another number of ids than its counter."""
     count = choice.counter("completion_tokens")
     return _finished_with(choice) == "length" and count is not None and count != len(ids)
 
@@ -162,14 +162,14 @@ def _texts_go_apart(pair: Pair) -> bool:
 
 
 def _is_without_a_piece(short: str, long: str) -> bool:
-    """True if one text is another with one piece left out."""
+    """True if one text is another one without one piece."""
     head = first_difference(short, long)
     tail = first_difference(short[::-1], long[::-1])
     return (head or 0) + (tail or 0) >= len(short)
 
 
 def limits_of(stream: Stream) -> tuple[object, ...]:
-    """Return what ends an answer: its budget and its stops."""
+    """Return the budget and the stops, which end an answer."""
     asked = stream.asked
     return asked.max_new_tokens, asked.stop, asked.stop_token_ids, asked.ignore_eos, asked.greedy
 
@@ -180,13 +180,15 @@ def texts_alone(first: Stream, second: Stream) -> bool:
 
 
 def part_no_earlier(pair: tuple[Stream, Stream], whole: tuple[Stream, Stream]) -> bool:
-    """True if two answers have texts alone, and part no earlier than two whole answers to one request."""
+    """True if two answers have only texts, and differ no earlier than two whole answers to one request."""
     parting = [_parting(*answers) for answers in (pair, whole)]
     return None not in parting and parting[0] >= parting[1]  # type: ignore[operator]  # neither is None
 
 
 def _parting(first: Stream, second: Stream) -> int | None:
-    """Return how many characters two answers have in common; None where that is not known, or is all."""
+    """Return the number of equal characters at the beginning of two answers; None if unknown, or if they are
+    equal.
+    """
     choices = [stream.choices[0] for stream in (first, second) if len(stream.choices) == 1]
     if len(choices) < 2 or not texts_alone(first, second):
         return None
@@ -195,8 +197,9 @@ def _parting(first: Stream, second: Stream) -> int | None:
 
 
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
-    """True if two series differ by chance at a position: after the place where the answers diverge, or by
-    numbers that moved a little.
+    """True if two series differ by chance at a position.
+
+    The position is after the place where the answers diverge, or the numbers moved a little.
     """
     both = [series[position] for series in entries if position < len(series)]
     if len(both) == 2 and alike(both[0], both[1], DRIFT):
@@ -207,13 +210,15 @@ def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Se
 
 
 _LONG_ENOUGH, _SHORTEST_SHARE = 16, 4
-"""Characters behind the first difference from which on a text can be known for a part of another, and how
-many times longer that may be: of two texts of one model, a shorter one is not spelled by the other's letters.
+"""The least characters after the first difference to recognize a part of another text, and the greatest ratio
+of lengths.
+
+Of two texts of one model, the letters of a longer one do not form the shorter one.
 """
 
 
 def _is_without_pieces(short: str, long: str) -> bool:
-    """True if one text is another with pieces left out, here and there: it was lost, and not sampled."""
+    """True if one text is another one without some pieces, so that they were lost, and not sampled."""
     head = first_difference(short, long) or 0
     rest, whole = short[head:], long[head:]
     if not _LONG_ENOUGH <= len(rest) < len(whole) <= _SHORTEST_SHARE * len(rest):

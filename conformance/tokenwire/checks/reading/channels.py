@@ -1,4 +1,4 @@
-"""The channels of a choice, and what its own tokens say that they have to hold."""
+"""The channels of a choice, and the channels that its own tokens require."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ CALLED = "tool_calls"
 """The finish of a choice that ends in tool calls."""
 SPENT = "length"
 CHANNEL_WORDS = {"reasoning": "reasoning", "text": "content", CALLED: "tool calls", "finish": "finish"}
-"""What users call the channels, and the finish."""
+"""The users' names of the channels and of the finish."""
 
 _END = re.compile(r"<\|[^|]*\|>|</s>|<eos>|<end_of_turn>")
-"""The text of a token that ends an answer."""
+"""Matches the text of a token that ends an answer."""
 
 
 def piece_place(emission: Emission, piece: CallPiece) -> Place:
@@ -46,7 +46,7 @@ class Channels:
 
     choice: Choice
     input_is_object: bool = False
-    """Whole answers write the arguments of a call as an object, which a call that was cut has not."""
+    """True if whole answers write the arguments of a call as an object; a call that was cut has none."""
 
     @classmethod
     def of(cls, stream: Stream, choice: Choice) -> Channels:
@@ -62,7 +62,7 @@ class Channels:
 
     @cached_property
     def contents(self) -> tuple[str, ...]:
-        """The content, cut where pieces of tool calls came between; a whole answer does not show where."""
+        """The content, split where pieces of tool calls came between; a whole answer does not show where."""
         parts = [""]
         for emission in self.choice.emissions if self.choice.text_is_incremental else ():
             parts[-1] += emission.text or ""
@@ -81,11 +81,11 @@ class Channels:
 
     @property
     def ends_within_arguments(self) -> bool:
-        """True if it ends within a call, whose arguments are not an object yet."""
+        """True if it ends within a call with incomplete arguments."""
         return any(as_object(call.arguments) is None for call in self.calls[-1:])
 
     def place(self, channel: str) -> Place:
-        """Return the last place of a channel; the last emission of all if it is empty."""
+        """Return the last place of a channel; the last emission if the channel is empty."""
         if channel == CALLED and self.calls:
             return piece_place(*self.calls[-1].pieces[-1])
         carrying = [e for e in self.choice.emissions if getattr(e, channel, None)]
@@ -97,7 +97,9 @@ class ChannelDifference:
     """A difference of two sides in one channel."""
 
     channel: str
-    """`reasoning`, `text` or `tool_calls`, as an emission calls them; `finish`, whether there are calls."""
+    """The field's name in an emission: `reasoning`, `text` or `tool_calls`; `finish` if only one has
+    calls.
+    """
     expected: Any
     actual: Any
 
@@ -113,8 +115,8 @@ def _short(value: Any) -> str:
 
 
 def differences(ours: Channels, theirs: Channels) -> Iterator[ChannelDifference]:
-    """Yield the differences of two partitions of one text, except white space at the borders of channels and
-    the spelling of JSON.
+    """Yield the differences of two ways to split one text, except white space at borders and the form of
+    JSON.
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield ChannelDifference("reasoning", ours.reasoning, theirs.reasoning)
@@ -140,18 +142,18 @@ def written(channels: Channels) -> list[list[Any]]:
 
 
 def _name_and_arguments(call: ToolCall) -> tuple[Any, Any]:
-    """Return the name and the arguments of a call, however it spells them."""
+    """Return the name and the arguments of a call, independent of their spelling."""
     reported = as_object(call.arguments)
     return call.name, call.arguments.strip() if reported is None else reported
 
 
 def fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
-    """Check that a content consists of these parts, whatever white space is between; those `behind` the first
-    may have been left out.
+    """True if a content consists of these parts with any white space between; parts after the first may be
+    missing with `behind`.
     """
     rest = content.strip()
     ends = {0}
-    """Where the parts so far may end, white space behind them included."""
+    """Possible ends of the parts so far, including white space."""
     for nth, part in enumerate(map(str.strip, contents)):
         reached = {behind_space(rest, end + len(part)) for end in ends if rest.startswith(part, end)}
         ends = reached | ends if behind and nth else reached
@@ -160,19 +162,19 @@ def fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bo
 
 @dataclass(frozen=True)
 class MarkedText:
-    """The text of a choice's tokens, markup and all, and the rules to read it by."""
+    """The text of a choice's tokens with its markup, and the rules to parse it."""
 
     text: str
     markup: Markup
     tools: tuple[str, ...] | None
     spent: bool
-    """The budget ended it."""
+    """True if the budget ended it."""
     stopped: bool
-    """A stop string ended it."""
+    """True if a stop string ended it."""
     unfound: bool
-    """It holds a stop string that did not end it."""
+    """True if it contains a stop string that did not end it."""
     alone: bool
-    """The request wants one tool call at most."""
+    """True if the request permits at most one tool call."""
 
     @cached_property
     def reading(self) -> Reading:
@@ -180,22 +182,18 @@ class MarkedText:
 
     @property
     def disputed(self) -> str:
-        """The reason why no document settles how it has to be taken apart; empty if one does."""
+        """The reason why the markup is disputed; empty if it is not."""
         return self.reading.disputed
 
     def explains(self, channels: Channels) -> bool:
-        """True if the markup of all channels is known that were used, or may have been: an unseen parser may
-        be there.
-        """
+        """True if the markup of all possibly used channels is known, because an unseen parser may exist."""
         thoughts, form = self.markup.thoughts is not None, self.markup.form is not None
         known = (thoughts or not channels.reasoning) and (form or not channels.calls)
         return known and not _says_markup(self.text, thoughts=not thoughts, calls=not form)
 
     @property
     def settled(self) -> bool:
-        """True if it is clear what its channels have to contain. Text after a call may be kept or
-        left out.
-        """
+        """True if the content of its channels is defined. Text after a call may be kept or removed."""
         return self.disputed in ("", BEHIND)
 
     def _read(self, markup: Markup) -> Reading:
@@ -212,9 +210,9 @@ class MarkedText:
         return reading
 
     def _readings(self) -> Iterator[tuple[Markup, Reading]]:
-        """Yield readings with all parsers and without some.
+        """Yield parses with all parsers and without some.
 
-        A request may switch them off, or offer no tools. If the text has no marker of reasoning, the prompt
+        A request may disable parsers, or offer no tools. If the text has no marker of reasoning, the prompt
         may have opened it: it ends where a call begins, or never.
         """
         marked = any(marker in self.text for marker in self.markup.markers(thoughts=True, calls=False))
@@ -228,7 +226,7 @@ class MarkedText:
                     yield markup, replace(reading, reasoning=first, contents=("", *behind))
 
     def held_by(self, channels: Channels) -> bool:
-        """True if channels have all of it."""
+        """True if the channels contain all of it."""
         return any(self._holds(markup.form, reading, channels) for markup, reading in self._readings())
 
     def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
@@ -256,14 +254,14 @@ class MarkedText:
         return reported.strip() in {due.strip(), self._unbegun(due).strip()}
 
     def _unbegun(self, text: str) -> str:
-        """Return a text without the marker that it ends within, where the budget cut that."""
+        """Return a text without an incomplete marker at its end, if the budget cut it."""
         markers = self.markup.markers(thoughts=True, calls=True) if self.spent else []
         parts = [m[:size] for m in markers for size in range(1, len(m)) if text.endswith(m[:size])]
         return text.removesuffix(max(parts, key=len, default=""))
 
 
 def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
-    """True if the calls beyond the complete ones are the part of one that was cut."""
+    """True if the additional calls are only a part of the call that was cut."""
     if reading.unclosed is not None:
         due = reading.unclosed
         return len(more) == 1 and more[0].name == due.name and due.is_told_by(more[0].arguments)
@@ -276,7 +274,7 @@ def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
 
 
 def tokens_of(choice: Choice) -> list[bytes] | None:
-    """Return the bytes of the tokens of a choice, from its logprobs; None if some are missing."""
+    """Return the bytes of a choice's tokens from its logprobs; None if some are missing."""
     content = joined_series(choice, CONTENT)
     reported = [entry.bytes if entry else None for entry in content.tokens] if content else []
     known = [token for token in reported if token is not None]
@@ -284,7 +282,7 @@ def tokens_of(choice: Choice) -> list[bytes] | None:
 
 
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bool) -> str | None:
-    """Return the sampled text, without the token that ended it; None if it is not known."""
+    """Return the sampled text without the token that ended it; None if it is unknown."""
     tokens = tokens_of(choice)
     if tokens is not None:
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
@@ -301,15 +299,16 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bo
 
 
 def offered(stream: Stream) -> tuple[str, ...] | None:
-    """Return the names of the tools that a request offers; None where it says none."""
+    """Return the names of a request's tools; None if it has no list of tools."""
     dialect = dialect_of(stream)
     tool = dialect.request.tool if dialect is not None else None
     return tool.names(stream.exchange.request.body) if tool is not None else None
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:
-    """True if there is an entry, or an id, for each token. Some families leave out hidden ones, and if one
-    was lost, the others make another text.
+    """True if each token has an entry or an id.
+
+    Some families omit hidden ones, and if one was lost, the others form another text.
     """
     reported, count = len(tokens_of(choice) or choice.output_ids or ()), usage_count(stream)
     # Usage counts the tokens of all choices together.
@@ -321,7 +320,7 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
 def say(
     stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None
 ) -> MarkedText | None:
-    """Return the text of a choice's tokens; None if it is not known, or if the choice has no end."""
+    """Return the text of a choice's tokens; None if it is unknown, or if the choice has no end."""
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
@@ -352,9 +351,7 @@ def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer
 
 
 def taken_apart(stream: Stream, choice: Choice) -> bool:
-    """True if a parser took a choice apart, or may have: tools are offered, and its tokens contain
-    a marker.
-    """
+    """True if a parser may have split a choice: tools are offered, and its tokens contain a marker."""
     if choice.parsed or not is_chat(stream) or offered(stream) is None:
         return choice.parsed
     text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")
@@ -381,8 +378,9 @@ def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "") -> Markup:
-    """Infer the markup that the parsers of a target read, from answers whose tokens contain a call or
-    reasoning of its channel. `form` names that of tool calls if it is known.
+    """Infer the target's markup from answers whose tokens contain a call or reasoning that is in its channel.
+
+    `form` names the form of tool calls if it is known.
     """
     ways, forms = load_markup()
     seen = Markup(form=forms.get(form))

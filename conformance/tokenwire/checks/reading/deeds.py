@@ -1,6 +1,6 @@
-"""Deeds: what the suite did to a server, and the server's ends, each with its time.
+"""Control actions and deaths of a server, each with its time.
 
-A deed touches the exchanges that overlap it, and no others. If its time is unknown, it touches all.
+An action affects only the exchanges that overlap it. If its time is unknown, it affects all.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ class _Deed:
     kind: str
     """An `Action`, or `DEATH`."""
     began: float | None
-    """In seconds of the Unix epoch; None if the capture does not say."""
+    """The beginning in seconds of the Unix epoch; None if the capture lacks it."""
     ended: float | None
     ids: frozenset[str] = frozenset()
     """The requests that an abort names."""
     everything: bool = False
-    """It aborts all requests."""
+    """True if it aborts all requests."""
 
     def is_a(self, kind: str) -> bool:
-        """True if it is of a kind; an abort of everything is an abort, too."""
+        """True if it is of a kind; an abort of everything counts as an abort."""
         return self.kind == kind or (self.everything and kind == Action.ABORT)
 
     def names(self, ids: Iterable[str]) -> bool:
-        """True if it is an abort of any of these ids, or of everything."""
+        """True if it aborts any of these ids, or everything."""
         return self.everything or not self.ids.isdisjoint(ids)
 
 
 class Deeds:
-    """All deeds of a run; those that overlap a span of time are found by bisection."""
+    """All actions of a run; those that overlap a span of time are found by bisection."""
 
     def __init__(self, calls: Iterable[ControlCall] = (), deaths: Iterable[Death] = ()) -> None:
         called = (
@@ -56,7 +56,7 @@ class Deeds:
         self._by_kind: dict[str, tuple[list[_Deed], list[_Deed], Spans[_Deed]]] = {}
 
     def during(self, began: float | None, ended: float | None, kind: str) -> list[_Deed]:
-        """Return the deeds of a kind that overlap a span of time, and those whose time is unknown."""
+        """Return the actions of a kind that overlap a span of time, or whose time is unknown."""
         if kind not in self._by_kind:
             of_kind = [deed for deed in self.every if deed.is_a(kind)]
             timed = [(d.began, d.ended, d) for d in of_kind if d.began is not None and d.ended is not None]
@@ -66,7 +66,7 @@ class Deeds:
         return of_kind if began is None or ended is None else timeless + spans.during(began, ended)
 
     def beside(self, exchange: ExchangeHead, kind: str) -> list[_Deed]:
-        """Return the deeds of a kind that overlap an exchange."""
+        """Return the actions of a kind that overlap an exchange."""
         return self.during(began(exchange), over(exchange), kind)
 
     @cached_property
@@ -76,10 +76,10 @@ class Deeds:
         )
 
     def weights(self, answer: Answer) -> int | None:
-        """Return the number of the weights that made an answer; None if an update met it, or its time is
+        """Return the number of the weights that made an answer; None if an update overlaps it, or its time is
         unknown.
 
-        An update that was refused may have changed them, too.
+        A refused update may have changed the weights, too.
         """
         start = began(answer.exchange)
         met = self.beside(answer.exchange, Action.UPDATE)

@@ -1,4 +1,4 @@
-"""Fields of a choice or an answer: what a client has in the end, and the emission that brought it.
+"""Fields of a choice or an answer: a client's final value, and the emission that brought it.
 
 Everything that a target wrote is untrusted JSON: values here may have any type.
 """
@@ -29,7 +29,7 @@ _Result = TypeVar("_Result")
 
 
 def read_once(read: Callable[[Source], _Result]) -> Callable[[Source], _Result]:
-    """Cache with a stream, or a choice, what a function reads of it: nearly every check asks for it."""
+    """Cache a function's result with a stream or a choice, because nearly every check uses it."""
 
     @wraps(read)
     def read_or_kept(source: Source) -> _Result:
@@ -42,17 +42,17 @@ def read_once(read: Callable[[Source], _Result]) -> Callable[[Source], _Result]:
 
 
 def details(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """Return the emissions that hold a detail, be it null, each with the value."""
+    """Return the emissions with a detail, even null, each with the value."""
     return ((emission, emission.details[name]) for emission in emissions if name in emission.details)
 
 
 def counters(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """Return the emissions that have a counter, each with the value as it is on the wire."""
+    """Return the emissions with a counter, each with the raw value."""
     return ((emission, emission.counters[name]) for emission in emissions if name in emission.counters)
 
 
 def counts_its_ids(choice: ChoiceFacts) -> bool:
-    """True if a choice has as many output ids as it reports, or does not report them.
+    """True if a choice has as many output ids as it reports, or does not report a number.
 
     Otherwise, ids were lost or doubled on the way. That is a finding about the answer itself, which then is
     not evidence against another one.
@@ -62,7 +62,7 @@ def counts_its_ids(choice: ChoiceFacts) -> bool:
 
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
-    """Return the text that a client holds after each emission that carries text."""
+    """Return the client's text after each emission with text."""
     texts: list[tuple[Emission, str]] = []
     held = ""
     for emission in choice.emissions:
@@ -73,8 +73,8 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
 
 
 def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Place:
-    """Return where a client first has an entry of a choice in its final form: at a position of `output_ids`,
-    of `text` or of a series.
+    """Return the place where a client first gets an entry in its final form, in `output_ids`, `text` or a
+    series.
 
     Without a position, or if no emission brings it, return the field in the last emission that carries it, or
     the last emission of all.
@@ -90,7 +90,7 @@ def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Pl
 def _bringing(
     choice: ChoiceFacts, field: str, position: int | None, carrying: Sequence[Emission]
 ) -> Emission:
-    """Return the emission that brings an entry, of those that carry a field."""
+    """Return the emission that brings an entry, among those that carry the field."""
     if position is None:
         return carrying[-1]
     values = [
@@ -117,16 +117,16 @@ def _sequence_or_empty(value: object) -> Sequence[Any]:
 
 
 def first_prompt_ids(choice: Choice, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """Return the first emission of a choice that has a list of prompt_token_ids, and that list; `empty`: or
-    an empty one.
+    """Return the first emission with a list of prompt_token_ids, and the list; with `empty`, even an empty
+    one.
     """
     lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
     return next(((emission, ids) for emission, ids in lists if ids or (empty and ids is not None)), None)
 
 
 def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """Return the first emission of a choice that carries a prompt-side series as a list, and that list;
-    `empty`: or an empty one.
+    """Return the first emission with a prompt-side series as a list, and the list; with `empty`, even an
+    empty one.
     """
     lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
     return next(
@@ -141,14 +141,14 @@ def names_of_prompt(choice: Choice) -> frozenset[str]:
 
 
 def usage_count(stream: Answer, name: str = "completion_tokens") -> int | None:
-    """Return a count in the usage of an answer, where it is an integer."""
+    """Return a count in the usage of an answer; None if it is not an integer."""
     return integer((stream.usage or {}).get(name))
 
 
 def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
-    """Count the output ids of a choice: its ids, else completion_tokens, else the answer's usage.
+    """Return the number of output ids of a choice: of its ids, or else completion_tokens, or else the usage.
 
-    The usage of several choices is not that of any of them, even if only one of them came.
+    The usage of several choices does not apply to any of them, even if only one of them came.
     """
     ids = choice.output_ids
     if ids is not None:
@@ -159,7 +159,7 @@ def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
 
 
 def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
-    """Count the output ids of all choices of an answer, by its usage; else by the choices."""
+    """Return the number of output ids of all choices of an answer, by its usage, or else by the choices."""
     if (stated := usage_count(stream)) is not None:
         return stated
     counts = [count_of(stream, choice) for choice in choices]
@@ -167,8 +167,9 @@ def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
 
 
 def untold_count(stream: Stream, choice: Choice) -> int | None:
-    """Count the output ids of a choice without ids, by the usage of an answer that has no other choice; None
-    if it is not known, or if its last token may be left out as a stop.
+    """Return the number of output ids of the only choice of an answer without ids, by the usage.
+
+    Returns None if it is unknown, or if the last token may be an omitted stop.
     """
     spent = choice.finish is not None and choice.finish.type == "length"
     if choice.output_ids is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
@@ -191,13 +192,13 @@ EXTRAS = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
 
 
 def asked_alike(stream: Answer, *fields: str) -> tuple[object, ...]:
-    """Equal for requests of one dialect that say the same in some fields of `Asked`."""
+    """Return a key of requests of one dialect with equal values of some fields of `Asked`."""
     return (stream.dialect, *(getattr(stream.asked, name) for name in fields))
 
 
 def prompt_sent(stream: Answer) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the model and the prompt that a request names, by the names of the dialect tables; None where it
-    cannot be read.
+    """Return the model and the prompt of a request, by the names in dialect tables; None if it cannot be
+    parsed.
     """
     try:
         model, prompt = json.loads(stream.asked.prompt_key)
@@ -213,7 +214,7 @@ def _ends(stream: Stream) -> tuple[Place, Place]:
 
 
 def end_place(stream: Answer) -> Place:
-    """Return the end of an answer: its last event, or the exchange where there is none."""
+    """Return the end of an answer: its last event, or the exchange without events."""
     return _ends(stream)[1]
 
 
@@ -229,6 +230,6 @@ def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
 
 
 def stated_by_both(*choices: ChoiceFacts) -> list[Sequence[Any]]:
-    """Return the ids of two choices, or their texts where one of them carries no ids."""
+    """Return the ids of two choices, or their texts if either has no ids."""
     ids = [choice.output_ids for choice in choices]
     return [choice.text or "" for choice in choices] if None in ids else [found or () for found in ids]

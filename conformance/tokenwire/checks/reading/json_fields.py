@@ -1,4 +1,4 @@
-"""Fields of an answer, wherever they are, that must not get lost on the way to a client."""
+"""Fields of an answer, at any depth, that must reach the client."""
 
 from __future__ import annotations
 
@@ -9,19 +9,18 @@ from tokenwire.record import Place, Stream
 from tokenwire.wire.json_pointer import join
 
 _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
-"""Their objects have tokens for names, which are values and no fields."""
+"""Objects with tokens as keys, which are values and not field names."""
 
 
 def is_of_the_cache(path: str) -> bool:
-    """True if the value of a path depends on the cache."""
+    """True if the value at a path depends on the cache."""
     return "cached" in path
 
 
 def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the paths in a JSON value that lead to something other than null and empty lists and objects,
-    with it; with `nulls`, those to nulls too.
+    """Yield the path and value of everything in a JSON value except nulls and empty lists and objects.
 
-    Positions in lists and names that are tokens are left out of the path.
+    With `nulls`, nulls are included. Paths leave out list positions and tokens.
     """
     found = [(value, "")]
     while found:
@@ -46,8 +45,9 @@ def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
 
 
 def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
-    """Return the fields of a worker's answer that its gateway's lacks. A field that depends on the cache may
-    be null there, itself or one around it.
+    """Return the fields of a worker's answer that its gateway's lacks.
+
+    A field that depends on the cache may be null there, itself or a parent.
     """
     ours, theirs = told_by(worker), told_by(gateway)
     there = told_by(gateway, nulls=True)
@@ -60,7 +60,7 @@ def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """Yield a path and all paths around it."""
+    """Yield a path and all its parents."""
     while path:
         yield path
         path = path.rpartition("/")[0]

@@ -1,4 +1,4 @@
-"""The legal texts of a choice, by its ids: what a tokenizer decodes, cut as the stop demands."""
+"""The legal texts of a choice by its ids: the decoded text, cut by the stop."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from tokenwire.target.tokenizer import Tokenizer
 _CONTEXT = 8
 """Prompt ids before the output, for tokenizers that decode the first token of a text differently."""
 _MANGLED = re.compile(r" (?=[.?!,]|n't|'m|'s|'ve|'re|' )")
-"""The spaces that tokenizers drop when they clean up."""
+"""Matches the spaces that tokenizers drop when they clean up."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A finished choice whose ids a tokenizer can read."""
+    """A finished choice with ids that a tokenizer can decode."""
 
     choice: Choice
     ids: Ids
@@ -44,10 +44,10 @@ class Decoded:
         return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
 
     def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-        """Return the readings of ids: alone, and as their addition to the prompt. Empty if that is not known.
+        """Return the possible texts of ids: alone, and as an addition to the prompt. Empty if unknown.
 
-        The two differ if a tokenizer drops the space at the head of a text, and if the prompt ends within a
-        character.
+        The two differ if a tokenizer drops the space at the beginning of a text, or if the prompt ends within
+        a character.
         """
         alone = self.decode(ids, skip_special_tokens=skip_special_tokens)
         context = self.prompt[-_CONTEXT:]
@@ -62,15 +62,15 @@ class Decoded:
         return tuple(dict.fromkeys([alone, *added]))
 
     def alike(self, first: str, second: str) -> bool:
-        """True if two texts are the same, except for what the tokenizer may have cleaned up."""
+        """True if two texts are equal, except for spaces that the tokenizer may have removed."""
         return first == second or self._cleaned(first) == self._cleaned(second)
 
     def begins(self, text: str, shown: str) -> bool:
-        """True if a text begins with the shown one, except for what may have been cleaned up."""
+        """True if a text begins with the shown one, except for spaces that may have been removed."""
         return text.startswith(shown) or self._cleaned(text).startswith(self._cleaned(shown))
 
     def size(self, text: str) -> int:
-        """Count the characters of a text, without those that may have been cleaned up."""
+        """Return the number of characters of a text, without spaces that may have been removed."""
         return len(self._cleaned(text))
 
     def _cleaned(self, text: str) -> str:
@@ -78,9 +78,9 @@ class Decoded:
 
 
 def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
-    """Yield the choices of an answer whose text their own ids have to explain.
+    """Yield the choices of an answer whose text must follow from their ids.
 
-    Not those whose text holds the prompt as well, or that a parser took apart, or that were aborted.
+    Choices with an echo, split by a parser, or aborted are skipped.
     """
     if tokenizer is None or stream.asked.echo:
         return
@@ -119,7 +119,7 @@ def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -
 
 
 def legal_texts(decoding: Decoded) -> tuple[str, ...]:
-    """Return every text that a choice with these ids may have; empty if that is not known."""
+    """Return every possible text of a choice with these ids; empty if unknown."""
     texts = uncut_texts(decoding)
     finish = decoding.choice.finish
     if finish is None or finish.type != "stop" or isinstance(decoding.stop, int):
@@ -129,9 +129,7 @@ def legal_texts(decoding: Decoded) -> tuple[str, ...]:
 
 
 def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
-    """Yield a text cut at the stop, at each place where it occurs: which one ended the choice is
-    not known here.
-    """
+    """Yield a text cut at each occurrence of the stop, because it is unknown which one ended the choice."""
     stop, asked = decoding.stop, decoding.asked
     if isinstance(stop, str) and stop in asked.stop_regex:
         yield text
@@ -148,7 +146,7 @@ def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
 
 
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """Return a stop pattern as an expression; None for one that only the server can read."""
+    """Compile a stop pattern; None for one that only the server can parse."""
     try:
         return re.compile(pattern)
     except re.error:

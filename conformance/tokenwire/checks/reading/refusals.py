@@ -1,4 +1,4 @@
-"""Refusals: if a request was refused, if it had to be, the words of an error, and bad requests."""
+"""Refusals: requests that were or should have been refused, and the words of errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from tokenwire.target.death import ORDINARY, UNSATISFIABLE
 from tokenwire.wire.exchange import BUSY
 
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
-"""Statuses that a server, or a gateway before it, gives before it looks at a request: no access, not now."""
+"""Statuses given before the request is parsed, by a server or a gateway: no access, or no capacity."""
 NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
-"""Statuses that say nothing of the request's content; two more tell of its path."""
+"""Statuses that do not depend on the request's content; two more depend on its path."""
 
 
 def words_of(error: object) -> str:
-    """Return the words of an error body; empty if it has none."""
+    """Return the message of an error body; empty without one."""
     if isinstance(error, str):
         return error.strip()
     if isinstance(error, Mapping):
@@ -38,10 +38,10 @@ def _is_refusal(code: int | None) -> bool:
 
 
 def _refused_in_band(stream: Answer) -> bool:
-    """True if a stream refuses its request by a 4xx code: in an error event without any choice beside it, or
-    in the aborts that end every choice.
+    """True if a stream refuses its request by a 4xx code, in an error event without a choice or in aborts of
+    every choice.
 
-    A server that has sent status 200 before it looked at the request cannot refuse it otherwise.
+    A server that has sent status 200 before it parsed the request cannot refuse it otherwise.
     """
     if not stream.choices:
         return _is_refusal(_code_in_band(stream))
@@ -50,7 +50,7 @@ def _refused_in_band(stream: Answer) -> bool:
 
 
 def _code_in_band(stream: Answer) -> int | None:
-    """Return the code of a stream's error event, or the one of its type; None without a code."""
+    """Return the code of a stream's error event, or of its type; None without one."""
     error = stream.error
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
         return None
@@ -62,12 +62,12 @@ def _code_in_band(stream: Answer) -> int | None:
 
 
 def put_off(stream: Answer) -> bool:
-    """True if the target had no room for a request, or none any more, by its status or by an error event."""
+    """True if the target lacked capacity for a request, by its status or by an error event."""
     return stream.exchange.busy or _code_in_band(stream) in BUSY
 
 
 def was_refused(stream: Answer) -> bool:
-    """True if the target refused what the request asks for, by its status or in a stream."""
+    """True if the target refused a request, by its status or in a stream."""
     by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
     return by_status or _refused_in_band(stream)
 
@@ -91,7 +91,7 @@ def _malformed(value: object) -> bool:
 
 
 def sent_malformed_ids(stream: Stream) -> bool:
-    """True if a request has something else where its ids should be.
+    """True if a request has something other than ids in the field of ids.
 
     If an endpoint takes ids and text in one field, a text is not a malformed list of ids.
     """
@@ -102,7 +102,7 @@ def sent_malformed_ids(stream: Stream) -> bool:
 
 @fact(Stream)
 def _misshapen(stream: Stream) -> bool:
-    """True if any target should refuse a request, whatever its vocabulary."""
+    """True if any target should refuse a request, with any vocabulary."""
     malformed = asks_for_nothing(stream) or sent_malformed_ids(stream)
     return malformed or bool(unreadable_body(stream.exchange.request)) or any(meaningless_values(stream))
 
@@ -113,22 +113,22 @@ def is_bad(stream: Answer, target: Target) -> bool:
 
 
 def refused_as_bad(stream: Answer, target: Target) -> bool:
-    """True if a request was refused that should have been."""
+    """True if a request was refused, and should have been."""
     return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
 
 
 def cannot_be_satisfied(stream: Answer) -> bool:
-    """True if a request demands more tokens than the word that its constraint ends with may have.
+    """True if a request demands more tokens than a text that satisfies its constraint may have.
 
-    Which words are long enough cannot be computed for each language. A server that masks the ids outside
-    the language, and the end until the least number of tokens, may be left without any id to choose.
+    The possible lengths cannot be computed for every language. A server that masks the ids outside the
+    language, and the end until the least number of tokens, may have no id left to choose.
     """
     asked = stream.asked
     return bool(asked.constraints and (asked.min_new_tokens or asked.ignore_eos))
 
 
 def suspicion(stream: Answer, target: Target) -> int:
-    """Return how likely a request is to have ended the server, as a rank; 0 is the likeliest."""
+    """Return a rank of how likely a request is to have killed the server; 0 is the likeliest."""
     if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
     if _misshapen(stream) or names_unknown_ids(stream, target):

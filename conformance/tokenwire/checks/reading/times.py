@@ -1,4 +1,4 @@
-"""Times in a run: how much of an answer had come at a moment, and which exchanges overlapped."""
+"""Times in a run: the tokens of an answer at a moment, and exchanges that overlap."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from tokenwire.wire.exchange import ExchangeHead
 
 _Thing = TypeVar("_Thing")
 INSTANT_S = 0.001
-"""The unit to which the times of an exchange are rounded."""
+"""The unit in seconds to which the times of an exchange are rounded."""
 
 
 def began(exchange: ExchangeHead) -> float | None:
-    """Return when a request was sent, in seconds since the epoch; None if the capture does not have it."""
+    """Return when a request was sent, in seconds since the epoch; None if the capture lacks it."""
     return _seconds(exchange.started)
 
 
@@ -32,13 +32,13 @@ def _seconds(started: str) -> float | None:
 
 
 def over(exchange: ExchangeHead) -> float | None:
-    """Return when an exchange was over; None if the capture does not have it."""
+    """Return when an exchange ended; None if the capture lacks it."""
     start = began(exchange)
     return None if start is None else start + exchange.duration
 
 
 def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
-    """True if two exchanges were under way at the same time; False if the capture does not have times."""
+    """True if two exchanges overlap; False if the capture has no times."""
     began_one, began_other = began(first), began(second)
     if began_one is None or began_other is None:
         return False
@@ -46,7 +46,7 @@ def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
 
 
 class Spans(Generic[_Thing]):
-    """Things, each with when it began and ended; those that overlap a span of time are found by bisection."""
+    """Things with a beginning and an end; those that overlap a span of time are found by bisection."""
 
     def __init__(self, spans: Iterable[tuple[float, float, _Thing]]) -> None:
         self._spans = sorted(spans, key=itemgetter(0))
@@ -62,7 +62,7 @@ class Spans(Generic[_Thing]):
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
     def during(self, start: float | None, end: float | None) -> list[_Thing]:
-        """Return the things that overlap a span of time; empty if the span is not known."""
+        """Return the things that overlap a span of time; empty if the span is unknown."""
         if start is None or end is None:
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
@@ -70,7 +70,7 @@ class Spans(Generic[_Thing]):
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how many seconds spans of time cover together."""
+    """Return the total seconds that some spans of time cover."""
     covered, reached = 0.0, -inf
     for start, end in sorted(spans):
         covered += max(end - max(start, reached), 0.0)
@@ -79,14 +79,13 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def timeline(under_way: Iterable[tuple[ExchangeHead, _Thing]]) -> Spans[_Thing]:
-    """Things, each with the time of an exchange; without those of which that is not known."""
+    """Return things with the times of their exchanges, without those of unknown time."""
     known = ((began(exchange), exchange.duration, thing) for exchange, thing in under_way)
     return Spans((start, start + duration, thing) for start, duration, thing in known if start is not None)
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:
-    """Return how many tokens of an answer had come at a moment, at least; None if the capture does not have
-    times.
+    """Return the least number of tokens of an answer that had arrived at a moment; None without times.
 
     An emission counts for one token if its choice carries neither ids nor counters.
     """
