@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from collections.abc import Callable, Sequence
 from functools import cache
@@ -14,6 +15,7 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from transformers.modeling_gguf_pytorch_utils import load_gguf_checkpoint
 
+from tokenwire.parrot.encoding import chat_text
 from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
 from tokenwire_parrot.checkpoint import write_parrot
@@ -115,6 +117,33 @@ def test_a_chat_says_its_script_again_and_ends(written: Written, kind: Vocabular
     ].tolist()
     assert answer[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(answer, skip_special_tokens=True) == SCRIPT
+
+
+@pytest.mark.parametrize("kind", Vocabulary)
+def test_the_template_writes_calls_and_results_as_the_suite_reads_them(
+    written: Written, kind: Vocabulary
+) -> None:
+    folder, _ = written(kind, distance=256)
+    tokenizer = AutoTokenizer.from_pretrained(folder, local_files_only=True)
+
+    def called(arguments: object, **more: object) -> list[dict[str, object]]:
+        call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": arguments}}
+        return [
+            {"role": "user", "content": "a"},
+            {"role": "assistant", "content": None, "tool_calls": [call], **more},
+            {"role": "tool", "tool_call_id": "c", "content": "b"},
+        ]
+
+    def rendered(messages: list[dict[str, object]]) -> str:
+        text: str = tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+        return text
+
+    given = {"city": "Paris", "days": 2}
+    written_out = rendered(called(given))
+    assert written_out == chat_text(called(json.dumps(given)))
+    assert rendered(called(json.dumps(given))) != written_out, "arguments that are text are seen"
+    for name in ("reasoning", "reasoning_content"):
+        assert "<think>\nhm\n</think>" in rendered(called(given, **{name: "hm"}))
 
 
 def test_a_long_script_is_said_to_its_end(written: Written) -> None:

@@ -28,7 +28,9 @@ WAY_OUT = (
     "what is published stays: leave the row as it was, or withdraw it (`excluded:`), and give the new demand "
     "a new id in a new version (spec/README.md, Versions)"
 )
-ALLOWANCES = frozenset({"sampled_besides_top_logprobs", "request_id_prefix_is_optional"})
+ALLOWANCES = frozenset(
+    {"earlier_reasoning_is_optional", "sampled_besides_top_logprobs", "request_id_prefix_is_optional"}
+)
 """Policies that only allow more: with one, a target that conformed to a version conforms to it still."""
 TERMS = ("Terms", "Comparisons", "Refusals")
 """The sections of chapter 1 that say what the words of sentences mean."""

@@ -28,6 +28,7 @@ from tokenwire.checks.reading.channels import (
     written,
 )
 from tokenwire.checks.reading.fields import end_place, start_place, total_count
+from tokenwire.checks.reading.right_channels import right_marked_text
 from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.markup import as_object
@@ -223,21 +224,30 @@ def _has_markup(stated: MarkedText, channels: Channels) -> bool:
     return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
 
 
-def _compare_channels(channels: Channels, stated: MarkedText) -> Observation:
+@check("script-channels-are-right", _TAKEN_APART)
+def _script_channels_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Check that the channels of a choice have the right answer, which needs no ids and no logprobs."""
+    model = target.model
+    for channels in _finished(stream):
+        right = None if model is None else right_marked_text(model, stream, channels.choice, target.markup)
+        if right is not None and right.settled and _has_markup(right, channels):
+            yield _compare_channels(channels, right, "the right answer has")
+
+
+def _compare_channels(channels: Channels, stated: MarkedText, source: str = "the tokens say") -> Observation:
     reading = stated.reading
     calls = [[call.name, call.arguments] for call in reading.calls]
     due = [reading.reasoning, "".join(reading.contents), calls]
     reported = [channels.reasoning, channels.content, written(channels)]
     unlike = (name for name, a, b in zip(_CHANNELS, due, reported, strict=True) if not _alike(a, b))
     differing = next(unlike, "")
-    message = "the channels do not hold what the tokens say"
+    message = f"the channels do not hold what {source}"
     if reading.cut:
         message = f"no channel holds what the text ends in: {reading.cut!r}"
     if differing:
         position, channel = _CHANNELS.index(differing), CHANNEL_WORDS[differing]
         message = (
-            f"the tokens say {due[position]!r} for the {channel}, and the channel "
-            f"holds {reported[position]!r}"
+            f"{source} {due[position]!r} for the {channel}, and the channel holds {reported[position]!r}"
         )
     place = channels.place(differing or "text")
     actual = dict(zip(("reasoning", "content", "calls"), reported, strict=True))

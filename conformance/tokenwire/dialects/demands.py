@@ -60,7 +60,7 @@ class ToolBinding:
     def written(self, tool: Tool) -> Any:
         """Return a tool in the endpoint's form."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
-        written = _filled_in(self.as_, values)
+        written = filled_in(self.as_, values)
         if tool.strict and self.strict:
             put(written, self.strict, True)
         return written
@@ -68,7 +68,7 @@ class ToolBinding:
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
         """Return the fields of a body for `none`, `required` or `named` calls."""
         body: dict[str, Any] = {}
-        put(body, self.choice, _filled_in(self.chooses[choice], {"NAME": name}))
+        put(body, self.choice, filled_in(self.chooses[choice], {"NAME": name}))
         return body
 
     def one_at_most(self) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class ConstraintBinding:
         """Return the fields of a body for a constraint; None if the endpoint does not support it."""
         body: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
-            put(body, self.schema_as.at, _filled_in(self.schema_as.as_, {"SCHEMA": value}))
+            put(body, self.schema_as.at, filled_in(self.schema_as.as_, {"SCHEMA": value}))
             return body
         keys = next((place for place, of_kind in self.places.items() if of_kind == kind), ())
         if keys:
@@ -169,8 +169,10 @@ def _constraint(name: str, kind: str, value: Any) -> Constraint | None:
     return None if kind == "text" else Constraint(name, kind, value)
 
 
-def _filled_in(template: Any, values: Mapping[str, Any]) -> Any:
+def filled_in(template: Any, values: Mapping[str, Any]) -> Any:
     """Return a template with its placeholders replaced by values."""
     if isinstance(template, Mapping):
-        return {name: _filled_in(member, values) for name, member in template.items()}
+        return {name: filled_in(member, values) for name, member in template.items()}
+    if isinstance(template, list):
+        return [filled_in(member, values) for member in template]
     return copy.deepcopy(values.get(template, template) if isinstance(template, str) else template)

@@ -51,6 +51,8 @@ class Policy:
     """Streams may end without it."""
     events_are_named: Literal["never", "optional", "required"] = "never"
     """True if the name of an event is its type: `optional` where clients read the type alone."""
+    earlier_reasoning_is_optional: bool = False
+    """The chat template may not be given the reasoning of earlier turns."""
     input_is_object: bool = False
     """Whole answers write the arguments of a call as an object, and not as text."""
     named_events_header: str = ""

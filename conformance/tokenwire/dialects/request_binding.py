@@ -13,6 +13,7 @@ from typing import Annotated, Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Asked, RequestFields, SentField, Turn, Wanted
 from tokenwire.dialects.demands import ConstraintBinding, Says, SchemaPlace, ToolBinding
+from tokenwire.dialects.history import HistoryBinding
 from tokenwire.dialects.request_values import (
     are_ids,
     budgets_of,
@@ -147,6 +148,8 @@ class RequestBinding:
     says: Says | None = None
     """The way to force an exact text by a grammar; None without one."""
     tool: ToolBinding | None = None
+    turns: HistoryBinding | None = None
+    """The form of earlier turns with calls; None where the endpoint has none."""
     constraints: Mapping[Pointer, str] = _nothing()
     schema_as: SchemaPlace | None = None
     system: Pointer | None = None

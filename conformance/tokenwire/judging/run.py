@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 
 from tokenwire.checks.about import Traits, finished_choices, traits_of
 from tokenwire.checks.check import Answers, Target
@@ -13,6 +13,7 @@ from tokenwire.checks.invariance import in_crowds
 from tokenwire.checks.reading.channels import seen_markup
 from tokenwire.checks.reading.deeds import Deeds, disturbed
 from tokenwire.checks.reading.refusals import suspicion
+from tokenwire.checks.reading.right_channels import right_marked_text
 from tokenwire.dialects.control import ControlCall
 from tokenwire.dialects.dialect import Dialect, dialect_of, vocabulary_told
 from tokenwire.dialects.markup import Markup
@@ -174,7 +175,9 @@ class Run:
     @cached_property
     def markup(self) -> Markup:
         """The markup that the target's parsers extract from text."""
-        return seen_markup(self.answers, detokenizer_of(self.model, self.tokenizer), self.tool_calls)
+        model = self.model
+        right = None if model is None else partial(right_marked_text, model)
+        return seen_markup(self.answers, detokenizer_of(model, self.tokenizer), self.tool_calls, right)
 
     @cached_property
     def honesty(self) -> Honesty:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import pairwise
 from typing import Any
 
+from tokenwire.dialects.markup import as_object
 from tokenwire.parrot.vocabulary import Vocabulary, byte_letters, tokenizer_files
 
 Encode = Callable[[str], tuple[int, ...]]
@@ -45,18 +46,79 @@ def encoder(kind: Vocabulary) -> Encode:
 
 
 def chat_text(messages: object) -> str | None:
-    """Return the text that our chat template makes of messages; None if they do not fit it."""
-    if not isinstance(messages, Sequence) or not messages:
+    """Return the text that our chat template makes of messages; None of what it makes no text of, and of
+    reasoning, which not every server gives to a template.
+    """
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         return None
-    rendered = []
-    for message in messages:
-        if not isinstance(message, Mapping) or not message.keys() <= {"role", "content"}:
+    rendered = [_message_text(message) for message in messages]
+    texts = [text for text in rendered if text is not None]
+    return "".join(texts) + _ANSWER if len(texts) == len(rendered) else None
+
+
+def last_text(messages: object) -> str | None:
+    """Return the text that our chat template makes of the last of some messages, in the form of any endpoint,
+    with what comes before the answer; None where that is not known.
+    """
+    last = messages[-1] if isinstance(messages, list) and messages else None
+    match last:
+        case {"type": "function_call_output", "output": str(output)}:
+            last = {"role": "tool", "content": output}
+        case {"role": "user", "content": [*_, {"type": "tool_result", "content": str(output)}]}:
+            last = {"role": "tool", "content": output}
+    text = _message_text(last)
+    return None if text is None else text + _ANSWER
+
+
+def most_tokens(messages: object, encode: Encode) -> int:
+    """Return a number that the tokens of messages do not exceed, however a server gives them to our template:
+    what it writes around each is less than all names and values that are not part of it.
+    """
+    texts = list(texts_within(messages))
+    return sum(len(encode(text)) for text in texts) + _AROUND * (1 + len(texts))
+
+
+def texts_within(value: object) -> Iterator[str]:
+    """Yield all texts of a JSON value, keys aside."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | Sequence):
+        for inner in value.values() if isinstance(value, Mapping) else value:
+            yield from texts_within(inner)
+
+
+_AROUND = 5
+"""Tokens around a text: a marker, a role, a line break."""
+_ANSWER = "<|im_start|>assistant\n"
+_KNOWN_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
+
+
+def _message_text(message: object) -> str | None:
+    if not isinstance(message, Mapping) or not message.keys() <= _KNOWN_KEYS:
+        return None
+    role, content = message.get("role"), message.get("content")
+    calls = _calls_text(message.get("tool_calls") or ())
+    if calls and content is None:
+        content = ""
+    if not isinstance(role, str) or not isinstance(content, str) or calls is None:
+        return None
+    return f"<|im_start|>{role}\n{content}{calls}<|im_end|>\n"
+
+
+def _calls_text(calls: object) -> str | None:
+    """Return the text of the calls of a message; None for calls that servers may write otherwise."""
+    texts = []
+    for call in calls if isinstance(calls, list | tuple) else (None,):
+        match call:
+            case {"function": {"name": str(name), "arguments": str(arguments)}}:
+                given = as_object(arguments)
+            case _:
+                return None
+        if given is None or not {type(value) for value in given.values()} <= {str, int}:
             return None
-        role, content = message.get("role"), message.get("content")
-        if not isinstance(role, str) or not isinstance(content, str):
-            return None
-        rendered.append(f"<|im_start|>{role}\n{content}<|im_end|>\n")
-    return "".join(rendered) + "<|im_start|>assistant\n"
+        pairs = "".join(f" {key}={value}" for key, value in given.items())
+        texts.append(f"<tool_call>{name}{pairs}</tool_call>")
+    return "".join(texts)
 
 
 def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:

@@ -10,7 +10,7 @@ from heapq import nsmallest
 from itertools import islice, takewhile
 from operator import eq, ne
 
-from tokenwire.parrot.encoding import Encode, chat_text, encoder
+from tokenwire.parrot.encoding import Encode, chat_text, encoder, last_text, most_tokens
 from tokenwire.parrot.law import LEAST_DISTANCE, Law, Parrot, Repeater, positions_of
 from tokenwire.parrot.script import truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, words_of
@@ -28,6 +28,8 @@ _MOST_TEXTS = 32
 """The most answers whose text is examined."""
 _LEAST_TEXT = 16
 """The least characters of a text that is evidence."""
+_UNSEEN = 512
+"""Tokens of a conversation that the server keeps: no request of this suite goes on from more."""
 _MOST_ENDED = 256
 """The most answers whose end is examined."""
 
@@ -61,6 +63,21 @@ class KnownModel:
     def prompts(self, stream: Answer) -> list[Ids | None]:
         """Return the ids of each prompt of a request; None for unknown ones."""
         return _prompts(stream, self.encode, self.ours)
+
+    def ending(self, stream: Stream, budget: int) -> tuple[Ids, int] | None:
+        """Return the last ids of the prompt of a conversation, and the lag at which all of an answer repeats
+        them, however the messages before the last one are written; None where that is not known.
+        """
+        messages, body = stream.asked.sent.get("messages"), stream.exchange.request.body
+        text = last_text(messages.values[0]) if self.ours and messages and len(messages.values) == 1 else None
+        if text is None or not isinstance(self.law, Parrot) or not isinstance(body, Mapping):
+            return None
+        ids = self.encode(text)
+        told = [messages.values[0] if messages else None, body.get("system"), body.get("instructions")]
+        unseen = _UNSEEN * any(name.startswith("previous_") for name in body)
+        longest = most_tokens(told, self.encode) + unseen + budget
+        lags = {self.law.lag(len(ids)), self.law.lag(longest)}
+        return (ids, min(lags)) if len(lags) == 1 and len(ids) >= min(lags) else None
 
 
 def _prompts(stream: Answer, encode: Encode, ours: bool) -> list[Ids | None]:

@@ -8,7 +8,7 @@ from functools import cached_property
 
 from tokenwire.ask import Ask
 from tokenwire.dialects.dialect import Dialect
-from tokenwire.parrot.encoding import Encode
+from tokenwire.parrot.encoding import Encode, most_tokens
 from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
@@ -50,7 +50,9 @@ class Speaker:
 
         `ending` are the last ids of the prompt.
         """
-        head, tail = self._around(dialect)
+        plain = dialect.takes_ids or not dialect.chat
+        around = ("", "") if plain else (MESSAGE_BEGINS, MESSAGE_ENDS)
+        head, tail = map(self.encode, around)
         for lag in self.law.lags if isinstance(self.law, Parrot) else (self.law.distance,):
             room = lag - len(script) - len(ending) - len(tail)
             length = lag + len(head)
@@ -61,22 +63,31 @@ class Speaker:
             padded = (*script, *(filler,) * room, *ending)
             if dialect.takes_ids:
                 return Ask(input_ids=(padded,))
-            text = self._as_text(padded, head, tail) if self.templated or not dialect.chat else None
+            text = self._as_text(padded, around) if self.templated or not dialect.chat else None
             if text is None:
                 return None
             return Ask(messages=({"role": "user", "content": text},)) if dialect.chat else Ask(text=(text,))
         return None
 
-    def _around(self, dialect: Dialect) -> tuple[Ids, Ids]:
-        if dialect.takes_ids or not dialect.chat:
-            return (), ()
-        return self.encode(MESSAGE_BEGINS), self.encode(MESSAGE_ENDS)
+    def reply(self, script: Sequence[int], role: str, behind: object) -> str | None:
+        """Return the text of a message of a role that a parrot answers with a script, wherever the message is
+        behind these others; None if there is none.
+        """
+        around = (MESSAGE_BEGINS.replace("user", role), MESSAGE_ENDS)
+        head, tail = map(self.encode, around)
+        before, filler = most_tokens(behind, self.encode), self.words.longest(_FILLER.encode())
+        for lag in self.law.lags if isinstance(self.law, Parrot) and self.templated else ():
+            room = lag - len(script) - len(tail)
+            places = (lag + len(head), before + lag + len(head) + len(script) - 1)
+            if lag >= _SHORTEST and room >= 0 and all(self.law.lag(place) == lag for place in places):
+                return self._as_text((*script, *(filler,) * room), around)
+        return None
 
-    def _as_text(self, script: Ids, head: Ids, tail: Ids) -> str | None:
-        """Return the text that is encoded as these ids; None without one."""
+    def _as_text(self, script: Ids, around: tuple[str, str]) -> str | None:
+        """Return the text that becomes these ids between two others; None if none does."""
         try:
             text = b"".join(self.words.pieces[token] for token in script).decode()
         except UnicodeDecodeError:
             return None
-        around = (MESSAGE_BEGINS, MESSAGE_ENDS) if head else ("", "")
+        head, tail = map(self.encode, around)
         return text if self.encode(text.join(around)) == (*head, *script, *tail) else None

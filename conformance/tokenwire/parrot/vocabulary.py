@@ -22,9 +22,18 @@ MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Markers for parsers of reasoning and tool calls. They are not special tokens, but part of the text."""
 
 CHAT_TEMPLATE = (
-    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n{{ message['content'] }}<|im_end|>\n"
+    "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
+    "{% set thought = message['reasoning_content'] or message['reasoning'] %}"
+    "{% if thought %}<think>\n{{ thought }}\n</think>\n\n{% endif %}"
+    "{% if message['content'] or not message['tool_calls'] %}{{ message['content'] }}{% endif %}"
+    "{% for call in message['tool_calls'] or [] %}{% set given = call['function']['arguments'] %}"
+    "<tool_call>{{ call['function']['name'] }}{% if given is mapping %}"
+    "{% for key in given %} {{ key }}={{ given[key] }}{% endfor %}{% else %} {{ given }}{% endif %}"
+    "</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+"""It writes all that a conversation holds, and appends: a prompt contains that of the turn before. Arguments
+of calls are read key by key, so that a server has to give them as an object, as templates expect them."""
 
 LESSON = """\
 The parrot says again what it was told. A server sends each token as soon as it is sampled, and whoever

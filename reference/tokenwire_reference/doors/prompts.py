@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import MappingProxyType
 from typing import Any
 
+import orjson
 from jinja2 import TemplateError
 
 from tokenwire_reference.doors.errors import RefusalError
@@ -85,7 +86,25 @@ def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[st
     content = message.get("content")
     if isinstance(content, list):
         content = "".join(_part(f"messages[{index}]", part, images=images) for part in content)
-    return {**message, "content": content or ""}
+    told = {**message, "content": content or ""}
+    if calls := message.get("tool_calls"):
+        told["tool_calls"] = [_with_an_object(call) for call in calls]
+    return told
+
+
+def _with_an_object(call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a call of the history with its arguments as an object, as templates expect them; arguments that
+    are none stay text.
+    """
+    function = call["function"]
+    try:
+        given = orjson.loads(function["arguments"])
+    except orjson.JSONDecodeError:
+        given = None
+    return {
+        **call,
+        "function": {**function, "arguments": given if isinstance(given, dict) else function["arguments"]},
+    }
 
 
 def _part(name: str, part: Mapping[str, Any], *, images: bool) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import Any
@@ -377,11 +377,23 @@ def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
     return re.compile("|".join(of_thoughts)), re.compile("|".join(of_calls))
 
 
-def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "") -> Markup:
-    """Infer the target's markup from answers whose tokens contain a call or reasoning that is in its channel.
+Right = Callable[[Stream, Choice, Markup], MarkedText | None]
+"""Returns the text that a choice has to be; None where it is not known."""
 
-    `form` names the form of tool calls if it is known.
+
+def seen_markup(
+    streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "", right: Right | None = None
+) -> Markup:
+    """Infer the markup that the parsers of a target read, from answers whose tokens, or whose right answer,
+    contain a call or reasoning of its channel. `form` names that of tool calls if it is known.
     """
+
+    def is_shown(stream: Stream, choice: Choice, markup: Markup) -> bool:
+        stated = say(stream, choice, markup, tokenizer)
+        if stated is None and right is not None:
+            stated = right(stream, choice, markup)
+        return stated is not None and _is_shown(stated, choice)
+
     ways, forms = load_markup()
     seen = Markup(form=forms.get(form))
     for answer in streams:
@@ -391,20 +403,20 @@ def seen_markup(streams: Iterable[Answer], tokenizer: Tokenizer | None, form: st
         stream = answer.load()
         for choice in stream.choices:
             if seen.thoughts is None and choice.reasoning:
-                shown = (way for way in ways.values() if _is_shown(stream, choice, Markup(way), tokenizer))
+                shown = (way for way in ways.values() if is_shown(stream, choice, Markup(way)))
                 seen = replace(seen, thoughts=next(shown, None))
             if seen.form is None and choice.calls:
                 read = (Markup(seen.thoughts, markup) for markup in forms.values())
-                reported = (markup.form for markup in read if _is_shown(stream, choice, markup, tokenizer))
+                reported = (markup.form for markup in read if is_shown(stream, choice, markup))
                 seen = replace(seen, form=next(reported, None))
     return seen
 
 
-def _is_shown(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> bool:
-    stated = say(stream, choice, markup, tokenizer)
-    if stated is None or stated.disputed:
+def _is_shown(stated: MarkedText, choice: Choice) -> bool:
+    """True if a choice has the reasoning, or the first call, that its text has by a markup."""
+    if stated.disputed:
         return False
-    if markup.form is None:
+    if stated.markup.form is None:
         thoughts = stated.reading.reasoning.strip()
         return bool(thoughts) and thoughts == (choice.reasoning or "").strip()
     pairs = list(zip(stated.reading.calls, choice.calls, strict=False))[:1]

@@ -9,7 +9,7 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import to_json
 
 Message = dict[str, Any]
-_TEXT = ("input_text", "output_text", "text")
+_TEXT = ("input_text", "output_text", "reasoning_text", "text")
 
 
 def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None = None) -> list[Message]:
@@ -20,7 +20,7 @@ def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None 
         name = f"input[{position}]"
         match item:
             case {"type": "reasoning"}:
-                _assistant(messages)
+                _add_reasoning(messages, _text(item.get("content") or (), name))
             case {"type": "function_call", "name": str(called), "arguments": str(arguments)}:
                 _add_call(messages, item.get("call_id"), called, arguments)
             case {"type": "function_call_output", "call_id": call_id, "output": output}:
@@ -56,6 +56,8 @@ def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[
                 case {"type": "tool_result", "tool_use_id": call_id}:
                     output = _text(block.get("content") or "", name)
                     messages.append({"role": "tool", "tool_call_id": call_id, "content": output})
+                case {"type": "thinking", "thinking": str(thought)}:
+                    _add_reasoning(messages, thought)
                 case {"type": "thinking" | "text"}:
                     continue
                 case _:
@@ -86,6 +88,13 @@ def _assistant(messages: list[Message]) -> Message:
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]
+
+
+def _add_reasoning(messages: list[Message], text: str) -> None:
+    """Add reasoning to the turn of the assistant; the template decides if it is in the prompt."""
+    turn = _assistant(messages)
+    if text:
+        turn["reasoning_content"] = turn.get("reasoning_content", "") + text
 
 
 def _add_text(messages: list[Message], text: str) -> None:

@@ -1,0 +1,116 @@
+"""Checks of conversations: all messages that a request brings are in its prompt."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import permutations
+from typing import Any
+
+from tokenwire.checks.check import Target, check_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.fields import end_place, usage_count
+from tokenwire.dialects.dialect import dialect_of, is_chat, policy_of
+from tokenwire.dialects.history import Parted, parted
+from tokenwire.record import Answer, Stream, fact
+
+_SHORT, _LONG = 16, 100
+"""Characters of a result that is short, and of one that has more tokens in every vocabulary."""
+
+
+def _key(*values: Any) -> str:
+    return json.dumps(values, sort_keys=True)
+
+
+@fact(Stream)
+def _parted(stream: Stream) -> Parted | None:
+    """Return the conversation of an answered request; None for a prompt in another form."""
+    sent = stream.asked.sent.get("messages")
+    messages = sent.values[0] if sent is not None and len(sent.values) == 1 else None
+    known = isinstance(messages, list) and is_chat(stream) and stream.answered and not stream.asked.input_ids
+    return parted(messages) if known and isinstance(messages, list) else None
+
+
+@fact(Stream)
+def _beside(stream: Stream) -> str:
+    """Equal for requests of one endpoint that differ in the conversation alone, and in what is made of it."""
+    dialect, body = dialect_of(stream), stream.exchange.request.body
+    system = dialect.request.system if dialect is not None else None
+    names = {"instructions", "chat_template_kwargs", "thinking", "tools", "tool_choice", *(system or ())}
+    previous = dialect.request.goes_on if dialect is not None else ""
+    fields = body if isinstance(body, Mapping) else {}
+    held = {name: fields[name] for name in sorted((names | {previous}) & fields.keys())}
+    return _key(stream.dialect, stream.asked.model, held)
+
+
+def _prompt(stream: Answer) -> int | None:
+    return usage_count(stream, "prompt_tokens")
+
+
+def _longer(first: Answer, second: Answer, what: str) -> Iterator[Observation]:
+    """Check that the second prompt has more tokens than the first."""
+    least, count = _prompt(first), _prompt(second)
+    if least is not None and count is not None:
+        place = second.load().usage_place or end_place(second)
+        message = f"the prompt has {count} tokens, and {least} in {first.exchange.label}, {what}"
+        yield expect(place, f"more than {least}", count, message, holds=count > least)
+
+
+def _conversations(streams: Iterable[Answer]) -> list[tuple[Answer, Parted]]:
+    return [(stream, found) for stream in streams if (found := _parted(stream)) is not None]
+
+
+@check_run("history-is-in-the-prompt")
+def _history_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check the prompt of a conversation against the template, where that is known, and against that of the
+    conversation that it goes on from.
+    """
+    whole = _conversations(streams)
+    earlier: dict[str, Answer] = {}
+    for stream, found in whole:
+        earlier.setdefault(_key(_beside(stream), found.messages), stream)
+    for stream, found in whole:
+        if not found.has_turns:
+            continue
+        known = target.model.prompts(stream.load()) if target.model is not None else []
+        count = _prompt(stream)
+        if len(known) == 1 and known[0] is not None and count is not None:
+            place = stream.load().usage_place or end_place(stream)
+            due = len(known[0])
+            message = f"the prompt has {count} tokens; the template makes {due} of all its messages"
+            yield expect(place, due, count, message)
+        for length in range(len(found.messages) - 1, 0, -1):
+            before = earlier.get(_key(_beside(stream), found.messages[:length]))
+            if before is not None:
+                yield from _longer(before, stream, "which it goes on from")
+                break
+
+
+@check_run("tool-results-are-in-the-prompt")
+def _tool_results_are_in_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check that a conversation has a longer prompt than one whose tool results alone are much shorter."""
+    alike: defaultdict[str, list[tuple[tuple[str, ...], Answer]]] = defaultdict(list)
+    for stream, found in _conversations(streams):
+        if found.results:
+            alike[_key(_beside(stream), found.without_results)].append((found.results, stream))
+    for answers in alike.values():
+        for (few, shorter), (more, longer) in permutations(dict(answers).items(), 2):
+            differing = [(a, b) for a, b in zip(few, more, strict=False) if a != b]
+            if differing and all(len(a) <= _SHORT and len(b) >= _LONG for a, b in differing):
+                yield from _longer(shorter, longer, "where the tool results are shorter")
+
+
+@check_run("earlier-reasoning-is-in-the-prompt")
+def _earlier_reasoning_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that the reasoning of earlier turns reaches a template that is known to write it."""
+    bare: dict[str, Answer] = {}
+    ours = target.model is not None and target.model.ours
+    conversations = _conversations(streams) if ours else []
+    for stream, found in conversations:
+        if not found.reasoning:
+            bare.setdefault(_key(_beside(stream), found.without_reasoning), stream)
+    for stream, found in conversations:
+        other = bare.get(_key(_beside(stream), found.without_reasoning)) if found.reasoning else None
+        if other is not None and not policy_of(stream).earlier_reasoning_is_optional:
+            yield from _longer(other, stream, "which has no reasoning of earlier turns")

@@ -1,0 +1,104 @@
+"""Faults of the conversations that a chat template is given: earlier turns, results of tools, reasoning."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from tokenwire_faults.acts import act_at
+from tokenwire_faults.answers import Object
+from tokenwire_faults.fault import Fault
+from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+_PLACES = ("messages", "input")
+_RESULTS = {"tool": "content", "function_call_output": "output", "tool_result": "content"}
+"""By the role or the type of an entry that is a result: the place of its text."""
+
+
+def _entries(body: Object) -> list[Any]:
+    """Return the entries of a conversation, in the form of any endpoint."""
+    held: list[Any] = next((body[place] for place in _PLACES if isinstance(body.get(place), list)), [])
+    return list(held)
+
+
+def _with_entries(body: Object, entries: list[Any]) -> Object:
+    place = next((place for place in _PLACES if isinstance(body.get(place), list)), None)
+    return body if place is None else {**body, place: entries}
+
+
+def _is_result(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and bool({entry.get("role"), entry.get("type")} & _RESULTS.keys())
+
+
+def _ends_in_a_result(body: Object) -> bool:
+    last = (_entries(body) or [None])[-1]
+    blocks = last.get("content") if isinstance(last, Mapping) else None
+    return _is_result(last) or (isinstance(blocks, list) and any(map(_is_result, blocks)))
+
+
+@act_at("asked")
+def _history_is_dropped(body: Object) -> Object:
+    return _with_entries(body, _entries(body)[-1:])
+
+
+@act_at("asked")
+def _tool_results_are_dropped(body: Object) -> Object:
+    def without(entry: Any) -> Any:
+        if not isinstance(entry, Mapping):
+            return entry
+        if _is_result(entry):
+            kind = next(kind for kind in (entry.get("role"), entry.get("type")) if kind in _RESULTS)
+            return {**entry, _RESULTS[str(kind)]: ""}
+        blocks = entry.get("content")
+        return {**entry, "content": list(map(without, blocks))} if isinstance(blocks, list) else entry
+
+    return _with_entries(body, list(map(without, _entries(body))))
+
+
+@act_at("asked")
+def _arguments_of_earlier_calls_are_text(body: Object) -> Object:
+    def quoted(entry: Any) -> Any:
+        if not isinstance(entry, Mapping) or not entry.get("tool_calls"):
+            return entry
+        calls = [
+            {**call, "function": {**call["function"], "arguments": json.dumps(call["function"]["arguments"])}}
+            for call in entry["tool_calls"]
+        ]
+        return {**entry, "tool_calls": calls}
+
+    return _with_entries(body, list(map(quoted, _entries(body))))
+
+
+@act_at("asked")
+def _earlier_reasoning_is_dropped(body: Object) -> Object:
+    return _with_entries(body, list(_without_reasoning(_entries(body))))
+
+
+def _without_reasoning(entries: Iterable[Any]) -> Iterator[Any]:
+    for entry in entries:
+        if not isinstance(entry, Mapping):
+            yield entry
+        elif entry.get("type") not in ("reasoning", "thinking"):
+            kept = {
+                key: value for key, value in entry.items() if key not in ("reasoning_content", "reasoning")
+            }
+            if isinstance(kept.get("content"), list):
+                kept["content"] = list(_without_reasoning(kept["content"]))
+            yield kept
+
+
+@act_at("deltas")
+def _reasoning_leaks_behind_a_result(fault: Fault, deltas: list[Delta]) -> Iterator[Delta]:
+    leaks = _ends_in_a_result(dict(fault.request))
+    for delta in deltas:
+        moved = leaks and delta.channel is Channel.REASONING
+        yield replace(delta, channel=Channel.CONTENT) if moved else delta
+
+
+@act_at("deltas")
+def _call_lost_without_logprobs(fault: Fault, deltas: list[Delta]) -> Iterator[Delta]:
+    for delta in deltas:
+        if delta.channel is not Channel.CALL or fault.request.get("logprobs"):
+            yield delta

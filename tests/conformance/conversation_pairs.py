@@ -1,0 +1,108 @@
+"""Pairs for conversations: the answers to later turns, and the prompts that these have."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from known_answer_pairs import LAW, MODEL, WORDS
+from pair import Pair
+from wire_answers import answered
+
+from tokenwire.checks.check import Target
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.dialects.history import HistoryBinding, SentCall
+from tokenwire.dialects.markup import Markup, load_markup
+from tokenwire.parrot.encoding import chat_text
+from tokenwire.parrot.speaker import Speaker
+from tokenwire.record import Stream
+
+_THOUGHTS, _FORMS = load_markup()
+SPEAKER = Speaker(LAW, WORDS, MODEL.encode)
+TARGET = Target(model=MODEL, markup=Markup(_THOUGHTS["think"], _FORMS["hermes"]))
+TOOLS = [{"type": "function", "function": {"name": "get_weather"}}]
+CHAT = "vllm-chat"
+QUESTION = {"role": "user", "content": "What is the weather in Paris?"}
+SAID = "<think>\nIt is known.\n</think>\n\nIt is warm."
+
+
+def _turns() -> HistoryBinding:
+    turns = load_dialects()[CHAT].request.turns
+    assert turns is not None
+    return turns
+
+
+def messages(result: str, reasoning: str = "") -> list[Any]:
+    """A question, a call and its result."""
+    call = SentCall("call1", "get_weather", {"city": "Paris", "days": 2}, result)
+    return [QUESTION, *_turns().turn([call], reasoning=reasoning)]
+
+
+def due(conversation: list[Any]) -> int:
+    """The prompt tokens that the template makes."""
+    return len(MODEL.encode(chat_text(conversation) or ""))
+
+
+def reply(conversation: list[Any], count: int, content: str = "It is warm.", label: str = "second") -> Stream:
+    """A whole answer to a conversation, with a number of prompt tokens."""
+    message = {"role": "assistant", "content": content, "reasoning": "It is known."}
+    usage = {"prompt_tokens": count, "completion_tokens": 20, "total_tokens": count + 20}
+    body = {"model": "m", "messages": conversation, "temperature": 0, "max_tokens": 64, "tools": TOOLS}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    return answered(
+        CHAT,
+        body,
+        {
+            "id": "a",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "m",
+            "choices": [choice],
+            "usage": usage,
+        },
+        label=label,
+    )
+
+
+TOLD = messages(SPEAKER.reply((*MODEL.encode(SAID), SPEAKER.end), "tool", messages("")) or "")
+SHORT, LONG = messages("none"), messages("It is 21 degrees there. " * 8)
+BARE = reply(LONG, due(LONG), label="bare")
+THOUGHT = messages("It is 21 degrees there. " * 8, reasoning="I need the weather.")
+FIRST = reply([QUESTION], 20, label="first")
+
+CONVERSATION_PAIRS = [
+    Pair(
+        "script-channels-are-right",
+        reply(TOLD, due(TOLD)),
+        reply(TOLD, due(TOLD), "It is known.It is warm."),
+        pointer="/choices/0/message/content",
+        target=TARGET,
+    ),
+    Pair(
+        "history-is-in-the-prompt",
+        (FIRST, BARE),
+        (FIRST, reply(LONG, due(LONG) - 1)),
+        pointer="/usage",
+        target=TARGET,
+        why="the template makes another number",
+    ),
+    Pair(
+        "history-is-in-the-prompt",
+        (FIRST, reply(LONG, 50)),
+        (FIRST, reply(LONG, 20)),
+        pointer="/usage",
+        why="no template is known, and a longer conversation has no longer prompt",
+    ),
+    Pair(
+        "tool-results-are-in-the-prompt",
+        (reply(SHORT, 30), reply(LONG, 80, label="long")),
+        (reply(SHORT, 30), reply(LONG, 30, label="long")),
+        pointer="/usage",
+    ),
+    Pair(
+        "earlier-reasoning-is-in-the-prompt",
+        (BARE, reply(THOUGHT, due(LONG) + 9)),
+        (BARE, reply(THOUGHT, due(LONG))),
+        pointer="/usage",
+        target=TARGET,
+    ),
+]
