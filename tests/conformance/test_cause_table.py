@@ -41,6 +41,8 @@ BY_HAND = {
     # response called complete, fields of the last event, choices of chat without an end. Of its worker: zero
     # budget, candidates keyed by text, lost logprobs, two of echoes, ignored ends, a schema that is none.
     FIXTURES / "litellm" / "1.106.2" / "live-four-endpoints.jsonl.gz": 20,
+    # The reference engine with one fault: stop strings are shown.
+    RECORDINGS / "stop-string-shown.jsonl.gz": 1,
 }
 """Recordings, and the number of causes that a reader finds in them."""
 
@@ -123,3 +125,13 @@ def test_the_causes_of_recorded_servers_are_about_as_many_as_a_reader_finds(capt
         if judgement.verdict in {Verdict.FAIL, Verdict.WARN} and position not in folded
     }
     assert abs(len(red) - BY_HAND[capture]) <= 2, sorted(red)
+
+
+def test_the_plainest_sentence_about_a_stop_that_is_shown_leads() -> None:
+    """Four causes were told of one fault, and the first of them spoke of texts and ids."""
+    judgements = judge(replay([RECORDINGS / "stop-string-shown.jsonl.gz"]).runs)
+    folded = causes(judgements).folded
+    failing = [n for n, judgement in enumerate(judgements) if judgement.verdict is Verdict.FAIL]
+    follows = {judgements[n].requirement.id for n in failing if n in folded} - {"stop-string-not-shown"}
+    assert {judgements[n].requirement.id for n in failing if n not in folded} == {"stop-string-not-shown"}
+    assert follows == {"unmatched-stop-changes-nothing", "text-is-what-its-ids-say", "shown-text-stays"}
