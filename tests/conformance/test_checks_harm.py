@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from abort_and_invariance_pairs import crowded
 from control_calls import abort, sent_at
 from stream_builder import IDS, change, incremental, named, refusal, whole, with_exchange
 from test_determinism import copies
@@ -15,9 +16,10 @@ from tokenwire.checks.evidence import Observation
 from tokenwire.judging.chance import determinism
 from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
-from tokenwire.judging.verdict import Verdict
+from tokenwire.judging.verdict import Verdict, overall
 from tokenwire.record import Stream
 from tokenwire.requirement import load_requirements
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 
 HARM = "refused-request-harms-nobody"
@@ -143,3 +145,16 @@ def test_answers_that_change_after_every_bad_request_do_not_change_by_chance() -
         )
     ]
     assert verdicts(*changed) == {Verdict.FAIL}
+
+
+def test_answers_beside_others_do_not_excuse_that_they_differ_from_those_alone() -> None:
+    """They contradicted the answers alone, so that the target `did not repeat itself`. The server declares
+    that results do not depend on the batch.
+    """
+    same = whole(prompt_key="p", key="p")
+    alone, again, among, *others = crowded(same)
+    for ids, verdict in ((IDS, Verdict.PASS), ((*IDS[:5], 99), Verdict.FAIL)):
+        crowd = [change(named(among, f"generate/among-{n}"), output_ids=list(ids)) for n in range(3)]
+        run = Run((alone, again, *crowd, *others), advertised=Advertised(deterministic=True))
+        found = judge([run], [load_requirements()["neighbours-change-nothing"]])
+        assert overall(judgement.verdict for judgement in found) is verdict

@@ -167,6 +167,48 @@ def test_an_abort_excuses_no_other_id(numbers: Any, ids: Sequence[int], verdict:
     assert judgement.verdict is verdict, judgement.message
 
 
+def _aborted(key: str, *, differs: bool, ids: int = 3, text: str | None = "abc") -> list[Stream]:
+    """A whole answer that came once, and one to the same request that was aborted, with another last id."""
+    told = tuple(range(20, 20 + ids))
+    cut = Reply(ids=(*told[:-1], 99) if differs else told, text=text, finish=ABORT)
+    whole_ids = (*told, *range(60, 63))
+    full = Reply(ids=whole_ids, text=None)
+    wanted = {"prompt_key": key, "key": key}
+    return [
+        *copies(whole(full, **wanted), [f"{key}-whole"]),
+        *copies(
+            incremental(replace(cut, text=None), request_id=key, max_new_tokens=400, **wanted), [f"{key}-cut"]
+        ),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("differing", "ids", "verdict"),
+    [
+        (6, 3, Verdict.FAIL),
+        (1, 3, Verdict.INCONCLUSIVE),
+        (6, 300, Verdict.INCONCLUSIVE),
+        (0, 3, Verdict.PASS),
+    ],
+    ids=["all", "one of them", "far behind what was repeated", "none"],
+)
+def test_aborted_answers_do_not_excuse_each_other_where_their_whole_ones_came_once(
+    differing: int, ids: int, verdict: Verdict
+) -> None:
+    """18 aborted answers had another id, and each was excused: its whole answer had not been repeated."""
+    repeated = [copy for n in range(20) for copy in copies(whole(key=f"k{n}"), (f"{n}-a", f"{n}-b"))]
+    answers = [answer for n in range(6) for answer in _aborted(f"p{n}", differs=n < differing, ids=ids)]
+    row = load_requirements()["aborted-answer-is-a-prefix"]
+    run = Run((*repeated, *answers), calls=tuple(abort(0.05, f"p{n}") for n in range(6)))
+    (judgement,) = judge([run], [row])
+    assert judgement.verdict is verdict, judgement.message
+    if verdict is Verdict.FAIL:
+        assert (
+            "6 of 6 aborted answers differ, within 18 ids, and 0 repetitions of whole answers within 120"
+            in (judgement.message)
+        )
+
+
 _SAID = "a quick fox jumps over the lazy dog, and another one runs behind it through the wood"
 FAR = {"output_token_logprobs": [[-0.5, token, None] for token in IDS]}
 FARTHER = {"output_token_logprobs": [[-0.5, t, None] if t in IDS else [-7.5, t, None] for t in APART]}

@@ -15,8 +15,8 @@ the whole answer was repeated, the differences are counted and compared with tho
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Container, Hashable, Iterable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import comb
 from operator import attrgetter
@@ -113,6 +113,8 @@ class Determinism:
     contradictions: int = 0
     """The number of these that differ from the most frequent answer."""
     noise: Noise = field(default_factory=Noise)
+    repeated_ids: int = 0
+    """The number of output ids in these repetitions."""
 
     @cached_property
     def in_two_ways(self) -> bool:
@@ -230,7 +232,7 @@ def determinism(
         # Only with the first: the time grows with the answers to a request, and not with their pairs.
         first, *others = (answer.stream for answer in group)
         differences += numbers_apart(first, others)
-    contradicting, repetitions, contradictions = _contradicting(answers)
+    contradicting, repetitions, contradictions, repeated_ids = _contradicting(answers)
     contradicted = {key for _, key in contradicting}
     times = Counter((answer.form, answer.shown) for answer in answers)
     return Determinism(
@@ -251,29 +253,35 @@ def determinism(
         repetitions,
         contradictions,
         noise_of(differences),
+        repeated_ids,
     )
 
 
 def _contradicting(
     answers: Iterable[_Repeatable],
-) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int]:
-    """Return two contradicting answers for each dialect and key, the number of repetitions, and the number of
-    unusual ones.
+) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int, int]:
+    """Return two contradicting answers for each dialect and key, the number of repetitions, the number of
+    unusual ones, and the number of ids in all repetitions.
 
     A repetition is any whole answer after the first to one request under one condition. It is unusual if it
     is not the most frequent answer. Streams are left out: a loss of a stream must not excuse itself.
     """
     contradicting: dict[tuple[str, str], tuple[str, str]] = {}
-    repetitions = contradictions = 0
+    repetitions = contradictions = ids = 0
     whole = (answer for answer in answers if answer.condition.plain)
     for group in grouped(whole, attrgetter("request", "condition", "delivery")):
         last = {answer.result: answer.name for answer in group}
         repetitions += len(group) - 1
+        ids += sum(_ids_in(answer.stream) for answer in group[1:])
         contradictions += len(group) - max(Counter(answer.result for answer in group).values())
         if len(last) > 1:
             first, second, *_ = last.values()
             contradicting.setdefault((group[0].stream.dialect, group[0].key), (first, second))
-    return contradicting, repetitions, contradictions
+    return contradicting, repetitions, contradictions, ids
+
+
+def _ids_in(stream: Answer) -> int:
+    return sum(len(choice.output_ids or ()) for choice in stream.choices)
 
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
@@ -292,6 +300,10 @@ class Doubt:
     """
     seldom: str = ""
     """The exchange whose answer was not repeated often enough."""
+    aborted_ids: int = 0
+    """The number of ids of an aborted answer that differs from a whole one that was not repeated; 0 for any
+    other.
+    """
 
 
 def doubt(
@@ -306,7 +318,11 @@ def doubt(
     places = (difference.place, *difference.related)
     names = dict.fromkeys(place.exchange for place in places if place.exchange in answers)
     token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
-    return doubt_between(names, seen, token=token)
+    why = doubt_between(names, seen, token=token)
+    if why is None or why.counted or not why.seldom or not isinstance(difference.expected, int):
+        return why
+    aborted = (answers[name] for name in names if all(name not in side.by_exchange for side in seen))
+    return replace(why, aborted_ids=max(map(_ids_in, aborted), default=0))
 
 
 def _parts_as_whole_answers_do(
@@ -410,6 +426,11 @@ class Chance:
     def weigh(self, difference: Observation) -> Observation | Doubt:
         """Return a difference as the violation that it is, or the reason why it is not one."""
         why = self._doubt(difference)
+        if why is not None and why.aborted_ids:
+            probability, words = self._share_of_aborted
+            if probability >= _RARE:
+                return Doubt(f"{why.reason}; {words}")
+            return difference._replace(message=f"{difference.message}; {words}")
         if why is None or not why.counted:
             return why or difference
         probability, contradictions, words = self._share
@@ -418,17 +439,46 @@ class Chance:
         level = difference.level if probability < _RARE else Level.SHOULD
         return difference._replace(level=level, message=f"{difference.message}; {words}")
 
+    def _doubts(self) -> Iterator[tuple[Observation, Doubt]]:
+        """Yield the differences that may be chance, with the reasons."""
+        for found in (found for seen in self._tallies for found in seen.differing):
+            if (why := self._doubt(found.observation)) is not None:
+                yield found.observation, why
+
+    def _compared(self, counted: Collection[Observation], answers: int) -> int:
+        """Return the number of compared answers.
+
+        An answer is observed several times, ids and text and numbers: their share is that of the answers.
+        """
+        total = sum(seen.witnesses for seen in self._tallies)
+        return max(answers, total * answers // max(1, sum(seen.witnesses for seen in counted)))
+
+    @cached_property
+    def _share_of_aborted(self) -> tuple[float, str]:
+        """The probability of this number of aborted answers that differ, and the same in words.
+
+        No whole answer was repeated, and an aborted one is longer or shorter than those that were. So ids are
+        counted: each may be the one where two answers part.
+        """
+        counted = [(difference, why) for difference, why in self._doubts() if why.aborted_ids]
+        sizes = {why.seldom: why.aborted_ids for _, why in counted}
+        compared = self._compared([difference for difference, _ in counted], len(sizes))
+        ids = sum(sizes.values()) * compared // len(sizes)
+        contradictions = sum(side.contradictions for side in self._seen())
+        repeated = max(contradictions, sum(side.repeated_ids for side in self._seen()))
+        words = (
+            f"{len(sizes)} of {compared} aborted answers differ, within {ids} ids, and {contradictions} "
+            f"repetitions of whole answers within {repeated}"
+        )
+        return fisher(len(sizes), ids, contradictions, repeated), words
+
     @cached_property
     def _share(self) -> tuple[float, int, str]:
         """The probability of this number of differences, the number of contradictions, and both in words."""
-        differences = [found.observation for seen in self._tallies for found in seen.differing]
-        doubts = ((difference, self._doubt(difference)) for difference in differences)
-        counted = [(difference, why.seldom) for difference, why in doubts if why is not None and why.counted]
+        counted = [(difference, why.seldom) for difference, why in self._doubts() if why.counted]
         # One answer that chance made go another way may be the one that fifty others are held against.
         answers = len({seldom for _, seldom in counted})
-        # An answer is observed several times, ids and text and numbers: their share is that of the answers.
-        total = sum(seen.witnesses for seen in self._tallies)
-        compared = max(answers, total * answers // max(1, sum(seen.witnesses for seen, _ in counted)))
+        compared = self._compared([difference for difference, _ in counted], answers)
         repetitions = sum(side.repetitions for side in self._seen())
         contradictions = sum(side.contradictions for side in self._seen())
         words = (
