@@ -1,3 +1,3 @@
-"""The reference engine: an executable answer to how a server should behave on the wire."""
+"""The reference engine: an executable definition of a server's behaviour on the wire."""
 
 __version__ = "0.1.0"

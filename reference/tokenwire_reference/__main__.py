@@ -1,4 +1,6 @@
-"""`tokenwire-reference` and `python -m tokenwire_reference`: the command line, if its packages are there."""
+"""`tokenwire-reference` and `python -m tokenwire_reference`: the command line, if its packages are
+installed.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +8,7 @@ import sys
 
 
 def main() -> None:
-    """Run the command line; in an installation without the engine, say how to install it."""
+    """Run the command line. Without the engine's packages, print how to install them."""
     try:
         from tokenwire_reference.cli import main as command_line
 

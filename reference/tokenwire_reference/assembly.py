@@ -1,4 +1,4 @@
-"""An engine with all that `extras` hook into it."""
+"""Builds an engine with all hooks of `extras`."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ class ExtraArgs:
     """The extras of an engine, and their settings."""
 
     host_cache_pages: int = 0
-    """Evicted pages that host memory keeps."""
+    """The most evicted pages in host memory."""
     storage_dir: Path | None = None
-    """Where those go that host memory evicts, up to `storage_max_bytes`."""
+    """The folder for pages that host memory evicts, up to `storage_max_bytes`."""
     storage_max_bytes: int | None = None
     disable_cuda_graph: bool = False
-    """Run every pass as it comes, launch by launch."""
+    """True to run every pass launch by launch."""
     near_ties: float = 0.0
 
 
 def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs | None = None) -> Engine:
-    """Make an engine. Raises ValueError where its options do not go together."""
+    """Build an engine. Raises ValueError for options that do not fit together."""
     args, extra = args or EngineArgs(), extra or ExtraArgs()
     if extra.storage_dir is not None and not extra.host_cache_pages:
         raise ValueError(

@@ -61,7 +61,7 @@ app.command(epilog=f"Limits of a request: {limits_in_words()}.")(serve)
 def faults(
     *, as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
 ) -> None:
-    """List the faults that a request may name where the server was started with --enable-faults."""
+    """List the faults that a request may name on a server with --enable-faults."""
     from rich.console import Console
 
     from tokenwire_reference.doors.fault_package import fault_package
@@ -77,7 +77,7 @@ def faults(
 
 
 def _from_environment(key: str | None) -> str | None:
-    """Return a key as given, or what the variable holds that it names: lists of processes show no
+    """Return a key, or the value of the variable that it names, because process lists do not show
     variables.
     """
     scheme, _, variable = (key or "").partition(":")

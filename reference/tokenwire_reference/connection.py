@@ -1,9 +1,8 @@
-"""A connection between its socket and uvicorn, by what asyncio, ASGI and `http=` of uvicorn offer to all.
+"""A connection between its socket and uvicorn, built with public interfaces of asyncio, ASGI and uvicorn.
 
-uvicorn lets 64 KiB wait in memory before an answer has to wait, so outputs could not coalesce where they
-should: here an answer waits as soon as the kernel takes no more. uvicorn also waits for ever for a request
-and for a client to read, takes heads of any length, and does not notice that a client leaves which has sent
-another request.
+uvicorn buffers 64 KiB before an answer has to wait, which would prevent coalescing: here an answer waits as
+soon as the kernel accepts no more. uvicorn also waits forever for a request and for a client to read, accepts
+heads of any length, and does not notice a client that disconnects after sending another request.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ HEAD_TOO_LONG = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 )
 _CONNECTION = "tokenwire.connection"
-"""In the `state` of a request: the connection that it came by."""
+"""The key of the connection in the `state` of a request."""
 
 
 class Connection(asyncio.Protocol):
@@ -38,17 +37,17 @@ class Connection(asyncio.Protocol):
         self.left = asyncio.Event()
         """Set once the connection is lost."""
         self._head_bytes = 0
-        """Received since the last request began."""
+        """Bytes received since the last request began."""
         self._answering = False
         self._full = False
         self._unsent = 0
-        """Bytes that waited to be sent when the client was last seen to read."""
+        """The number of unsent bytes when the client was last seen to read."""
         self._receiving: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
 
     @property
     def lost(self) -> bool:
-        """True if nothing that is written reaches the client."""
+        """True if written bytes cannot reach the client."""
         return self._transport.is_closing()
 
     @property
@@ -57,7 +56,7 @@ class Connection(asyncio.Protocol):
         return not self._full or self.lost
 
     def request_began(self) -> None:
-        """Its head came."""
+        """Note that the request head arrived."""
         self._answering = True
 
     def answer_ended(self) -> None:
@@ -67,12 +66,12 @@ class Connection(asyncio.Protocol):
         self._await_request()
 
     def _await_request(self) -> None:
-        """Give the client one limited time to send a whole request, however slowly its bytes come."""
+        """Limit the time for the client's whole request, however slowly its bytes arrive."""
         if self._receiving is None and not self.lost:
             self._receiving = self._loop.call_later(self._args.receive_seconds, self._transport.close)
 
     def request_came(self) -> None:
-        """The whole of it: the server owes an answer, which takes as long as it takes."""
+        """Note that the request is complete, so that its time limit ends."""
         if self._receiving is not None:
             self._receiving.cancel()
             self._receiving = None
@@ -116,7 +115,7 @@ class Connection(asyncio.Protocol):
         self._sending = self._loop.call_later(self._args.send_seconds, self._check_reader)
 
     def _check_reader(self) -> None:
-        """Close the connection if the client has read nothing, and forget what waits for it."""
+        """Close the connection, with its pending bytes, if the client has read nothing."""
         if self._transport.get_write_buffer_size() < self._unsent:
             self._await_reader()
         else:
@@ -152,13 +151,13 @@ class _Outlet:
 
 
 class OverConnections:
-    """An application that knows the connections of its answers, and how many answers are under way."""
+    """An application that knows the connections of its answers, and the number of running answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
         self._answers = 0
         self.idle = asyncio.Event()
-        """Set while no answer is under way."""
+        """Set while no answer is running."""
         self.idle.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

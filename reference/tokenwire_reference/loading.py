@@ -1,4 +1,4 @@
-"""Load a model: a directory that transformers can read, or a builtin one."""
+"""Loads a model: a directory that transformers can read, or a builtin one."""
 
 from __future__ import annotations
 
@@ -38,11 +38,10 @@ def load_model(
 ) -> Model:
     """Load `builtin:<name>`, or the directory of a causal language model.
 
-    `dtype` is "auto" (what the checkpoint says) or the name of a torch type. `context_length` may only
-    shorten the context that the model was built for. Nothing is ever downloaded. Raises
-    UnsupportedModelError, with the reason, for a model that would run wrongly, FileNotFoundError for a
-    directory that is not there, and ValueError for options that do not fit. `script` is a file for
-    `builtin:scripted`; `lora` lets requests run with adapters.
+    `dtype` is "auto" (the checkpoint's type) or the name of a torch type. `context_length` may only shorten
+    the model's context. Nothing is ever downloaded. Raises UnsupportedModelError, with the reason, for a
+    model that would run wrongly, FileNotFoundError for a missing directory, and ValueError for options that
+    do not fit. `script` is a file for `builtin:scripted`; `lora` lets requests run with adapters.
     """
     if model == SCRIPTED:
         return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
@@ -95,7 +94,7 @@ def _read_model(model: str, dtype: torch.dtype | str, *, with_tokenizer: bool) -
 
 
 def _refuse_device(device: str) -> None:
-    """Raise ValueError for a device that is not there."""
+    """Check that a device exists. Raises ValueError if not."""
     if device not in {"cpu", "cuda"}:
         raise ValueError(
             f"device {device!r} is not supported; use cpu or cuda, "
@@ -115,7 +114,9 @@ def _type_of_weights(name: str) -> torch.dtype | str:
 
 
 def _add_in_full_precision() -> None:
-    """Let no matrix product round its partial sums: how many there are depends on the number of rows."""
+    """Make matrix products keep partial sums in full precision, because their number depends on the number of
+    rows.
+    """
     torch.set_float32_matmul_precision("highest")
     products = torch.backends.cuda.matmul
     products.allow_fp16_reduced_precision_reduction = False
@@ -123,7 +124,7 @@ def _add_in_full_precision() -> None:
 
 
 _OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""For transformers: it downloads nothing, and runs no code of a model, also if its prompt is answered."""
+"""Options of transformers that prevent downloads and model code, even if the user would be prompted."""
 
 
 def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
@@ -157,7 +158,7 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
 
 @contextmanager
 def _reading(part: str, path: Path) -> Iterator[None]:
-    """Say in one line what part of a model cannot be read: files of others raise whatever they please."""
+    """Convert any error of reading a part of a model to one line, because files may raise anything."""
     try:
         yield
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The server process: a model behind an engine's thread behind HTTP."""
+"""The server process: a model, an engine on its thread, and HTTP."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from tokenwire_reference.server_args import ServerArgs
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine is broken for good; every client got an error, and the process ends."""
+    """The engine is broken. Every client got an error, and the process ends."""
 
 
 ACCEPT_LOG_SECONDS = 10.0
-"""The least interval at which the log reports that new connections wait."""
+"""Seconds between log messages about waiting connections."""
 SHUTDOWN_SECONDS = 1
-"""The time that an open answer may go on after all requests were ended."""
+"""Seconds that an open answer may take after all requests were ended."""
 
 
 def serve(args: ServerArgs) -> None:
     """Load the model, print the URL once requests are answered, and serve until SIGTERM or SIGINT.
 
-    Raises what `load_model` and `Engine` raise, OSError where the port is taken, and EngineStoppedError.
+    Raises what `load_model` and `Engine` raise, OSError if the port is in use, and EngineStoppedError.
     """
     logging.basicConfig(
         level=args.log_level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s"
@@ -96,7 +96,7 @@ def serve(args: ServerArgs) -> None:
 
 
 def _warn_where_variant(probe: Mapping[str, bool]) -> None:
-    """Log which ways of running a request gave it other bits, if any did."""
+    """Log the ways of running a request that gave different bits, if any."""
     if variant := [name for name, equal in probe.items() if not equal]:
         logging.getLogger(__name__).warning(
             "this model is not batch-invariant on this device: %s differ, so ids and logprobs may depend on"
@@ -106,7 +106,9 @@ def _warn_where_variant(probe: Mapping[str, bool]) -> None:
 
 
 def listen(args: ServerArgs) -> socket.socket:
-    """Take the port. Connections inherit small send buffers: back-pressure reaches the request soon."""
+    """Open the port. Connections inherit small send buffers, so that back-pressure reaches the request
+    soon.
+    """
     family = socket.AF_INET6 if ":" in args.host else socket.AF_INET
     listening = socket.create_server((args.host, args.port), family=family, backlog=2048)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, args.send_buffer_bytes)
@@ -116,9 +118,9 @@ def listen(args: ServerArgs) -> socket.socket:
 def assemble(
     args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop, others: Sequence[Model] = ()
 ) -> Served:
-    """Put engine, streamer, thread and manager together, for one event loop. Nothing runs yet.
+    """Connect engine, streamer, thread and manager for one event loop, without starting them.
 
-    `others` are the same model once more for each further rank: passes of two ranks overlap.
+    `others` are copies of the model for further ranks, whose passes overlap.
     """
 
     def bring(rows: Sequence[Row]) -> None:
@@ -149,7 +151,7 @@ def _rank(
     loop: asyncio.AbstractEventLoop,
     bring: Callable[[Sequence[Row]], None],
 ) -> tuple[Engine, EngineRunner]:
-    """Return an engine, and what runs it and gives its rows to `bring` on the loop."""
+    """Return an engine, and the runner that passes its rows to `bring` on the loop."""
     engine = make_engine(
         model,
         EngineArgs(
@@ -186,7 +188,7 @@ def _rank(
 
 
 def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
-    """Raises ValueError for a model without keys and values."""
+    """Return the disaggregation; None without one. Raises ValueError for a model without keys and values."""
     if args.disaggregation_mode == "null":
         return None
     if engine.model.module is None:
@@ -196,9 +198,10 @@ def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
 
 
 class AcceptFailures:
-    """Handles what asyncio reports: a socket that cannot be accepted, in one line for a number of seconds.
+    """Handles connections that asyncio cannot accept, with one log line for several seconds.
 
-    asyncio tries 2,048 times a second if no file descriptor is left, and reports each with a traceback.
+    asyncio retries 2,048 times a second without free file descriptors, and reports each failure with a
+    traceback.
     """
 
     def __init__(self) -> None:
@@ -214,8 +217,8 @@ class AcceptFailures:
 
 
 def _facts(model: Model, page_size: int) -> dict[str, Any]:
-    """Collect the facts of `/server_info` under `tokenwire_reference`; the engine's probe found the
-    row sizes.
+    """Return the facts of `/server_info` under `tokenwire_reference`; the engine's probe found the row
+    sizes.
     """
     return {
         "model": model.name,
@@ -229,12 +232,12 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
 
 
 class Ending:
-    """Ends a server: at once, or after a first SIGTERM once the answers are complete that are under way."""
+    """Ends a server: at once, or after a first SIGTERM once running answers are complete."""
 
     def __init__(self, served: Served) -> None:
         self._served = served
         self.answers = OverConnections(build_app(served, self._lifespan))
-        """Of all connections."""
+        """The application with all connections."""
         self.server = uvicorn.Server(
             uvicorn.Config(
                 self.answers,
@@ -250,7 +253,7 @@ class Ending:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncIterator[None]:
-        """Say the URL, whose socket listens already, and take signals before uvicorn does."""
+        """Print the URL, whose socket listens already, and install signal handlers before uvicorn does."""
         loop, args = asyncio.get_running_loop(), self._served.args
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda number, _: loop.call_soon_threadsafe(self.end, number))
@@ -259,7 +262,7 @@ class Ending:
         yield
 
     def end(self, number: int | None = None) -> None:
-        """End the server, as a signal does that has this number. A second call waits for no answer."""
+        """End the server, as the signal of this number does. A second call does not wait for answers."""
         draining = self._served.draining
         waits = number == signal.SIGTERM and not draining.is_set()
         draining.set()

@@ -17,9 +17,9 @@ class Flag:
     help: str
     choices: tuple[str | None, ...] = ()
     between: tuple[float, float] | None = None
-    """Least and most of a number; a flag that may be left out may be None."""
+    """The bounds of a number. A flag with the default None may be None."""
     names: tuple[str, ...] = ()
-    """As it is spelled, where that is not its field."""
+    """The spellings of the flag, if they differ from the field."""
     envvar: str | None = None
 
 
@@ -29,7 +29,7 @@ def _flag(default: Any, help_text: str, *, secret: bool = False, **facts: Any) -
 
 @dataclass(frozen=True)
 class ServerArgs:
-    """All flags of `tokenwire-reference serve`; `/server_info` shows each under its name here."""
+    """All flags of `tokenwire-reference serve`; `/server_info` shows each by its name here."""
 
     model_path: str = _flag(
         "builtin:tiny",
@@ -54,12 +54,12 @@ class ServerArgs:
     device: str = _flag("cpu", "cpu or cuda.")
     dtype: str = _flag("auto", "auto, float32, bfloat16 or float16.")
     context_length: int | None = _flag(None, "Shorten the context of the model.")
-    """None: what the model was made for."""
+    """None for the model's own context."""
     stream_interval: int = _flag(
         1, "New tokens that an event of a stream holds at least.", between=(1, _INT32)
     )
     incremental_streaming_output: bool = _flag(False, "Stream what is new in each event, not all so far.")
-    """False: cumulative streams of `/generate`."""
+    """False for cumulative streams of `/generate`."""
     stream_response_default_include_usage: bool = _flag(False, "End every chat stream with its usage.")
     max_running_requests: int = _flag(64, "Requests that run at once.", between=(1, _INT32))
     dp_size: int = _flag(
@@ -68,7 +68,7 @@ class ServerArgs:
     max_queued_requests: int | None = _flag(
         None, "Requests that may wait; more are refused with 503.", between=(1, _INT32)
     )
-    """None: any number."""
+    """None for any number."""
     max_total_tokens: int | None = _flag(None, "Tokens that the KV cache holds.", between=(1, _INT32))
     chunked_prefill_size: int = _flag(
         512, "Prompt tokens that one step computes at most.", between=(1, _INT32)
@@ -120,11 +120,11 @@ class ServerArgs:
     tool_call_parser: str | None = _flag(
         None, f"How the model calls tools: {', '.join(TOOL_CALLS)}.", choices=(None, *TOOL_CALLS)
     )
-    """None: a chat may not offer any."""
+    """None for a server without tools in chats."""
     reasoning_parser: str | None = _flag(
         None, f"How the model marks its reasoning: {', '.join(REASONING)}.", choices=(None, *REASONING)
     )
-    """None: all of it is content."""
+    """None to treat all text as content."""
     skip_tokenizer_init: bool = _flag(False, "Ids in, ids out: no tokenizer, no text.")
     enable_cache_report: bool = _flag(False, "Report cached tokens in chat usage.")
     return_input_ids: bool = _flag(False, "Put the prompt's ids into sglext of every chat answer.")
@@ -226,7 +226,7 @@ class ServerArgs:
 
     @property
     def adapters(self) -> list[tuple[str, str]]:
-        """Name and path of each adapter that is loaded at the start."""
+        """Return name and path of each adapter to load at the start."""
         return [(name, path) for name, _, path in (given.partition("=") for given in self.lora_paths or ())]
 
     @property
@@ -235,5 +235,5 @@ class ServerArgs:
 
 
 def spelled(name: str) -> str:
-    """Return a flag as the command line has it."""
+    """Return the flag as on the command line."""
     return "--" + name.replace("_", "-")

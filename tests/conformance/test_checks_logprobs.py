@@ -447,7 +447,7 @@ def test_names_in_a_cumulative_stream_are_those_of_its_new_numbers() -> None:
         (ranked(2, 1, 2), "has the rank 2 for 7, and 2 tokens there are likelier"),
         (ranked(3, 2, 3), "has the rank 2 for 8, which is among the first 1"),
         (ranked(0, 1, 2), "has the rank 0 for 7, and ranks count from 1"),
-        (ranked(7), "has the rank 7 for 7, and so many tokens are not as likely as -1.8"),
+        (ranked(7), "has the rank 7 for 7, but fewer tokens are as likely as -1.8"),
         (ranked_prompt(1, 1), "has the rank 1 for '6', and 1 tokens there are likelier"),
     ],
 )

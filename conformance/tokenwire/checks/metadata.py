@@ -362,7 +362,7 @@ def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
         if rank <= likelier:
             return f"has the rank {rank} for {token!r}, and {likelier} tokens there are likelier"
         if rank * exp(min(number, 0.0)) > _OVER_ONE:
-            return f"has the rank {rank} for {token!r}, and so many tokens are not as likely as {number!r}"
+            return f"has the rank {rank} for {token!r}, but fewer tokens are as likely as {number!r}"
         if likeliest and not alike(number, last) and rank > likelier + equals:
             return f"has the rank {rank} for {token!r}, which is among the first {likelier + equals}"
     return ""

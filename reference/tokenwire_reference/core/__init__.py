@@ -1,1 +1,1 @@
-"""The engine: from a prompt to the ranges of its record that may be sent."""
+"""The engine: turns a prompt into ranges of its record that may be sent."""

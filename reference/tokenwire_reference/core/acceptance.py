@@ -1,8 +1,8 @@
-"""From the logits of a step to the records of its requests.
+"""Turns the logits of a step into entries of its requests' records.
 
-Without drafts a sequence has one row and gets one token. With drafts, row j was computed as if the first j
-drafts had come. Its token is accepted as long as they really came: so a draft changes how many tokens a step
-gives, never which. Stop rules look at each accepted token, as if it had a step of its own.
+Without drafts, a sequence has one row and gets one token. With drafts, row j was computed as if the first j
+drafts were right. Its token is accepted if they are. So a draft changes the number of tokens in a step, never
+the tokens. Stop rules examine each accepted token as if it had its own step.
 """
 
 from __future__ import annotations
@@ -47,10 +47,14 @@ class TokenAcceptance:
         self._eos_token_ids = eos_token_ids
         self._moved = moved
         self._counts: dict[str, OutputCounts] = {}
-        """Of the requests with penalties of the last step, by id. Who pauses is counted anew."""
+        """The counts of requests with penalties in the last step, by id. A request that pauses is counted
+        again.
+        """
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
-        """Give every segment that samples its tokens; how many drafts were right, for each of `wanted`."""
+        """Sample tokens for every segment that needs one; return the number of right drafts for each of
+        `wanted`.
+        """
         sampled = [rows for rows in wanted if rows.sampled]
         if not sampled:
             return [0] * len(wanted)
@@ -77,7 +81,7 @@ class TokenAcceptance:
         return accepted
 
     def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Keep counting the outputs of those requests with penalties that have a row in this step."""
+        """Update the output counts of requests with penalties in this step."""
         counts: dict[str, OutputCounts] = {}
         for request in requests:
             if request.sampling.penalises and request.rid not in counts:
@@ -89,7 +93,7 @@ class TokenAcceptance:
         self._counts = counts
 
     def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
-        """Return the parameters of the row after `right` drafts, if these are right."""
+        """Return the sampling parameters of the row after `right` right drafts."""
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
@@ -106,8 +110,8 @@ class TokenAcceptance:
         """Return the backend's values for each row, or the error of a row at which it fails.
 
         The backend is called for all rows at once. If that fails, it is called for each row alone, to find
-        the row at fault. Raises ValueError for an answer that does not fit the rows, because then the backend
-        is wrong and not a request.
+        the faulty one. Raises ValueError if its answer does not fit the rows, because that is not a request's
+        fault.
         """
         try:
             customized_info = self._backend(adjusted, rows, token_ids)
@@ -128,9 +132,7 @@ class TokenAcceptance:
 
 
 def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
-    """Return a bit for each id that the constraint of a request lets follow. Raises what its
-    matcher raises.
-    """
+    """Return a bit for each id that a request's constraint permits next. Raises the errors of its matcher."""
     if request.matcher is None:
         assert request.sampling.constraint is not None, "it is asked of requests that have one"
         request.matcher = request.sampling.constraint.start()
@@ -138,7 +140,7 @@ def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
 
 
 def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
-    """Return the rows of logits that choose tokens. Consecutive rows, as those of decodes, are not copied."""
+    """Return the rows of logits that choose tokens. Consecutive rows, as in decodes, are not copied."""
     first, last = sampled[0].sampled.start, sampled[-1].sampled.stop
     if last - first == sum(len(rows.sampled) for rows in sampled):
         return logits[first:last]
@@ -148,7 +150,7 @@ def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
 def _entries(
     adjusted: Tensor, sampling: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
 ) -> list[dict[str, Any]]:
-    """Collect the entries that each row's request asked for with its token, by wire name."""
+    """Return the entries that each row's request wants for its token, by wire name."""
     entries: list[dict[str, Any]] = [{} for _ in requests]
     asking = [row for row, request in enumerate(requests) if request.return_logprob]
     if asking:
@@ -175,9 +177,10 @@ def _extend(
     entries: Sequence[Mapping[str, Any]],
     infos: Sequence[Mapping[str, Any] | Exception],
 ) -> int:
-    """Append tokens up to the first that no draft foretold, or that ends the request; count right drafts.
+    """Append tokens up to the first that is not a draft or ends the request; return the number of right
+    drafts.
 
-    A request that has failed in this step gets none. Raises what a row's rule or backend raises.
+    A request that failed in this step gets none. Raises the errors of a row's rule or backend.
     """
     sequence, request = segment.sequence, segment.sequence.request
     right = 0

@@ -1,4 +1,4 @@
-"""Conditions for a request to run at all, and the beginning of its record."""
+"""Admission of a request: checks that it can run, and begins its record."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from tokenwire_reference.core.stopping import StopRules
 def sequence_of(
     request: Request, model: Model, *, capacity: int, num_draft_tokens: int, drafter: Drafter | None
 ) -> Sequence:
-    """Return the sequence of a request. Raises ValueError, naming the numbers, for one that can never run.
+    """Return the sequence of a request. Raises ValueError with the numbers if it can never run.
 
-    `capacity` is the size of the KV cache in positions; `drafter` drafts where the model itself does not.
+    `capacity` is the size of the KV cache in positions; `drafter` is used if the model itself does not draft.
     """
     prompt, sampling = request.prompt_token_ids, request.sampling
     room = model.context_length - len(prompt)
@@ -57,7 +57,7 @@ def sequence_of(
 
 
 def begin_series(sequence: Sequence) -> None:
-    """Give the series that a request asked for, and that have no entry yet."""
+    """Create the series that a request wants, without entries."""
     request = sequence.request
     families = logprobs.families(request)
     names = [f"output_{family}" for family in families]

@@ -1,12 +1,12 @@
 """Attention over paged keys and values, hooked into any transformers model.
 
-The model runs one packed row of tokens and keeps no cache of its own. Its attention layers call
+The model runs one packed row of tokens without a cache of its own. Its attention layers call
 `paged_attention`, which writes the new keys and values into their pages and lets each query attend to its own
 sequence.
 
-Both backends make the result of a token depend on nothing but its position and the ids up to it: not on its
-neighbours, not on how a prefill was cut into chunks, not on what came from the prefix cache, not on whether
-the token was computed by prefill or by decode. So pages may be shared, whichever request computed them.
+In both backends, the result of a token depends only on its position and the ids up to it. It does not depend
+on neighbours, on the chunks of a prefill, on the prefix cache, or on computation by prefill or decode. So
+pages may be shared, whichever request computed them.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ IGNORED_ARGUMENTS = {
     *("dropout", "is_causal", "position_ids", "use_cache", "cache_position"),
     *("output_router_logits", "output_attentions"),
 }
-"""What layers pass along that means nothing here: no training, always causal, positions already applied."""
+"""Arguments of layers without an effect here: no training, always causal, positions already applied."""
 
 
 class UnsupportedModelError(ValueError):
@@ -58,11 +58,13 @@ class PagedAttention(Protocol):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
-        """Store key [1, Hkv, T, D] and value, and give the attention of query [1, H, T, D]: [1, T, H, Dv]."""
+        """Store key [1, Hkv, T, D] and value, and return the attention of query [1, H, T, D]: [1, T, H,
+        Dv].
+        """
 
 
 class PagedCache(PagedAttention, PageStore, Protocol):
-    """Keys and values of one engine: for attention, and page by page for lower tiers of the prefix cache."""
+    """Keys and values of one engine, for attention and, page by page, for lower tiers of the prefix cache."""
 
 
 def paged_attention(
@@ -101,7 +103,7 @@ class PagedTensors:
     page_size: int
 
     def read_page(self, page: int) -> list[Tensor]:
-        """Copies of one page's keys and values, on the CPU."""
+        """Return copies of one page's keys and values, on the CPU."""
         return [tensor.to("cpu", copy=True) for tensor in self._page(page)]
 
     def write_page(self, page: int, payload: Sequence[Tensor]) -> None:
@@ -109,7 +111,7 @@ class PagedTensors:
             tensor.copy_(content)
 
     def same_page(self, page: int, payload: Sequence[Tensor]) -> bool:
-        """True if a page still has these contents, to the last bit."""
+        """True if a page still has these contents, bit by bit."""
         return all(torch.equal(a.cpu(), b) for a, b in zip(self._page(page), payload, strict=True))
 
     def _page(self, page: int) -> list[Tensor]:
@@ -124,7 +126,7 @@ class ShapeProbe:
         self.shapes: dict[int, AttentionShape] = {}
 
     def plan(self, batch: Batch) -> None:
-        """Nothing to prepare."""
+        """Do nothing, because no preparation is needed."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
@@ -139,26 +141,26 @@ class ShapeProbe:
 
 
 _Tile = tuple[int, int, int]
-"""How many pages it reads, its segment, its number in its sequence."""
+"""The number of pages that a tile reads, its segment, and its number in its sequence."""
 
 
 class _Tiles(NamedTuple):
     """Tiles that attend to equally many pages, computed in one call."""
 
     pages: int
-    """Of each tile."""
+    """The number of pages of each tile."""
     positions: Tensor
-    """Of their rows: [tiles, rows] int64."""
+    """The positions of the tiles' rows: [tiles, rows] int64."""
     tables: Tensor | None
     """The pages of all tiles, one after another; those of a single sequence if `shared`: [pages] int64."""
     first_slot: int
-    """Where the pages of a single sequence begin, if they follow one another: then nothing is copied."""
+    """The first slot of a single sequence's pages, if they are consecutive, so that nothing is copied."""
     shared: bool
     """True if all tiles are of one sequence, and read the same keys."""
 
 
 def _zeros(*shape: int) -> Tensor:
-    """Zeros that take no memory before they are written: `torch.zeros` writes every one of them."""
+    """Return zeros that take no memory before they are written, unlike `torch.zeros`."""
     memory = mmap(-1, math.prod(shape) * torch.float32.itemsize)
     return torch.frombuffer(memory, dtype=torch.float32).view(shape)
 
@@ -180,9 +182,9 @@ class SdpaPagedAttention(PagedTensors):
     """
 
     TILE = 4
-    """Of a decode one row is wanted; a prefill reads its keys once for all rows."""
+    """The rows of a tile. A decode needs one; a prefill reads its keys once for all rows."""
     LARGE = 1 << 18
-    """Bytes of keys that take longer to copy than a call of their own."""
+    """The bytes of keys from which a separate call is faster than copying them."""
 
     def __init__(
         self, shapes: Sequence[AttentionShape], num_pages: int, page_size: int, context_length: int
@@ -198,7 +200,7 @@ class SdpaPagedAttention(PagedTensors):
         self._slots = self._rows = self._places = self._begun = torch.empty(0, dtype=torch.int64)
         self._groups: list[_Tiles] = []
         self._masks: dict[tuple[int, int | None], list[Tensor]] = {}
-        """Of the groups, in order."""
+        """The masks of the groups, in order."""
         self._bands: dict[int | None, Tensor] = {}
 
     def plan(self, batch: Batch) -> None:
@@ -241,10 +243,10 @@ class SdpaPagedAttention(PagedTensors):
         self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
 
     def _pages_read(self, pages: int) -> int:
-        """Count the pages that a tile of the last of some pages reads.
+        """Return the number of pages that a tile of the last of some pages reads.
 
-        Small numbers are rounded up, to two for each doubling, so that fewer calls suffice; the extra pages
-        are masked.
+        Small numbers are rounded up, to two for each doubling, so that fewer calls are needed; the extra
+        pages are masked.
         """
         if pages > self._few_pages:
             return pages
@@ -322,7 +324,7 @@ class SdpaPagedAttention(PagedTensors):
         return self._masks[shared, window]
 
     def _band(self, window: int | None) -> Tensor:
-        """Make the mask of scores by how far a key is behind its query; 0 is at `context_length`.
+        """Return the mask of scores by the distance from a key to its query; 0 is at `context_length`.
 
         It covers the positions of a query and of all pages that its tile may read.
         """

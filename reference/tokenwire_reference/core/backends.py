@@ -30,24 +30,23 @@ _factories: dict[str, Callable[[], SamplerBackend]] = {}
 def mirror(
     logits: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
 ) -> Mapping[str, Sequence[int]]:
-    """`mirror_token_id`: the id; `mirror_position`: the position whose logits chose it.
+    """Return `mirror_token_id`, the id, and `mirror_position`, the position whose logits chose it.
 
-    A client sees at once if `customized_info` is shifted, lost or mixed up on its way (sgl-project/sglang PR
-    #27205).
+    A client sees at once if `customized_info` is shifted, lost or mixed up (sgl-project/sglang PR #27205).
     """
     del logits
     return {"mirror_token_id": list(token_ids), "mirror_position": [row.position for row in rows]}
 
 
 def register_sampler_backend(name: str, factory: Callable[[], SamplerBackend]) -> None:
-    """Make a backend available under `name`. Raises ValueError for a name that is taken."""
+    """Register a backend as `name`. Raises ValueError if the name is in use."""
     if name in _factories:
         raise ValueError(f"sampler backend {name!r} is registered already")
     _factories[name] = factory
 
 
 def make_sampler_backend(name: str) -> SamplerBackend:
-    """Return a new backend. Raises ValueError, naming what there is."""
+    """Return a new backend. Raises ValueError with the known names."""
     if name not in _factories:
         raise ValueError(f"there is no sampler backend {name!r}; there are: {', '.join(sorted(_factories))}")
     return _factories[name]()

@@ -15,31 +15,31 @@ from tokenwire_reference.core.scheduler import Segment
 
 @dataclass
 class Batch:
-    """T packed tokens; the last of them are padding, so that T is a number of rows that keeps bits stable.
+    """T packed tokens. The last ones are padding, so that T is a number of rows with stable bits.
 
-    The tensors say what a GPU needs. On the host, `seats[i]` is the seat of segment i, `page_lists[i]` says
-    where its keys lie, and `spans[i]` which positions it computes.
+    The tensors are for the GPU. On the host, `seats[i]` is the seat of segment i, `page_lists[i]` the places
+    of its keys, and `spans[i]` the positions that it computes.
     """
 
     packed: Tensor
-    """[4, T] int64: the four that follow."""
+    """The four following tensors together: [4, T] int64."""
     input_ids: Tensor = field(init=False)
     positions: Tensor = field(init=False)
     slots: Tensor = field(init=False)
-    """page * page_size + offset, where keys and values go. Padding goes to page 0."""
+    """The places of keys and values: page * page_size + offset. Padding goes to page 0."""
     seat_of: Tensor = field(init=False)
-    """The seat of the sequence that a token attends to; -1 for padding, which attends to none."""
+    """The seat of the sequence that a token attends to; -1 for padding, which does not attend."""
     logit_rows: Tensor
-    """[R] int64: the packed rows whose logits are wanted, padded like T."""
+    """The packed rows whose logits are needed, padded like T: [R] int64."""
     seats: Sequence[int]
     page_lists: Sequence[Sequence[int]]
     spans: Sequence[tuple[int, int]]
     segments: Sequence[Segment] = ()
-    """Where all this comes from."""
+    """The segments that the tensors come from."""
     all_rows_wanted: bool = False
-    """True if every live row wants its logits, in order, no more, and no adapter: so do most decodes."""
+    """True if exactly the live rows need logits, in order, and no adapter is used, as in most decodes."""
     wants_hidden_states: bool = False
-    """True if any row wants its hidden state."""
+    """True if the hidden states of any row are needed."""
     adapted: bool = False
     """True if any request runs with an adapter."""
 
@@ -56,15 +56,13 @@ class WantedRows(NamedTuple):
     sampled: range
     """The row that chooses the next token, then one for each draft."""
     embedding: int | None = None
-    """The row whose hidden state is the embedding that was asked for."""
+    """The row whose hidden state is the requested embedding."""
 
 
 def pack(
     segments: Sequence[Segment], page_size: int, pad: Callable[[int], int], device: torch.device
 ) -> tuple[Batch, list[WantedRows]]:
-    """Return the batch of a step, and where each segment finds its logits. `pad` rounds a number of
-    rows up.
-    """
+    """Return the batch of a step, and the rows of each segment's logits. `pad` rounds a number of rows up."""
     ids, positions, slots, seat_of = array("q"), array("q"), array("q"), array("q")
     rows = array("q")
     wanted: list[WantedRows] = []

@@ -1,4 +1,4 @@
-"""Token ids to text, a few at a time, so that the pieces join to exactly what the ids say at once."""
+"""Converts token ids to text incrementally. The joined pieces equal the text of all ids at once."""
 
 from __future__ import annotations
 
@@ -12,26 +12,28 @@ from tokenwire_reference.core.request import SamplingParams
 from tokenwire_reference.core.tokenizer import BYTE_PIECE, Tokenizer, token_bytes
 
 CONTEXT = 5
-"""Ids kept before the text that waits: decoders write the first token of a text differently."""
+"""The number of ids kept before pending text, because decoders treat the first token of a text
+differently.
+"""
 HALF = "\ufffd"
-"""What the bytes of an incomplete character are written as."""
+"""The text of an incomplete character."""
 MOST_BYTES = 4
-"""Of a character in UTF-8."""
+"""The most bytes of a character in UTF-8."""
 
 
 class Kind(Enum):
     """Kinds of ids for a decoder."""
 
     WORD = "word"
-    """Text that is decoded by itself, but for half a character at its end."""
+    """Text that is decoded alone, except for half a character at its end."""
     BYTE = "byte"
     """A single byte of a vocabulary with byte fallback, such as `<0x0A>`."""
     SILENT = "silent"
-    """Nothing, as of a special token that is skipped: other ids are decoded as if it were not there."""
+    """An id without text, such as a skipped special token. Other ids are decoded as if it were missing."""
 
 
 class Spelling:
-    """The spelling of ids as text by a tokenizer."""
+    """A tokenizer's conversion of ids to text."""
 
     def __init__(
         self,
@@ -41,9 +43,10 @@ class Spelling:
         *,
         joins_bytes: bool = False,
     ) -> None:
-        """Take a decoder, the name of an id in the vocabulary, by which byte tokens are known, and the bytes
-        of an id. `joins_bytes`: ids mean the same bytes in any company, so that whole characters may be
-        decoded apart.
+        """Initialize with a decoder, the names of ids (by which byte tokens are recognized), and their bytes.
+
+        `joins_bytes`: the bytes of an id do not depend on its neighbours, so that whole characters may be
+        decoded separately.
         """
         alone = cache(lambda token_id: decode([token_id]))
 
@@ -63,7 +66,7 @@ class Spelling:
         self.joins_bytes = joins_bytes
         self.kind = cache(kind)
         self.apart = cache(apart)
-        """The text of an id that is the same in any company; None of another."""
+        """Returns the text of an id if it does not depend on its neighbours; None otherwise."""
         self._bytes_of = bytes_of and cache(bytes_of)
 
     def is_open(self, ids: Sequence[int]) -> bool:
@@ -80,7 +83,7 @@ class Spelling:
 def spelling(
     tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
 ) -> Spelling:
-    """Make the spelling for requests with these settings of special tokens."""
+    """Return the spelling for requests with these settings of special tokens."""
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(
@@ -96,12 +99,12 @@ def spelling(
 
 
 class Detokenizer:
-    """The text of one sequence. The text that it returns is final: later ids do not change it.
+    """The text of one sequence. Returned text is final: later ids do not change it.
 
-    Decoders look at more than one id, so two things have to wait:
+    Decoders examine more than one id, so two things have to wait:
 
-    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. The text before it is
-      final, because an incomplete character is written as one U+FFFD.
+    - U+FFFD at the end, if it is half a character of a byte-level vocabulary. The text before it is final,
+      because an incomplete character is written as one U+FFFD.
     - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that does not fit turns all of it
       into U+FFFD. So it waits for the next token, however long it is.
 
@@ -116,22 +119,22 @@ class Detokenizer:
             lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
         )
         self._context = [] if spelling.joins_bytes else list(islice(whole, CONTEXT))[::-1]
-        """Final ids that the next ones are decoded behind."""
+        """Final ids that precede the next ones in decoding."""
         self._before = len(spelling.decode(self._context)) if self._context else 0
         self._open: list[int] = []
-        """Ids whose text is not final to its end. The last is a byte token in a run, and only there."""
+        """Ids whose text is not final yet. Only in a run is the last one a byte token."""
         self._given = 0
-        """The number of characters of their text that have been given."""
+        """The number of returned characters of their text."""
         self._unread: list[int] = []
-        """The byte tokens at the end of a run that are not a complete character."""
+        """The byte tokens at the end of a run that do not form a complete character."""
         self.tail = ""
-        """The whole characters of an open run, as far as it is UTF-8. A wrong byte unmakes them."""
+        """The complete characters of an open run, as far as it is UTF-8. A wrong byte invalidates them."""
         self.waiting = 0
-        """The number of ids from the beginning of an open run on."""
+        """The number of ids from the beginning of an open run."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> Detokenizer:
-        """Make the detokenizer of an output, spelled as its request wants."""
+        """Return the detokenizer for an output, with the settings of its request."""
         spelled = spelling(
             tokenizer,
             skip_special_tokens=sampling.skip_special_tokens,
@@ -140,7 +143,7 @@ class Detokenizer:
         return cls(spelled, prompt)
 
     def push(self, ids: Sequence[int]) -> str:
-        """Add ids and give the text that is final with them; it may be empty."""
+        """Add ids and return the text that becomes final, which may be empty."""
         if len(ids) == 1 and not self._open and (text := self.spelling.apart(ids[0])) is not None:
             return text  # as most ids are: nothing waits before it or behind it
         pieces = []
@@ -188,7 +191,7 @@ class Detokenizer:
         return piece
 
     def _settle(self, count: int, text: str, *, apart: bool = False) -> None:
-        """Move on: `count` open ids are `text`, whatever comes. `apart`: that may be decoded without them."""
+        """Make `count` open ids final as `text`. `apart`: it may be decoded without them."""
         self._context = [] if apart else [*self._context, *self._open[:count]][-CONTEXT:]
         self._before = len(self.spelling.decode(self._context)) if self._context else 0
         self._given = max(0, self._given - len(text))
@@ -198,5 +201,5 @@ class Detokenizer:
         return self.spelling.decode([*self._context, *ids])[self._before :]
 
     def flush(self) -> str:
-        """Give what waited for ids that will not come."""
+        """Return the text that waited for further ids, at the end."""
         return self._text(self._open)[self._given :]

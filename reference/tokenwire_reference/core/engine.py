@@ -1,4 +1,4 @@
-"""The engine: requests in, tokens out, one step at a time. Not thread-safe: one thread calls it."""
+"""The engine: takes requests and generates tokens, one step at a time. It is not thread-safe."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tokenwire_reference.core.scheduler import Scheduler, Segment, Sequence
 logger = logging.getLogger(__name__)
 
 BROKEN = (PageAccountingError, OutOfPagesError, DeviceBrokenError, torch.AcceleratorError)
-"""After these the cache or the device cannot be trusted: they end the engine, and not only a step."""
+"""Errors after which the cache or the device cannot be trusted, so that they end the engine."""
 
 CPU_CACHE_BYTES = 1 << 30
 CUDA_CACHE_SHARE = 0.8
@@ -40,19 +40,19 @@ class EngineArgs:
 
     max_running_requests: int = 64
     max_queued_requests: int | None = None
-    """None: any number."""
+    """None for any number."""
     chunked_prefill_size: int = 512
-    """Prompt tokens that a step computes at most."""
+    """The most prompt tokens in a step."""
     max_total_tokens: int | None = None
-    """Positions of the KV cache; None: what all need at full context, bounded by memory."""
+    """Positions of the KV cache. None for the full context of all requests, bounded by memory."""
     page_size: int = 16
     sampling_backend: str = "pytorch"
     prefix_caching: bool = True
     weight_version: str = "default"
     random_seed: int | None = None
-    """Decides the seeds of requests that name none."""
+    """The seed from which seeds of other requests are derived."""
     speculative_num_draft_tokens: int = 0
-    """Above 0: n-gram drafts."""
+    """Above 0, the number of n-gram drafts."""
     test_retract_interval: int = 0
     """Test hook: the number of steps after which the youngest generating request is retracted."""
 
@@ -79,12 +79,12 @@ class Engine:
         most_drafts = args.max_running_requests * args.speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         self._experts = model.experts.room(num_pages * args.page_size)
-        """Of each position of the cache, the experts that it was routed to."""
+        """The experts of each position of the cache."""
         most_rows = model.pad_rows(args.max_running_requests + most_drafts)
         self._passes = hooks.passes(model, self.cache, most_rows=most_rows)
         self._seeds = random.Random(args.random_seed)
         self._ended: deque[Request] = deque()
-        """Ended between two steps; the next one returns them."""
+        """Requests that ended between two steps, to be returned by the next one."""
         self._paused = False
         self._steps = 0
         self.weight_version = args.weight_version
@@ -100,7 +100,7 @@ class Engine:
 
     @property
     def takes_time(self) -> bool:
-        """True if the next step may let its caller wait, because a model computes or a script sleeps."""
+        """True if the next step may take time, because a model computes or a script sleeps."""
         return self.model.module is not None or any(
             sequence.drafter is not None and sequence.drafter.takes_time for sequence in self.scheduler
         )
@@ -118,9 +118,9 @@ class Engine:
         )
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError, naming the numbers, for one that can never run.
+        """Queue a request. Raises ValueError with the numbers if it can never run.
 
-        Raises QueueFullError where as many wait as may.
+        Raises QueueFullError if the queue is full.
         """
         if self.scheduler.find(request.rid) is not None:
             raise ValueError(f"request id {request.rid!r} is in use; wait for its end or choose another")
@@ -145,21 +145,22 @@ class Engine:
         begin_series(sequence)
 
     def abort(self, rid: str) -> None:
-        """End a request with what it has. The next step returns it. An unknown id changes nothing."""
+        """End a request with its tokens so far. The next step returns it. An unknown id has no effect."""
         sequence = self.scheduler.find(rid)
         if sequence is not None:
             message = "Abort in waiting queue" if sequence.seat < 0 else "Aborted"
             self._end(sequence, FinishReason("abort", message=message))
 
     def abort_all(self) -> None:
-        """Abort everything that runs or waits."""
+        """Abort all running and waiting requests."""
         for sequence in list(self.scheduler):
             self.abort(sequence.request.rid)
 
     def pause(self, mode: PauseMode = "abort") -> None:
-        """Compute nothing until `continue_generation`; what comes meanwhile waits.
+        """Pause until `continue_generation`; new requests wait.
 
-        What runs is aborted with all that waits, or retracted, so that the cache can be flushed, or kept.
+        Running requests are aborted with all waiting ones, or retracted, so that the cache can be flushed, or
+        kept.
         """
         self._paused = True
         if mode == "abort":
@@ -170,18 +171,20 @@ class Engine:
                 self.scheduler.retract(sequence)
 
     def continue_generation(self) -> None:
-        """End a pause. Nothing happens where there is none."""
+        """End a pause, if there is one."""
         self._paused = False
 
     def flush_cache(self) -> bool:
-        """Forget all cached prefixes. False, and nothing happens, while requests run, or are about to."""
+        """Clear all cached prefixes. Returns False, without an effect, while requests run, or are about
+        to.
+        """
         if self.scheduler.running or (self.scheduler.waiting and not self._paused):
             return False
         self.scheduler.pool.flush()
         return True
 
     def update_weights(self, put: Callable[[], None], version: str, *, flush: bool) -> bool:
-        """Let `put` change the weights. False, and nothing happens, while requests are under way."""
+        """Let `put` change the weights. Returns False, without an effect, while requests are running."""
         if not self.scheduler.empty:
             return False
         put()
@@ -191,7 +194,9 @@ class Engine:
         return True
 
     def step(self) -> list[Request]:
-        """Run one batch. The requests that got a token or ended; one that ended is returned this once."""
+        """Run one batch; return the requests that got a token or ended. An ended one is returned only
+        once.
+        """
         touched = list(self._ended)
         self._ended.clear()
         if self._paused:
@@ -214,14 +219,16 @@ class Engine:
         return touched
 
     def check_integrity(self) -> None:
-        """Raise PageAccountingError when pages leaked, or when a finished request still lives."""
+        """Check that no pages leaked, and that no finished request still lives. Raises
+        PageAccountingError.
+        """
         self.scheduler.check_integrity()
         ended = [s.request.rid for s in self.scheduler if s.request.finish is not None]
         if ended:
             raise PageAccountingError(f"requests {ended} have finished and still hold their place")
 
     def _with_drafts(self, segment: Segment) -> Segment | None:
-        """Return the segment with what its drafter adds to it; None where that ends the sequence."""
+        """Return the segment with its drafter's drafts; None if the drafter ends the sequence."""
         sequence = segment.sequence
         if sequence.drafter is None or not segment.samples:
             return segment
@@ -265,7 +272,7 @@ class Engine:
         return touched
 
     def _read_prompt(self, rows: WantedRows, logits: Tensor) -> None:
-        """Take what a request wants of its prompt: logprobs, and an embedding."""
+        """Read the logprobs or the embedding of a prompt that its request wants."""
         if rows.embedding is not None:
             rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
         positions = rows.segment.prompt_logprob_positions
@@ -278,7 +285,7 @@ class Engine:
                     request.prompt_series[f"input_{family}"].append(entry)
 
     def _fail(self, segments: list[Segment], error: Exception) -> None:
-        """End the requests of a step that failed, and free their pages. No other request notices."""
+        """End the requests of a failed step, and free their pages. Other requests are not affected."""
         for segment in segments:
             if segment.sequence in self.scheduler.running:
                 self._end(segment.sequence, FinishReason.of_failure(error))
@@ -290,7 +297,7 @@ class Engine:
             self.scheduler.retract(candidates[-1])
 
     def _read_hidden_states(self, segments: list[Segment]) -> None:
-        """Take the hidden states of what was run for the requests that want them."""
+        """Read the hidden states of this step for requests that want them."""
         row = 0
         for segment in segments:
             request, first = segment.sequence.request, row
@@ -301,7 +308,7 @@ class Engine:
                 request.hidden_rows += self.model.hidden_states.rows(first, row)
 
     def _read_experts(self, sequence: Sequence) -> None:
-        """Take the experts that a request wants, of all that was run of it, where all is still there."""
+        """Read the experts that a request wants, if those of all its positions are still available."""
         request = sequence.request
         run = sequence.prompt_len + max(len(request.output_ids) - 1, 0)
         if request.routed_experts_start is not None and sequence.computed >= run:
@@ -318,7 +325,7 @@ class Engine:
 
 
 def _count_drafts(rows: WantedRows, accepted: int) -> None:
-    """Count a step that chose tokens, unless all it did was a prefill."""
+    """Count the drafts of a step that chose tokens, except for a pure prefill."""
     request, drafts = rows.segment.sequence.request, rows.segment.drafts
     if request.drafts is not None and rows.sampled and (drafts or len(request.output_ids) > 1):
         request.drafts.proposed += len(drafts)

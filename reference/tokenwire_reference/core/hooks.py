@@ -1,6 +1,6 @@
 """Hooks of the engine: a protocol for each, and its default.
 
-The core runs with the defaults alone; `assembly` hooks in the parts from `extras`.
+The core runs with the defaults alone; `assembly` adds the parts of `extras`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 
 
 class DeviceBrokenError(RuntimeError):
-    """The device is of no use any more: the engine ends."""
+    """The device cannot be used any more, so the engine ends."""
 
 
 class HiddenStates:
-    """Sees the hidden states of the last layer. This one sees none."""
+    """Receives the hidden states of the last layer. This one ignores them."""
 
     available = False
 
@@ -37,39 +37,37 @@ class HiddenStates:
         raise NotImplementedError
 
     def embedding(self, row: int) -> list[float]:
-        """Return the embedding of a row of the last pass that wanted logits, scaled to length 1:
-        [hidden size].
-        """
+        """Return the embedding of a row of the last pass, scaled to length 1: [hidden size]."""
         raise NotImplementedError
 
 
 class Experts:
-    """Sees which experts a model chooses. This one sees none."""
+    """Receives the experts that a model chooses. This one ignores them."""
 
     available = False
 
     def room(self, slots: int) -> Tensor:
-        """Make room for the experts of the positions of a cache: [slots, experts]."""
+        """Return storage for the experts of the positions of a cache: [slots, experts]."""
         del slots
         return torch.zeros(0, 0, dtype=torch.int32)
 
     def keep(self, room: Tensor, slots: Tensor) -> None:
-        """Keep what the last pass chose for its rows, whose keys and values went to these slots."""
+        """Store the experts of the last pass for its rows, at the slots of their keys and values."""
 
     def in_base64(self, chosen: Tensor) -> str:
-        """Experts of some positions as a client gets them."""
+        """Return the experts of some positions in a client's form."""
         raise NotImplementedError
 
 
 class Adapters:
-    """Lets rows of a pass go through other weights. This one knows no adapter."""
+    """Lets rows of a pass use other weights. This one knows no adapter."""
 
     def read(self, name: str, path: str) -> Adapter:
-        """Read an adapter from a directory. Raises ValueError, with the reason, for what is none."""
+        """Read an adapter from a directory. Raises ValueError with the reason if it is invalid."""
         raise ValueError(f"{path} cannot be loaded as adapter {name!r}; start the server with --enable-lora")
 
     def applied(self, batch: Batch) -> AbstractContextManager[None]:
-        """Within it, each row of a pass over the batch has the weights of its request."""
+        """Return a context in which each row of a pass over the batch has the weights of its request."""
         raise NotImplementedError
 
 
@@ -77,13 +75,13 @@ class Passes:
     """Runs the batches of one engine, each as it comes."""
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
-        """`most_rows` is how many padded rows a decode has at most."""
+        """Initialize. `most_rows` is the most padded rows of a decode."""
         del most_rows
         self._model = model
         self._cache = cache
 
     def forward(self, batch: Batch) -> Tensor:
-        """Return the logits of the batch's `logit_rows`, in order: they stay valid until the next pass."""
+        """Return the logits of the batch's `logit_rows`, in order, valid until the next pass."""
         self._cache.plan(batch)
         return self._model.forward(batch, self._cache)
 
@@ -95,25 +93,25 @@ class PassesOf(Protocol):
 
 
 class Logits:
-    """Sees all logits before they are scored or sampled; gives them as they are."""
+    """Transforms all logits before they are scored or sampled. This one returns them unchanged."""
 
     def jitter(self, logits: Tensor) -> Tensor:
-        """Rows of logits [R, V] of a prompt."""
+        """Transform rows of logits [R, V] of a prompt."""
         return logits
 
     def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
-        """Adjusted logits [R, V]; each row belongs to a position in the output of a request."""
+        """Transform adjusted logits [R, V]; each row belongs to a position in the output of a request."""
         del positions
         return logits
 
 
 @dataclass(frozen=True)
 class Hooks:
-    """All that is hooked into one engine."""
+    """All hooks of one engine."""
 
     tiers: Callable[[PageStore], Tiers] = lambda _: Tiers()
-    """Makes what keeps the pages that the cache evicts."""
+    """Makes the lower tiers, which keep pages that the cache evicts."""
     passes: PassesOf = Passes
     drafter: Callable[[int], Drafter | None] = lambda _: None
-    """Makes a drafter for one sequence, with the most tokens that it drafts in a step."""
+    """Makes a drafter for one sequence, with the most tokens of its drafts."""
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

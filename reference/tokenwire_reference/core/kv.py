@@ -1,8 +1,8 @@
 """Pages of the KV cache: their holders, and the prefixes that they store. No torch.
 
 A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to the padding rows,
-which write there. A full page can be *published* under a key for everything up to its end. A later request
-with the same prefix then holds the same page. A published page without a holder stays until its room is
+which write there. A full page can be *published* with a key for everything up to its end. A later request
+with the same prefix then holds the same page. A published page without a holder stays until its memory is
 needed, least recently used first.
 """
 
@@ -18,11 +18,11 @@ from tokenwire_reference.core.prefix_keys import PageKey
 
 PADDING_PAGE = 0
 Payload = Any
-"""The contents of one page, in all layers. Only stores look into it."""
+"""The contents of one page, in all layers. Only stores interpret it."""
 
 
 class PageStore(Protocol):
-    """Reads and writes pages of the device; compares what was read."""
+    """Reads, writes and compares pages of the device."""
 
     def read_page(self, page: int) -> Payload: ...
 
@@ -33,44 +33,44 @@ class PageStore(Protocol):
 
 @dataclass(frozen=True)
 class StoredPage:
-    """A page found below the device, or handed over by another engine."""
+    """A page from a lower tier, or from another engine."""
 
     tier: Literal["device", "host", "storage", "computed"]
-    """Where it was found, there or by the other engine; `computed` if that had to compute it."""
+    """The tier in which it was found; `computed` if the other engine computed it."""
     payload: Payload
 
 
 class Tiers:
-    """Keep what the device evicts. These keep nothing."""
+    """Stores pages that the device evicts. This one stores nothing."""
 
     storage_backend: str | None = None
-    """The name of what keeps pages for good, if anything does."""
+    """The name of the permanent storage; None without one."""
 
     @property
     def failures(self) -> int:
-        """Pages that storage could not write or read, since the start."""
+        """The number of failed reads and writes of storage, since the start."""
         return 0
 
     def keep(self, key: PageKey, page: int) -> None:
-        """Take over a page that the device is about to lose."""
+        """Store a page that the device is about to lose."""
 
     def find(self, key: PageKey) -> StoredPage | None:
-        """Return the page of a prefix, from the nearest tier that has it."""
+        """Return the page of a prefix, from the nearest tier that has it; None if no tier has."""
         del key
         return None
 
     def restore(self, page: int, stored: StoredPage) -> None:
-        """Bring a page back to the device."""
+        """Copy a page back to the device."""
 
     def flush(self) -> None:
-        """Forget what does not outlive a flush."""
+        """Clear the tiers that do not outlive a flush."""
 
     def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
-        """Raise AssertionError where a tier is overfull, or differs from the device's pages of these keys."""
+        """Check that no tier is overfull, or differs from the device's pages. Raises AssertionError."""
 
 
 class OutOfPagesError(RuntimeError):
-    """More pages were asked for than are free or evictable."""
+    """More pages were requested than are free or evictable."""
 
 
 class PageAccountingError(AssertionError):
@@ -80,7 +80,7 @@ class PageAccountingError(AssertionError):
 class PagePool:
     """`num_pages` pages of `page_size` positions, reference-counted, with a prefix index.
 
-    With `prefix_caching` off nothing is ever published, so nothing is ever shared.
+    Without `prefix_caching`, no pages are published or shared.
     """
 
     def __init__(
@@ -108,19 +108,19 @@ class PagePool:
 
     @property
     def capacity(self) -> int:
-        """Positions that all pages together can store."""
+        """The number of positions in all pages."""
         return (self.num_pages - 1) * self.page_size
 
     @property
     def available(self) -> int:
-        """Pages that `allocate` can hand out now."""
+        """The number of pages that `allocate` can return now."""
         return len(self._free) + len(self._evictable)
 
     def pages_for(self, positions: int) -> int:
         return -(-positions // self.page_size)
 
     def hold_prefix(self, keys: Sequence[PageKey]) -> list[int]:
-        """Hold the published pages of a prefix, up to the first of `keys` that has none."""
+        """Hold the published pages of a prefix, up to the first of `keys` without one."""
         held: list[int] = []
         for key in keys:
             page = self._page_of.get(key)
@@ -135,9 +135,7 @@ class PagePool:
     def find_stored(
         self, keys: Sequence[PageKey], handed_over: Mapping[bytes, StoredPage] = MappingProxyType({})
     ) -> list[StoredPage]:
-        """Pages that were handed over, by their digests, or lie in lower tiers, up to the first of `keys`
-        that has none.
-        """
+        """Return pages handed over (by digest) or in lower tiers, up to the first of `keys` without one."""
         stored: list[StoredPage] = []
         for key in keys:
             page = handed_over.get(key.digest) or self._tiers.find(key)
@@ -147,12 +145,12 @@ class PagePool:
         return stored
 
     def restore(self, pages: Sequence[int], stored: Sequence[StoredPage]) -> None:
-        """Fill the first of `pages`, freshly allocated, with what `find_stored` found."""
+        """Fill the first of `pages`, freshly allocated, with the contents that `find_stored` returned."""
         for page, content in zip(pages, stored, strict=False):
             self._tiers.restore(page, content)
 
     def allocate(self, count: int) -> list[int]:
-        """Hold `count` fresh pages. Raises OutOfPagesError, and changes nothing, when they are not there."""
+        """Hold `count` fresh pages. Raises OutOfPagesError, without an effect, if there are too few."""
         if count > self.available:
             raise OutOfPagesError(
                 f"{count} pages asked for, {self.available} of {self.num_pages - 1} available"
@@ -162,7 +160,7 @@ class PagePool:
         return pages
 
     def publish(self, keys: Sequence[PageKey], pages: Sequence[int]) -> None:
-        """Let others share `pages`, which are full and store what `keys` say, in the same order."""
+        """Publish full pages with their keys, in the same order, so that others can share them."""
         if not self.prefix_caching:
             return
         for page, key in zip(pages, keys, strict=True):
@@ -173,7 +171,9 @@ class PagePool:
                 self._key_of[page] = key
 
     def release(self, pages: Sequence[int]) -> None:
-        """Give pages back. The end of a prefix goes first, since it is useless without its beginning."""
+        """Release pages. The end of a prefix is released first, because it is useless without its
+        beginning.
+        """
         for page in reversed(pages):
             self._holders[page] -= 1
             if self._holders[page] == 0:
@@ -184,7 +184,7 @@ class PagePool:
                     self._free.append(page)
 
     def flush(self) -> None:
-        """Forget every published prefix, on the device and in host memory; storage stays.
+        """Remove every published prefix from the device and host memory; storage stays.
 
         Pages in use stay with their holders, but are no longer shared.
         """
@@ -195,7 +195,9 @@ class PagePool:
         self._key_of.clear()
 
     def check_integrity(self, held: Iterable[Sequence[int]]) -> None:
-        """Raise PageAccountingError unless `held`, one list of pages for each holder, explains every page."""
+        """Check that `held`, one list of pages for each holder, explains every page. Raises
+        PageAccountingError.
+        """
         expected = Counter(page for pages in held for page in pages)
         if expected != self._holders:
             wrong = sorted((expected - self._holders) + (self._holders - expected))

@@ -8,15 +8,15 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Requests and cache positions at one moment between two steps."""
+    """Requests and cache positions between two steps."""
 
     running: int
     waiting: int
     used_tokens: int
-    """Positions of the KV cache that live requests hold."""
+    """Positions of the KV cache in use by live requests."""
     total_tokens: int
     storage_failures: int = 0
-    """Pages that storage could not write or read, since the start."""
+    """The number of failed reads and writes of storage, since the start."""
 
 
 def total_load(loads: Sequence[EngineLoad]) -> EngineLoad:

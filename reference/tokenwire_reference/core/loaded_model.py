@@ -26,10 +26,10 @@ from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
 
 
 class Recorded(Protocol):
-    """Runs a pass without the model's own Python."""
+    """Runs a pass without the model's own Python code."""
 
     def run(self, cache: PagedAttention, *inputs: Tensor) -> Tensor:
-        """Return the logits that `run_packed` would give, from the same inputs."""
+        """Return the same logits as `run_packed`, from the same inputs."""
 
 
 @dataclass
@@ -40,24 +40,26 @@ class LoadedModel:
     module: Any
     """The transformers model."""
     tokenizer: Any
-    """A transformers tokenizer; None where there is none."""
+    """A transformers tokenizer; None without one."""
     vocab_size: int
     eos_token_ids: frozenset[int]
     context_length: int
     shapes: tuple[AttentionShape, ...]
     row_sizes: tuple[int, ...] = field(default=())
-    """Numbers of rows at which every linear layer gives a row the same bits; set by `probe_row_sizes`."""
+    """Numbers of rows at which every linear layer computes the same bits for a row; set by
+    `probe_row_sizes`.
+    """
     hidden_states: HiddenStates = field(default_factory=HiddenStates)
     experts: Experts = field(default_factory=Experts)
     adapters: Adapters = field(default_factory=Adapters)
     tapes: Recorded | None = None
-    """What passes on the CPU are played by, if anything."""
+    """The recorder of passes on the CPU; None without one."""
     gpu_cache: Callable[..., PagedCache] | None = None
     """Makes the cache of a model on a GPU."""
     read_module: Callable[[str], Any] | None = None
-    """Reads a model of transformers as this one was read."""
+    """Reads another model of transformers in the same way."""
     on_new_weights: Callable[[Any], None] = lambda _: None
-    """Brings up to date what was made from the weights of the module."""
+    """Updates everything derived from the weights of the module."""
 
     def __post_init__(self) -> None:
         # Of the module they are properties that search all weights.
@@ -65,7 +67,7 @@ class LoadedModel:
         self.dtype: torch.dtype = self.module.dtype
 
     def drafter(self, request: Request) -> Drafter | None:
-        """None: this model knows nothing beforehand."""
+        """Return None, because this model does not draft."""
         if "script" in (request.sampling.custom_params or {}):
             raise ValueError(
                 f"custom_params.script is for builtin:scripted, and this server runs {self.name}"
@@ -77,8 +79,8 @@ class LoadedModel:
         return sum(s.kv_heads * (s.key_dim + s.value_dim) for s in self.shapes) * width
 
     def fingerprint(self) -> str:
-        """Compute a digest of the configuration, the weights' shapes and beginnings, and all else that
-        decides a page's bits.
+        """Return a digest of the configuration, the weights' shapes and beginnings, and everything else that
+        determines a page's bits.
         """
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
         config = self.module.config.to_dict() | {"_name_or_path": ""}  # it may lie elsewhere
@@ -133,7 +135,7 @@ class LoadedModel:
 
     @torch.inference_mode()
     def probe_row_sizes(self, largest: int) -> None:
-        """Probe the linear layers up to `largest` rows. What was found for larger numbers stays as it is."""
+        """Probe the linear layers up to `largest` rows. Results for larger numbers are kept."""
         if not self.row_sizes or self.row_sizes[-1] < largest:
             self.row_sizes = stable_row_sizes(self.module, largest)
 
@@ -141,7 +143,9 @@ class LoadedModel:
 def run_packed(
     module: Any, paged: PagedAttention, input_ids: Tensor, positions: Tensor, logit_rows: Tensor
 ) -> Tensor:
-    """Run a transformers model over one packed row of tokens. The logits of `logit_rows`, in float32."""
+    """Run a transformers model over one packed row of tokens; return the logits of `logit_rows`, in
+    float32.
+    """
     output = module(
         input_ids=input_ids[None],
         position_ids=positions[None],
@@ -155,7 +159,9 @@ def run_packed(
 
 @torch.inference_mode()
 def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
-    """Run one pass and see what every attention layer stores: tensors know better than configurations."""
+    """Run one pass and return the shapes that every attention layer stores, because configurations are less
+    reliable.
+    """
     probe = ShapeProbe()
     zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)
     logits = run_packed(module, probe, zeros, zeros, zeros)

@@ -1,4 +1,4 @@
-"""Logprob entries as on the wire: `[logprob, token_id, null]`. The API puts text last, if asked."""
+"""Logprob entries as on the wire: `[logprob, token_id, null]`. The API adds text last, if requested."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from torch import Tensor
 from tokenwire_reference.core.request import LOGPROB_FAMILIES, Request
 
 Entry = list[Any]
-"""[logprob, token id, None]"""
+"""An entry: [logprob, token id, None]."""
 
 
 def families(request: Request) -> list[str]:
-    """Return the families of `LOGPROB_FAMILIES` that a request asked for."""
+    """Return the families of `LOGPROB_FAMILIES` that a request wants."""
     if not request.return_logprob:
         return []
     asked = (True, request.top_logprobs_num > 0, bool(request.token_ids_logprob), request.return_ranks)
@@ -23,9 +23,9 @@ def families(request: Request) -> list[str]:
 
 
 def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Score each row's token by its row of `logits` [rows, V], as its request wants.
+    """Score each row's token by its row of `logits` [rows, V], with the settings of its request.
 
-    Returns one dictionary for each row, from family to entry. All rows are scored at once; each by itself.
+    Returns one dictionary for each row, from family to entry. All rows are scored at once, but independently.
     """
     logprobs = torch.log_softmax(logits, -1)
     columns = torch.tensor(token_ids, device=logits.device)[:, None]
@@ -52,7 +52,7 @@ def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request])
 
 
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
-    """Return the `count` best ids of each row, best first, equals by id."""
+    """Return the `count` best ids of each row, best first, ties by id."""
     count = min(count, logprobs.shape[-1])
     # `topk` may find any of several equals, so all that reach its least value are examined.
     reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]

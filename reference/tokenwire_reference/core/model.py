@@ -22,10 +22,10 @@ class Model(Protocol):
 
     @property
     def module(self) -> Any:
-        """The transformers model; None where nothing is computed."""
+        """The transformers model; None if nothing is computed."""
 
     tokenizer: Any
-    """None where there is none."""
+    """The tokenizer; None without one."""
     context_length: int
 
     @property
@@ -51,28 +51,30 @@ class Model(Protocol):
 
     @property
     def row_sizes(self) -> tuple[int, ...]:
-        """Numbers of rows at which every linear layer gives a row the same bits."""
+        """Numbers of rows at which every linear layer computes the same bits for a row."""
 
     def drafter(self, request: Request) -> Drafter | None:
-        """Return a drafter for a request if the model foretells tokens itself. Raises ValueError."""
+        """Return a drafter for a request if the model itself drafts; None otherwise. Raises ValueError."""
 
     def bytes_per_token(self) -> int:
-        """Return the bytes of a position of the KV cache, all layers together."""
+        """Return the bytes of a position of the KV cache in all layers."""
 
     def fingerprint(self) -> str:
-        """Return a digest of all that decides the bits of a page of the cache."""
+        """Return a digest of everything that determines the bits of a page of the cache."""
 
     def other_weights(self, path: str) -> Callable[[], None]:
-        """Read the weights of a model of the same shapes; what puts them in the place of these.
+        """Read the weights of a model of the same shapes; return a function that installs them.
 
-        Raises ValueError or OSError for what is none.
+        Raises ValueError or OSError if they are invalid.
         """
 
     def new_cache(self, num_pages: int, page_size: int, seats: int) -> PagedCache:
-        """Room for `num_pages` pages, and for the page tables of `seats` sequences."""
+        """Return a cache of `num_pages` pages, and page tables for `seats` sequences."""
 
     def forward(self, batch: Batch, cache: Any) -> Tensor:
-        """Run a batch that `cache.plan` knows. The logits of its `logit_rows`: [R, vocabulary], float32."""
+        """Run a batch that `cache.plan` prepared; return the logits of its `logit_rows`: [R, vocabulary],
+        float32.
+        """
 
     def pad_rows(self, rows: int) -> int:
         """Return the number of rows to which a batch of `rows` rows is padded."""

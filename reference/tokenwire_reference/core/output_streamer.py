@@ -1,6 +1,4 @@
-"""Decides when a request emits, and which range of its tokens: the one owner of output-side state.
-No torch.
-"""
+"""Decides when a request emits, and the range of its tokens. It alone owns output-side state. No torch."""
 
 from __future__ import annotations
 
@@ -10,7 +8,7 @@ from dataclasses import dataclass
 from tokenwire_reference.core.request import Request, Row, alone
 
 WHOLE_INTERVAL = 50
-"""Tokens between the rows of a request that is not streamed. They keep rows short; no client sees them."""
+"""Tokens between the rows of a request that is not streamed. They keep rows short, invisibly to clients."""
 
 
 @dataclass
@@ -19,14 +17,14 @@ class _Live:
 
     request: Request
     sent: int = 0
-    """The number of its tokens that have been emitted."""
+    """The number of emitted tokens."""
 
 
 class OutputStreamer:
-    """Turns what a step did to its requests into rows (sgl-project/sglang PR #25634).
+    """Turns the results of a step into rows (sgl-project/sglang PR #25634).
 
-    A request is admitted once, emits its finish once, and is forgotten then: a request that comes back after
-    its finish, as one may under overlapped scheduling, has no state here and emits nothing.
+    A request is admitted once, emits its finish once, and is then removed. A request that comes back after
+    its finish, as overlapped scheduling permits, has no state here and emits nothing.
     """
 
     def __init__(self, *, stream_interval: int) -> None:
@@ -35,11 +33,11 @@ class OutputStreamer:
 
     @property
     def live(self) -> list[Request]:
-        """The requests that have not emitted their finish."""
+        """Return the requests that have not emitted their finish."""
         return [entry.request for entry in self._live.values()]
 
     def admit(self, request: Request) -> None:
-        """Begin with a request. Raises ValueError where its rid is that of a live one."""
+        """Add a request. Raises ValueError if its rid is that of a live one."""
         if request.rid in self._live:
             raise ValueError(
                 f"request id {request.rid!r} is in use; a live request owns its id until it ends"
@@ -47,7 +45,7 @@ class OutputStreamer:
         self._live[request.rid] = _Live(request)
 
     def stream(self, requests: Iterable[Request]) -> list[Row]:
-        """Give the rows that are due after a step that touched these requests."""
+        """Return the rows that are due after a step with these requests."""
         rows = []
         for request in requests:
             live = self._live.get(request.rid)

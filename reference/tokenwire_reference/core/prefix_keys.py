@@ -1,4 +1,4 @@
-"""The keys under which the pages of a sequence are shared. No torch."""
+"""The keys by which the pages of a sequence are shared. No torch."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ class PageKey(NamedTuple):
     """The contents of a full page: its own ids, and the prefix before them. Equal keys store equal pages."""
 
     digest: bytes
-    """Of the secrets, the page size and every id up to the end of the page."""
+    """A digest of the secrets, the page size and every id up to the end of the page."""
     token_ids: bytes
-    """The ids of this page, eight bytes each. As a part of the key they are compared on every hit."""
+    """The ids of this page, eight bytes each. They are compared on every hit, as part of the key."""
 
 
 class PrefixKeys:
     """The keys of one sequence's full pages, in order. Each page is hashed once, however long the sequence.
 
-    A digest goes on from that of the page before. The chain begins with the secrets, hashed in a domain of
-    their own: no choice of ids, and no choice of secrets, makes one sequence's page another's.
+    A digest continues that of the previous page. The chain begins with the secrets, hashed in a separate
+    domain. So no choice of ids or secrets makes one sequence's page another's.
     """
 
     def __init__(self, page_size: int, *secrets: str | None) -> None:
-        """`secrets`: sequences share pages only where all are equal; None is a secret like any other."""
+        """Initialize. Sequences share pages only if all `secrets` are equal; None counts as a secret."""
         self._page_size = page_size
         self._keys: list[PageKey] = []
         texts = [
@@ -39,7 +39,7 @@ class PrefixKeys:
         self._last = root.digest()
 
     def grow(self, token_ids: Sequence[int]) -> None:
-        """Add the keys of the pages that are full by now. `token_ids` are all ids; they only ever grow."""
+        """Add the keys of newly full pages. `token_ids` are all ids, to which more are only appended."""
         size = self._page_size
         for start in range(len(self._keys) * size, len(token_ids) - size + 1, size):
             page_ids = array("q", token_ids[start : start + size]).tobytes()
@@ -48,7 +48,5 @@ class PrefixKeys:
             self._keys.append(PageKey(self._last, page_ids))
 
     def pages(self, start: int, end: int) -> list[PageKey]:
-        """Return the keys of the full pages that lie between two positions, the first of which
-        begins a page.
-        """
+        """Return the keys of the full pages between two positions, the first of which begins a page."""
         return self._keys[start // self._page_size : end // self._page_size]

@@ -1,4 +1,4 @@
-"""A request inside the engine: what it asks for, what has become of it. No torch, no HTTP."""
+"""A request inside the engine: its parameters and its state. No torch, no HTTP."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class Matcher(Protocol):
     """Follows the output of a request with a constraint."""
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """Return a bit for each id that may follow an output, and drafts behind it. Raises SequenceError."""
+        """Return a bit for each id that may follow an output and further drafts. Raises SequenceError."""
 
 
 class Constraint(Protocol):
     """A language that the text of a request must belong to."""
 
     def start(self) -> Matcher:
-        """For one request."""
+        """Return a matcher for one request."""
 
 
 class Drafter(Protocol):
@@ -37,18 +37,18 @@ class Drafter(Protocol):
         """True if drafting may make a step wait."""
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """At most `room` ids that may follow `token_ids` (the prompt and all output so far).
+        """Return at most `room` ids that may follow `token_ids` (the prompt and all output so far).
 
-        A wrong draft costs time and changes nothing. Raises SequenceError to end the sequence.
+        A wrong draft costs time without changing the result. Raises SequenceError to end the sequence.
         """
 
 
 class Adapter(Protocol):
-    """Small changes of a model's weights, which some requests run with."""
+    """Changes of a model's weights for some requests."""
 
     @property
     def cache_key(self) -> str:
-        """Equal for adapters under which the same prefix has the same keys and values."""
+        """A key that is equal for adapters with which a prefix has the same keys and values."""
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class SamplingParams:
     """Parameters for choosing tokens and for stopping. Names and defaults are SGLang's."""
 
     max_new_tokens: int | None = 128
-    """None: as many as the context holds."""
+    """The most new tokens; None for the rest of the context."""
     min_new_tokens: int = 0
     n: int = 1
     stop: tuple[str, ...] = ()
@@ -72,7 +72,7 @@ class SamplingParams:
     ignore_eos: bool = False
     ignore_stop_token_ids: bool = False
     min_tokens_before_stop: int = 0
-    """Tokens within which no stop string ends the request."""
+    """The number of tokens within which stop strings do not end the request."""
     skip_special_tokens: bool = True
     spaces_between_special_tokens: bool = True
     no_stop_trim: bool = False
@@ -80,12 +80,12 @@ class SamplingParams:
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     sampling_seed: int | None = None
     custom_params: Mapping[str, Any] | None = None
-    """What a model or a sampler of its own kind understands, such as a script."""
+    """Parameters of a special model or sampler, such as a script."""
     constraint: Constraint | None = None
 
     @property
     def penalises(self) -> bool:
-        """True if tokens sampled before change the next one."""
+        """True if earlier tokens change the next one."""
         return bool(self.frequency_penalty or self.presence_penalty) or self.repetition_penalty != 1.0
 
     @property
@@ -99,10 +99,10 @@ class SamplingParams:
 
 
 class SequenceError(Exception):
-    """One sequence cannot go on; the others can."""
+    """One sequence cannot continue; the others can."""
 
     status_code = 500
-    """The HTTP status that its request is answered with."""
+    """The HTTP status of its request."""
 
 
 @dataclass(frozen=True)
@@ -111,16 +111,16 @@ class FinishReason:
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
-    """stop: the token id, the stop string or the pattern."""
+    """For a stop, the token id, the stop string or the pattern."""
     length: int | None = None
-    """length: the number of tokens at which the budget ended."""
+    """For a length, the number of tokens at the end of the budget."""
     message: str | None = None
     status_code: int | None = None
-    """abort: the HTTP status that the request is answered with; None for an abort that a client asked for."""
+    """For an abort, the HTTP status of the answer; None for a client's abort."""
 
     @classmethod
     def of_failure(cls, error: BaseException) -> FinishReason:
-        """Return the end of a request that a failure of the server ended."""
+        """Return the finish of a request that failed because of the server."""
         if isinstance(error, SequenceError):
             return cls("abort", message=str(error), status_code=error.status_code)
         return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
@@ -154,11 +154,11 @@ SERIES_ASKED_FOR: Mapping[str, Sequence[str]] = {
     "return_sampling_mask": (MASK, MASK_LOGPROBS),
     "return_hidden_states": (HIDDEN_STATES,),
 }
-"""By the field of a `Request`, and of a body, that asks for them: series beside logprobs, by wire name."""
+"""Series other than logprobs, by wire name, and the field of a `Request` or body that enables each."""
 OWN_SERIES = frozenset(
     (*(f"output_{family}" for family in LOGPROB_FAMILIES), *chain.from_iterable(SERIES_ASKED_FOR.values()))
 )
-"""Series that no sampler backend may write: all others are customized info."""
+"""Series that no sampler backend may write. All others are customized info."""
 
 
 @dataclass
@@ -167,12 +167,12 @@ class DraftCounts:
 
     proposed: int = 0
     right: list[int] = field(default_factory=list)
-    """For each step that decoded or checked drafts: how many of them became tokens."""
+    """The number of right drafts for each step that decoded or checked drafts."""
 
 
 @dataclass
 class Request:
-    """One prompt, one sample. The scheduler owns everything below the line.
+    """One prompt and one sample. The scheduler owns everything below the line.
 
     `output_ids` and every list in `series` grow together, one entry for each token: one append-only record.
     The engine's thread appends to it. A `Row` limits how far other threads may read.
@@ -189,76 +189,82 @@ class Request:
     token_ids_logprob: tuple[int, ...] = ()
     extra_key: str | None = None
     cache_salt: str | None = None
-    """Requests share cached prefixes only under an equal key and an equal salt."""
+    """Requests share cached prefixes only with an equal key and an equal salt."""
     adapter: Adapter | None = None
-    """None: the model as it is."""
+    """None for the model without changes."""
     return_ranks: bool = False
-    """With logprobs: also the rank of each token, 1 for the likeliest."""
+    """True to add the rank of each token to logprobs, 1 for the likeliest."""
     return_sampling_mask: bool = False
-    """Of each token, the ids that it was chosen from, and its logprob among them."""
+    """True to return the ids that each token was chosen from, and its logprob among them."""
     return_hidden_states: bool = False
-    """The states of the last layer are wanted, of all that is run."""
+    """True to return the states of the last layer for all computed positions."""
     routed_experts_start: int | None = None
     """First position whose experts are wanted; None for none."""
     group: str | None = None
-    """Requests of one call have an equal one, and share its turns to be admitted. None: alone."""
+    """An id that requests of one call have in common; they share its turns of admission. None for a single
+    request.
+    """
     wants_embedding: bool = False
-    """The last hidden state of the prompt is wanted, and no token."""
+    """True to return the last hidden state of the prompt, without tokens."""
     dp_rank: int | None = None
-    """Which of several engines runs it; None where there is one, or until it is given to one."""
+    """The engine that runs it; None with a single engine, or until one is chosen."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
-    """Where what came with the HTTP request may change what is done with it."""
+    """The seams, where parts of the HTTP request may change how it is processed."""
     handed_over: Mapping[bytes, StoredPage] = field(default_factory=dict, repr=False, compare=False)
-    """Pages of its prompt that another engine has computed, by the digests of their keys; until it runs."""
+    """Pages of its prompt that another engine has computed, by key digest, until it runs."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)
     series: Mapping[str, list[Any]] = field(default_factory=dict)
-    """Wire name (`output_token_logprobs`, …, customized_info keys) to one entry for each output id."""
+    """Lists by wire name (`output_token_logprobs`, …, customized_info keys), with one entry for each output
+    id.
+    """
     prompt_series: dict[str, list[Any]] = field(default_factory=dict)
-    """Wire name (`input_token_logprobs`, …) to one entry for each prompt token from `logprob_start_len`."""
+    """Lists by wire name (`input_token_logprobs`, …), with one entry for each prompt token from
+    `logprob_start_len`.
+    """
     matcher: Matcher | None = field(default=None, repr=False)
-    """Says which ids may come next; None without a constraint, and before the first token."""
+    """Decides which ids may come next; None without a constraint, and before the first token."""
     seed: int = 0
-    """The seed of sampling: the request's own, or one drawn when the engine took it."""
+    """The seed of sampling: the request's own, or one drawn by the engine."""
     swayed: bool = False
-    """A near tie went the other way; never so on a server that repeats itself."""
+    """True if a near tie was decided the other way, which never happens on a server that repeats itself."""
     finish: FinishReason | None = None
     held_back: bool = False
-    """Its text may be turning into a stop string: it emits nothing before that is known."""
+    """True if its text may become a stop string, so that it emits nothing for now."""
     embedding: list[float] | None = None
-    """Of length 1, where `wants_embedding`; there when the request has finished."""
+    """The embedding of length 1, with `wants_embedding`, once the request has finished."""
     hidden_rows: list[list[float]] = field(default_factory=list, repr=False)
-    """Of what was run since the last token, where they are wanted."""
+    """The hidden states since the last token, if they are requested."""
     routed_experts: str | None = None
-    """Of the positions that were run, in base64; there when the request has finished."""
+    """The experts of the computed positions in base64, once the request has finished."""
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
     storage_backend: str | None = None
-    """What keeps pages of the cache for good, if anything."""
+    """The name of the permanent storage of pages; None without one."""
     weight_version: str = "default"
-    """Of the weights that it runs with: they change only while no request is under way."""
+    """The version of the weights, which change only while no request is running."""
     num_retractions: int = 0
     drafts: DraftCounts | None = None
-    """None where the engine has no drafts."""
+    """The counts of drafts; None if the engine has no drafts."""
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
-        """The values that requests must have in common to share cached prefixes."""
+        """The values that must be equal for requests to share cached prefixes."""
         adapter = self.adapter.cache_key if self.adapter else None
         return self.seams.prefix_secrets((self.extra_key, self.cache_salt, adapter))
 
     @property
     def cached_tokens(self) -> int:
-        """Prompt tokens that were not computed, but found in some tier of the cache."""
+        """The number of prompt tokens found in some tier of the cache."""
         return self.cached_tokens_device + self.cached_tokens_host + self.cached_tokens_storage
 
     @property
     def cached_tokens_details(self) -> Mapping[str, Any] | None:
-        """The tier of the cache that the reused prompt tokens came from; None if none were reused.
+        """The tier of the cache for the reused prompt tokens; None without any.
 
-        An engine with a storage backend names it wherever it names tiers.
+        An engine with a storage backend includes its name.
         """
         if not self.cached_tokens:
             return None
@@ -285,9 +291,9 @@ class Request:
 def alone(
     request: Request, function: Callable[..., _Result], *arguments: Any, what: str = ""
 ) -> _Result | None:
-    """Call what is done for one request: if it fails, that is the end of this request alone; None then.
+    """Call a function for one request. If it fails, only this request ends, and None is returned.
 
-    `what` failed, in words for the log; an empty one is not logged.
+    `what` describes the function for the log; an empty one is not logged.
     """
     # No context manager: this runs twice for each token, and one costs ten times as much.
     try:
@@ -300,13 +306,13 @@ def alone(
 
 
 class Row(NamedTuple):
-    """The part of a record that may be sent: its tokens from `start` to `end`, and its finish if it
-    has one.
+    """The part of a record that may be sent: its tokens from `start` to `end`, and its finish if it has
+    one.
     """
 
     record: Request
     start: int
     end: int
     series: Mapping[str, Sequence[Any]]
-    """The series that the record had then."""
+    """The series of the record at that time."""
     finish: FinishReason | None

@@ -1,4 +1,4 @@
-"""Numbers of rows at which a matrix product gives every row the same bits, whatever the number.
+"""Finds numbers of rows at which a matrix product computes the same bits for a row.
 
 Libraries choose another kernel, and with it another order of additions, for another number of rows. So every
 batch is padded to a number that was found to agree with the others.
@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 ROW_MULTIPLE = 16
-"""Multiples of this many rows give equal bits on most CPUs; fewer rows may take other code paths."""
+"""Multiples of this number of rows have equal bits on most CPUs; fewer rows may take other code paths."""
 FEW_ROWS = (4, 8)
-"""For the decode of few sequences on a CPU. One or two rows are multiplied in another way than more."""
+"""Numbers for the decode of few sequences on a CPU. One or two rows are multiplied differently."""
 VECTOR = 32
-"""Values that a function such as `exp` takes at once on a CPU; what is left over is computed otherwise."""
+"""The values that a function such as `exp` processes at once on a CPU; remaining ones are computed
+differently.
+"""
 
 
 def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
@@ -38,7 +40,7 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
-    """Yield the sizes of `FEW_ROWS` that leave nothing over in any layer."""
+    """Yield the sizes of `FEW_ROWS` that have no remainder in any layer."""
     widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
     for rows in FEW_ROWS:
         if all(layer.weight.device.type == "cpu" for layer in layers) and all(
@@ -48,7 +50,9 @@ def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
 
 
 def _candidate_sizes(largest: int) -> Iterator[int]:
-    """16, 32, 48, 64, 80, 96, …: four sizes for each doubling, up to the first that holds `largest`."""
+    """Yield 16, 32, 48, 64, 80, 96, …: four sizes for each doubling, up to the first that is at least
+    `largest`.
+    """
     size, step = ROW_MULTIPLE, ROW_MULTIPLE
     while True:
         yield size

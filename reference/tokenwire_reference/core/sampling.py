@@ -1,9 +1,9 @@
-"""From logits to token ids. Every row is decided by itself: neighbours change nothing, not even a bit.
+"""Turns logits into token ids. Every row is independent of its neighbours, bit by bit.
 
 Greedy rows take the highest logit, ties by the lower id. Other rows add Gumbel noise to their
 log-probabilities and take the highest, which draws from exactly that distribution. The noise is a hash of
-(seed, position, token id): no generator, no state, so a seeded request gives the same ids in any company, and
-when it is resumed from its ids.
+(seed, position, token id), without a generator or state. So a seeded request has the same ids with any
+neighbours, and when it is resumed from its ids.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tokenwire_reference.core.request import SamplingParams
 
 MASK32 = 0xFFFFFFFF
 CERTAIN = 1 << 53
-"""A probability of 1, as a whole number."""
+"""A probability of 1 as an integer."""
 
 
 class SamplingRow(NamedTuple):
@@ -28,26 +28,26 @@ class SamplingRow(NamedTuple):
     sampling: SamplingParams
     seed: int
     position: int
-    """The absolute position of the token whose logits these are."""
+    """The absolute position of the token that these logits choose."""
     times: Tensor | None = None
-    """How often each id was sampled before [V]; None without penalties, which need it."""
+    """The number of earlier occurrences of each id [V]; None without penalties."""
     banned_ids: frozenset[int] = frozenset()
-    """Ids that may not be chosen yet: what would stop the request before `min_new_tokens`."""
+    """Ids that may not be chosen yet, because they would stop the request before `min_new_tokens`."""
     allowed: bytes | None = None
-    """A bit for each id that the constraint of the request allows; None for all."""
+    """A bit for each id that the constraint of the request permits; None for all."""
 
     @property
     def changes_logits(self) -> bool:
-        """True if something beside the temperature changes the logits."""
+        """True if something other than the temperature changes the logits."""
         return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias or self.allowed)
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Logits [R, V] after penalties, bans, bias and temperature. Output logprobs speak of these.
+    """Return logits [R, V] after penalties, bans, bias and temperature. Output logprobs refer to these.
 
-    A temperature below 1e-6 means greedy, and is taken as 1. The order is that of sgl-project/sglang:
-    frequency and presence, repetition, `logit_bias`, temperature; but what is banned stays banned. Penalties
-    count output ids only.
+    A temperature below 1e-6 means greedy, and counts as 1. The order is that of sgl-project/sglang: frequency
+    and presence, repetition, `logit_bias`, temperature; banned ids stay banned. Penalties count output ids
+    only.
     """
     changed = [index for index, row in enumerate(rows) if row.changes_logits]
     if changed:
@@ -85,23 +85,23 @@ def _bits(mask: bytes, values: Tensor) -> Tensor:
 
 
 def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
-    """Change one row of logits [V] by how often each id was sampled before [V]."""
+    """Change one row of logits [V] by the number of earlier occurrences of each id [V]."""
     less = values - (p.frequency_penalty * times + p.presence_penalty)
     less = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
     values.copy_(torch.where(times > 0, less, values))
 
 
 class OutputCounts:
-    """Counts of each id in a list of ids that grows. Each id is counted once, when it is new."""
+    """Counts of each id in a growing list of ids. Each new id is counted once."""
 
     def __init__(self, output_ids: Sequence[int], logits: Tensor) -> None:
-        """Begin with a list; `logits` [..., V] set the size, type and device of the counts."""
+        """Initialize with a list; `logits` [..., V] set the size, type and device of the counts."""
         self.output_ids = output_ids
         self._times = logits.new_zeros(logits.shape[-1])
         self._counted = 0
 
     def times(self, drafts: Sequence[int] = ()) -> Tensor:
-        """Return the counts of the list as it is now [V], and of drafts behind it."""
+        """Return the counts of the present list [V], with further drafts."""
         _count(self._times, self.output_ids[self._counted :])
         self._counted = len(self.output_ids)
         return _count(self._times.clone(), drafts) if drafts else self._times
@@ -113,14 +113,15 @@ def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
 
 
 def rows_without_numbers(adjusted: Tensor) -> list[int]:
-    """Return the rows of adjusted logits [R, V] from which no id can be chosen: one is NaN or infinite, or
-    all are banned. A checkpoint may have such a weight for a single id.
+    """Return the rows of adjusted logits [R, V] from which no id can be chosen.
+
+    One is NaN or infinite, or all are banned. A checkpoint may have such a weight for a single id.
     """
     return [index for index, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 
 
 def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
-    """One token id for each row of adjusted logits [R, V]."""
+    """Return one token id for each row of adjusted logits [R, V]."""
     chosen: list[int] = adjusted.argmax(-1).tolist()
     drawn = [index for index, row in enumerate(rows) if not row.sampling.greedy]
     if drawn:
@@ -136,8 +137,8 @@ def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 def support(
     adjusted: Tensor, rows: Sequence[SamplingRow], chosen: Sequence[int]
 ) -> list[tuple[list[int], float]]:
-    """Return for each row of adjusted logits [R, V] the ids that could be chosen, best first, and the logprob
-    of the chosen one among them.
+    """Return, for each row of adjusted logits [R, V], the possible ids, best first, and the chosen id's
+    logprob among them.
     """
     kept = _truncate(torch.log_softmax(adjusted.double(), -1), [row.sampling for row in rows])
     kept -= kept.logsumexp(-1, keepdim=True)
@@ -150,10 +151,10 @@ def support(
 
 
 def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Set to -inf what top_k, top_p and min_p exclude. All three judge the whole distribution, best first.
+    """Set to -inf the ids that top_k, top_p and min_p exclude. Each rule applies to the whole distribution.
 
-    `logprobs` [R, V] are adjusted, and -inf where an id is banned. Equal probabilities rank by id. The best
-    id always stays.
+    `logprobs` [R, V] are adjusted, and -inf for banned ids. Equal probabilities rank by id. The best id
+    always stays.
     """
     if not any(p.truncates for p in params):
         return logprobs
@@ -182,7 +183,9 @@ def noise_key(seed: int, position: int) -> int:
 
 
 def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> Tensor:
-    """[len(keys), vocab_size] float64: independent standard Gumbel noise, a pure function of key and id."""
+    """Return [len(keys), vocab_size] float64: independent standard Gumbel noise, a pure function of key and
+    id.
+    """
     ids = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device)
     key = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
     bits = _mix_tensor(_mix_tensor(ids)[None, :] ^ key)
@@ -192,7 +195,7 @@ def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> 
 
 
 def _mix(word: int) -> int:
-    """Spread 32 bits over 32 bits: the finaliser of MurmurHash3."""
+    """Mix 32 bits into 32 bits, by the finaliser of MurmurHash3."""
     word ^= word >> 16
     word = word * 0x85EBCA6B & MASK32
     word ^= word >> 13

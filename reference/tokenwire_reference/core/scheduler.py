@@ -25,21 +25,23 @@ from tokenwire_reference.core.waiting import WaitingLines
 
 @dataclass(eq=False)
 class Sequence:
-    """A request on its way through the engine."""
+    """The state of a request in the engine."""
 
     request: Request
     rules: StopRules
     token_ids: list[int]
-    """The prompt, then everything sampled."""
+    """The prompt, followed by all sampled tokens."""
     drafter: Drafter | None = None
     computed: int = 0
-    """The number of `token_ids` that have their keys and values in `pages`."""
+    """The number of `token_ids` with keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
-    """Never changed, but replaced."""
+    """The pages, replaced and never changed."""
     seat: int = -1
-    """One of as many numbers as requests may run: its own while it runs."""
+    """The number of its seat while it runs. There are as many seats as running requests."""
     keys: PrefixKeys = field(init=False, repr=False)
-    """Of its full pages. Set when the sequence is queued: the pool decides how large a page is."""
+    """The keys of its full pages, set when the sequence is queued, because the pool determines the page
+    size.
+    """
 
     @property
     def prompt_len(self) -> int:
@@ -47,17 +49,17 @@ class Sequence:
 
     @property
     def positions(self) -> int:
-        """Positions whose keys and values may ever be needed; the last token is never run."""
+        """The most positions whose keys and values may be needed; the last token is never run."""
         return max(self.prompt_len, self.prompt_len + self.rules.max_new_tokens - 1)
 
     @property
     def scores_prompt(self) -> bool:
-        """True if logprobs of prompt tokens are wanted."""
+        """True if logprobs of prompt tokens are requested."""
         return self.request.return_logprob and 0 <= self.request.logprob_start_len < self.prompt_len
 
     @property
     def next_prompt_logprob(self) -> int:
-        """The first position whose logits a prompt logprob waits for; past the last id when none does."""
+        """The first position whose logits a prompt logprob needs; past the last id without any."""
         if self.scores_prompt:
             entries = len(self.request.prompt_series["input_token_logprobs"])
             # A token is scored by the logits of the one before it.
@@ -68,7 +70,7 @@ class Sequence:
 
 
 class Segment(NamedTuple):
-    """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of what follows them."""
+    """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of the following ids."""
 
     sequence: Sequence
     start: int
@@ -77,7 +79,7 @@ class Segment(NamedTuple):
 
     @property
     def positions(self) -> range:
-        """The positions that the step computes, drafts included."""
+        """Return the positions that the step computes, including drafts."""
         return range(self.start, self.end + len(self.drafts))
 
     @property
@@ -87,7 +89,7 @@ class Segment(NamedTuple):
 
     @property
     def prompt_logprob_positions(self) -> range:
-        """Positions in this segment whose logits score the prompt token that follows."""
+        """Return the positions in this segment whose logits score the next prompt token."""
         sequence = self.sequence
         if not sequence.scores_prompt:
             return range(0)
@@ -111,13 +113,13 @@ class Scheduler:
         self.waiting = WaitingLines(max_running_requests)
         self.running: list[Sequence] = []
         self._sequences: dict[str, Sequence] = {}
-        """All of these, by the id of their request."""
+        """All sequences by request id."""
         self._seats = list(range(max_running_requests))
-        """Those that are free."""
+        """The free seats."""
 
     @property
     def max_step_tokens(self) -> int:
-        """The token budget of a step, drafts aside: every decode, and room for one whole chunk."""
+        """The token budget of a step without drafts: every decode, and one whole chunk."""
         return self.chunked_prefill_size + self.max_running_requests
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -157,20 +159,20 @@ class Scheduler:
         return step
 
     def advance(self, segment: Segment, accepted: int = 0) -> None:
-        """Note that a segment and its first `accepted` drafts are in the cache; share full pages."""
+        """Record that a segment and its first `accepted` drafts are in the cache, and share full pages."""
         sequence = segment.sequence
         sequence.computed = segment.end + accepted
         self._publish(sequence, segment.start)
 
     def retract(self, sequence: Sequence) -> None:
-        """Take a running sequence's pages away and let it wait, first in line. All that it sampled stays."""
+        """Take away a running sequence's pages and put it first in line. Its sampled tokens stay."""
         self.remove(sequence)
         sequence.request.num_retractions += 1
         self._sequences[sequence.request.rid] = sequence
         self.waiting.put_first(sequence)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence and give its pages back."""
+        """Remove a sequence and release its pages."""
         del self._sequences[sequence.request.rid]
         if sequence.seat >= 0:
             self.running.remove(sequence)
@@ -184,14 +186,16 @@ class Scheduler:
         sequence.computed = 0
 
     def check_integrity(self) -> None:
-        """Raise PageAccountingError when pages or seats do not add up to those of the running sequences."""
+        """Check that pages and seats match those of the running sequences. Raises PageAccountingError."""
         self.pool.check_integrity(sequence.pages for sequence in self)
         seats = sorted([*self._seats, *(sequence.seat for sequence in self.running)])
         if seats != list(range(self.max_running_requests)):
             raise PageAccountingError(f"the seats are {seats}, free and taken together")
 
     def _prefills(self) -> Iterator[Sequence]:
-        """Running sequences with more than one id to compute, then waiting ones, admitted when reached."""
+        """Yield running sequences with more than one id to compute, then waiting ones, which are admitted
+        when reached.
+        """
         yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
         while self._seats and (sequence := self.waiting.next()) is not None and self._admit(sequence):
             self.waiting.seat(sequence)
@@ -200,7 +204,7 @@ class Scheduler:
             yield sequence
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Reserve every page that the sequence can need; False when they are not all there."""
+        """Reserve every page that the sequence can need; False if there are too few."""
         # The last id is always run again: its logits choose the next token.
         # Positions whose logits score a prompt token are run again, too, cached or not.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
@@ -228,7 +232,7 @@ class Scheduler:
         return True
 
     def _publish(self, sequence: Sequence, start: int) -> None:
-        """Share the pages that became full with the positions from `start` on."""
+        """Publish the pages that became full with the positions from `start` on."""
         size = self.pool.page_size
         first, end = start // size, sequence.computed // size
         if end > first:

@@ -1,7 +1,7 @@
-"""Seams: where a request can be made to go another way than the engine would send it. No torch, no HTTP.
+"""Seams: points at which a request's processing can be overridden. No torch, no HTTP.
 
-Each seam of `Seams` gives back what it was given. What overrides some of them (a fault, say) is shared by all
-samples and prompts of an HTTP request, and comes with it from `use_seams` on.
+By default, each seam of `Seams` returns its argument. An override (a fault, for example) applies to all
+samples and prompts of an HTTP request, from `use_seams` on.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class Seams:
-    """Every seam, and nothing changed at any."""
+    """All seams, without any change."""
 
     # In the engine and the output streamer, on the engine's thread.
 
@@ -23,7 +23,7 @@ class Seams:
         return rules
 
     def prefix_secrets(self, secrets: _T) -> _T:
-        """Change the values that requests must have in common to share cached prefixes."""
+        """Change the values that must be equal for requests to share cached prefixes."""
         return secrets
 
     def due(self, request: Any, sent: int, due: bool) -> bool:
@@ -32,8 +32,8 @@ class Seams:
         return due
 
     def published(self, request: Any, row: _T) -> _T:
-        """Change the row that the output streamer emits: the same range of tokens, of this record
-        or of another.
+        """Change the row that the output streamer emits: the same range of tokens, of this record or of
+        another.
         """
         del request
         return row
@@ -60,13 +60,13 @@ class Seams:
 
     def taken(self, reader: Any, emission: _T) -> _T:
         """Change the emission that a consumer takes. The reader's cursors are still at the end of the
-        emission before it.
+        previous one.
         """
         del reader
         return emission
 
     def leaving(self) -> bool:
-        """True if the server notices that the client has left."""
+        """True if the server notices that the client has disconnected."""
         return True
 
     def flushing(self) -> bool:
@@ -79,20 +79,20 @@ class Seams:
         return names
 
     def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
-        """A request was refused for the id of a live one; `abort` ends that one."""
+        """Handle a request that was refused because of a live request's id; `abort` ends the live one."""
 
     def ended(self, rid: str, abort: Callable[[str], None]) -> None:
-        """A request has ended; `abort` ends the one that has its id by then, if any."""
+        """Handle the end of a request; `abort` ends a request that has its id by then, if any."""
 
 
 _current: ContextVar[Seams] = ContextVar("seams", default=Seams())  # noqa: B039 - it has no state to share
 
 
 def current_seams() -> Seams:
-    """Return the seams of the HTTP request that is being served."""
+    """Return the seams of the current HTTP request."""
     return _current.get()
 
 
 def use_seams(seams: Seams) -> None:
-    """Use these seams for all that is done from here on for the HTTP request that is being served."""
+    """Use these seams for the rest of the current HTTP request."""
     _current.set(seams)

@@ -17,11 +17,13 @@ from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.request import FinishReason, SamplingParams
 
 LONGEST_MATCH = 4096
-"""Bytes of UTF-8. What a stop pattern matches beyond that may go unseen."""
+"""The most bytes of UTF-8 of a stop pattern's match. Longer matches may be missed."""
 MOST_STEPS = LONGEST_MATCH
-"""Of RE2's programs for all patterns of a request. No step takes two bytes: each has a match that is seen."""
+"""The most steps of RE2's programs for all patterns of a request. Each step takes at most one byte, so each
+has a match that is found.
+"""
 _NEAR = 64
-"""Characters that a few ids add at most, as a rule."""
+"""The characters that a few ids add at most, normally."""
 
 
 @cache
@@ -33,7 +35,7 @@ def _quiet() -> Any:
 
 
 class StopPattern:
-    """A regular expression of RE2, looked for in a text that grows. Raises ValueError for any other.
+    """A regular expression of RE2, searched in a growing text. Raises ValueError if it is invalid.
 
     RE2 has no backtracking, so no look-around and no back-references either: the time of a search is linear
     in the text, whatever the pattern. It runs on the engine's thread, where every other request waits for it.
@@ -55,17 +57,17 @@ class StopPattern:
     def ends_in(self, text: bytes, start: int, new: int) -> bool:
         """True if a match from `start` on ends in the last `new` characters of a text, or right before them.
 
-        Without them, the text had no match. So no match ends earlier: assertions see the same text there, up
-        to the next character. They see the text before `start`, too.
+        The text before them had no match. So no match ends earlier: assertions see the same text there, up to
+        the next character. They see the text before `start`, too.
         """
         return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
 
 
 @lru_cache(maxsize=4)
 def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
-    """Return the patterns of one request, small enough together to be looked for after every token.
+    """Return the patterns of one request, small enough together to be searched after every token.
 
-    They are compiled once for all its samples, before the engine's thread asks. Raises ValueError.
+    They are compiled once for all its samples, before the engine's thread uses them. Raises ValueError.
     """
     compiled = tuple(map(StopPattern, patterns))
     if (steps := sum(pattern.steps for pattern in compiled)) > MOST_STEPS:
@@ -79,9 +81,8 @@ def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
 class StopRules:
     """The stop conditions of one request.
 
-    `max_new_tokens` is the resolved budget. `detokenizer` spells as the request wants, and is needed for stop
-    strings and patterns only; ValueError when they are asked for without it, or when a pattern is not a
-    regular expression.
+    `max_new_tokens` is the resolved budget. `detokenizer` has the settings of the request, and is needed only
+    for stop strings and patterns. Raises ValueError if it is missing for these, or if a pattern is invalid.
     """
 
     def __init__(
@@ -111,7 +112,7 @@ class StopRules:
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
     def check(self, output_ids: Sequence[int]) -> FinishReason | None:
-        """Return the reason to end after the last of `output_ids`, or None."""
+        """Return the finish after the last of `output_ids`; None to continue."""
         if self._text is not None and output_ids:
             text, before = self._text.of(output_ids, self._longest)
             if len(output_ids) > self._no_strings_within:
@@ -145,9 +146,9 @@ class StopRules:
 
 
 class _RunningText:
-    """The text of a growing list of ids, with the length that each id has brought it to.
+    """The text of a growing list of ids, with its length after each id.
 
-    `keep` is the least number of characters before those of the last id that are remembered.
+    `keep` is the least number of characters to remember before those of the last id.
     """
 
     def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
@@ -162,10 +163,11 @@ class _RunningText:
         """The number of characters that have not changed since the last call of `recent`."""
 
     def recent(self) -> tuple[bytes, int, int]:
-        """Return the end of the text in UTF-8, where in it a match may begin, and how many characters are
-        new.
+        """Return the end of the text in UTF-8, the earliest beginning of a match, and the number of new
+        characters.
 
-        New are those since this was asked last, and those of byte tokens that a wrong byte has unmade.
+        These are the characters since the last call, and those of byte tokens that a wrong byte has
+        invalidated.
         """
         new, self._known = self._ends[-1] - self._known, self._ends[-1]
         text = self._last(1 + LONGEST_MATCH + new)
@@ -183,12 +185,12 @@ class _RunningText:
         return text[: end - start], max(0, before - start)
 
     def final(self, ids: Sequence[int], last: int) -> str:
-        """Return the part of the text of the `last` ids that later ids do not change."""
+        """Return the final part of the text of the `last` ids."""
         self._read(ids)
         return self._final[max(0, self._ends[max(0, len(ids) - last)] - self._forgotten) :]
 
     def _last(self, count: int) -> str:
-        """Return the last `count` characters of the text, or what is remembered of them."""
+        """Return the last `count` characters of the text, as far as they are remembered."""
         tail = self._detokenizer.tail[-count:]
         return self._final[max(0, len(self._final) + len(tail) - count) :] + tail
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 
 class Tokenizer(Protocol):
-    """Text to ids and back; transformers' tokenizers have all of it."""
+    """Converts text to ids and back. Tokenizers of transformers have this interface."""
 
     chat_template: str | None
     all_special_ids: list[int]
@@ -43,9 +43,7 @@ def _byte_of_letter() -> dict[str, int]:
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Return the bytes that a token contributes to the text. A token of complete characters gives
-    their UTF-8.
-    """
+    """Return the bytes that a token adds to the text. Complete characters are in UTF-8."""
     text = tokenizer.decode([token_id])
     if "\ufffd" not in text:
         return text.encode()

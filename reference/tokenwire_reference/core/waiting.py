@@ -18,9 +18,9 @@ class WaitingLines:
 
     def __init__(self, seats: int) -> None:
         self._lines: OrderedDict[str, deque[Sequence]] = OrderedDict()
-        """By group; the first one has its turn."""
+        """The lines by group; the first group has its turn."""
         self._most_seats = seats - seats // 16
-        """Of one group: who comes later need not wait until one of its sequences ends."""
+        """The most seats of one group, so that later ones need not wait for the end of its sequences."""
         self._seated: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -31,7 +31,7 @@ class WaitingLines:
             yield from line
 
     def append(self, sequence: Sequence) -> None:
-        """Put a sequence behind those of its group."""
+        """Put a sequence at the end of its group's line."""
         self._lines.setdefault(_group(sequence), deque()).append(sequence)
 
     def put_first(self, sequence: Sequence) -> None:
@@ -41,21 +41,21 @@ class WaitingLines:
         self._lines.move_to_end(group, last=False)
 
     def remove(self, sequence: Sequence) -> None:
-        """Forget a sequence. Raises KeyError or ValueError for one that does not wait."""
+        """Remove a sequence. Raises KeyError or ValueError if it is not waiting."""
         group = _group(sequence)
         self._lines[group].remove(sequence)
         if not self._lines[group]:
             del self._lines[group]
 
     def next(self) -> Sequence | None:
-        """Return the sequence that gets the next seat; None where none may."""
+        """Return the sequence that gets the next seat; None without one."""
         for group, line in self._lines.items():
             if self._seated[group] < self._most_seats:
                 return line[0]
         return None
 
     def seat(self, sequence: Sequence) -> None:
-        """Give a sequence a seat; the next turn of its group is behind all others."""
+        """Give a sequence a seat; its group's next turn comes after all others."""
         self._lines.move_to_end(_group(sequence))
         self.remove(sequence)
         self._seated[_group(sequence)] += 1

@@ -1,1 +1,1 @@
-"""HTTP: the ways in and out of the server, one folder for each family of servers."""
+"""The HTTP endpoints of the server, one folder for each server family."""

@@ -1,4 +1,4 @@
-"""Adapters by their names: which a request runs with, and how they come and go while the server runs."""
+"""Adapters by name: chosen by requests, loaded and unloaded while the server runs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,7 @@ from tokenwire_reference.doors.served import Served
 
 
 def adapter_named(name: str | None, served: Served) -> Adapter | None:
-    """Return the adapter of this name; None where none is named. Raises RefusalError for one that
-    is not there.
-    """
+    """Return the adapter of this name; None without a name. Raises RefusalError for an unknown one."""
     if not name:
         return None
     if name not in served.adapters:
@@ -29,9 +27,9 @@ def adapter_named(name: str | None, served: Served) -> Adapter | None:
 
 
 def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
-    """Return the adapter that a body names: as `lora_path`, as its model, or behind the model and a colon.
+    """Return the adapter that a body names: as `lora_path`, as its model, or after the model and a colon.
 
-    Raises RefusalError for one that is not there.
+    Raises RefusalError for an unknown one.
     """
     model = body.get("model") or ""
     if model in served.adapters:
@@ -42,7 +40,7 @@ def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
 
 
 async def load_adapter(http_request: HttpRequest) -> Response:
-    """Load an adapter under a name that none has."""
+    """Load an adapter with a new name."""
     served, body = await read_control(http_request, "load-adapter-request")
     name, path = body["lora_name"], body["lora_path"]
     if name in served.adapters or name == served.args.model_name:
@@ -55,7 +53,7 @@ async def load_adapter(http_request: HttpRequest) -> Response:
 
 
 async def unload_adapter(http_request: HttpRequest) -> Response:
-    """Forget an adapter. Requests that run with it go on."""
+    """Unload an adapter. Running requests keep it."""
     served, body = await read_control(http_request, "unload-adapter-request")
     name = body["lora_name"]
     adapter_named(name, served)

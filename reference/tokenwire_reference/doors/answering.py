@@ -1,4 +1,4 @@
-"""From requests to an answer: whole or as a stream, refused, or dropped when the client leaves."""
+"""Turns requests into an answer: whole or as a stream, refused, or dropped when the client disconnects."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, G
 from tokenwire_reference.doors.served import Served
 
 MOST_ENTRIES_AT_ONCE = 5000
-"""Of an answer that is written on the event loop: some milliseconds."""
+"""The most entries of an answer written on the event loop, which takes some milliseconds."""
 
 
 async def _started(
@@ -58,9 +58,9 @@ async def _started(
 def submit(
     served: Served, requests: Sequence[Request], *, group: str | None, start: bool = True
 ) -> Generation:
-    """Start the requests of one call, or take them and let the caller start them.
+    """Start the requests of one call, or let the caller start them.
 
-    Raises RefusalError if they ask for too much, if an id is in use or if nothing is taken any more.
+    Raises RefusalError if they exceed a limit, if an id is in use or if the server is closed.
     """
     if (reason := served.why_closed) is not None:
         raise RefusalError(reason, type="503", status=503)
@@ -77,7 +77,7 @@ def submit(
 
 
 def raise_for_server_abort(emissions: Sequence[Emission], *, unless_it_has_ids: bool = False) -> None:
-    """Raise RefusalError where the server aborted one of these; in a stream, sampled ids come first."""
+    """Raise RefusalError if the server aborted one of these. In a stream, sampled ids are sent first."""
     for emission in emissions:
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
         if refusal and not (unless_it_has_ids and emission.output_ids):
@@ -92,7 +92,7 @@ async def answer_whole(
     group: str | None,
     write: Callable[[Sequence[Emission]], Json],
 ) -> Response:
-    """Run requests to their end and answer once. Raises RefusalError where the server aborted one."""
+    """Run requests to their end and answer once. Raises RefusalError if the server aborted one."""
     generation = await _started(http_request, served, requests, group=group)
     try:
         choices = await unless_client_leaves(http_request, generation.whole())
@@ -105,7 +105,7 @@ async def answer_whole(
 
 
 def _size(choice: Emission) -> int:
-    """Return about how many entries a whole answer has for a choice."""
+    """Return the approximate number of entries in a whole answer for a choice."""
     request = choice.record
     positions = len(request.output_ids) + len(request.prompt_token_ids)
     return 10 + positions * (1 + request.top_logprobs_num + len(request.token_ids_logprob))
@@ -122,9 +122,7 @@ async def answer(
     delivery: Delivery = Delivery.INCREMENTAL,
     framing: Framing = UNNAMED,
 ) -> Response:
-    """Run requests and answer once, or as they go. What fails before the first token is a refusal, not a
-    stream.
-    """
+    """Run requests and answer once, or as a stream. A failure before the first token is a refusal."""
     if stream and delivery is Delivery.CUMULATIVE:
         for request in requests:
             refuse_many_logprobs([request], MOST_ENTRIES_OF_EVENT)

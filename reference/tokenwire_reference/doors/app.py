@@ -92,7 +92,7 @@ ROUTES = [
 
 
 def build_app(served: Served, lifespan: Lifespan[Starlette] | None = None) -> Starlette:
-    """Put the routes before what they serve."""
+    """Return the application with its routes."""
     app = Starlette(
         lifespan=lifespan,
         routes=[*ROUTES, *(VLLM_ROUTES if served.args.api_dialect == "vllm" else SGLANG_ROUTES)],
@@ -129,7 +129,7 @@ async def _http_error(_: HttpRequest, error: Exception) -> Response:
 
 
 class OneBoundary:
-    """Turns any exception of a door into one line of the log, and a refusal if nothing was answered yet.
+    """Turns any exception of an endpoint into one line of the log, and a refusal if nothing was answered yet.
 
     The traceback is logged at the level debug.
     """

@@ -1,4 +1,4 @@
-"""Request bodies: read, parsed strictly, and held against their schema."""
+"""Request bodies: read, parsed strictly, and validated against their schema."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, kno
 from tokenwire_reference.doors.served import Served, served_by
 
 LONG_BODY_BYTES = 4 * 1024
-"""Times the samples of each prompt: what takes some milliseconds to understand."""
+"""The bytes of a body, times the samples of each prompt, whose processing takes some milliseconds."""
 
 Read = TypeVar("Read")
 
 
 async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Read:
-    """Let a function make sense of a body that was read: off the event loop, if it is long.
+    """Run a function that processes a body; off the event loop if it is long.
 
-    Raises ClientLeftError where the client has left meanwhile.
+    Raises ClientLeftError if the client disconnects meanwhile.
     """
     if http_request.state.body_work <= LONG_BODY_BYTES:
         return read()
@@ -43,7 +43,7 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
 async def read_control(
     http_request: HttpRequest, schema: str, *, empty: bool = False
 ) -> tuple[Served, dict[str, Any]]:
-    """Return the server that a call is to control, and its body. Raises RefusalError for who may not."""
+    """Return the server that a call controls, and its body. Raises RefusalError without permission."""
     refuse_control(http_request)
     return served_by(http_request), await read_body(http_request, schema, empty=empty)
 
@@ -51,7 +51,7 @@ async def read_control(
 async def read_body(
     http_request: HttpRequest, schema: str, *filled: str, empty: bool = False
 ) -> dict[str, Any]:
-    """Return the fields of a body that its schema names, of which those in `filled` may not be empty."""
+    """Return the fields of a body that its schema defines. Fields in `filled` may not be empty."""
     given = await read_object(http_request, empty=empty)
     for name in filled:
         if given.get(name) in ("", []):
@@ -60,9 +60,9 @@ async def read_body(
 
 
 async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
-    """Return the JSON object that a request carries; with `empty`, no body is an empty object.
+    """Return the JSON object in a request; with `empty`, a missing body is an empty object.
 
-    Raises RefusalError if it carries anything else.
+    Raises RefusalError for any other body.
     """
     content = await _read(http_request, served_by(http_request).args.max_body_bytes)
     http_request.state.body_work = len(content)
@@ -81,7 +81,7 @@ async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict
 
 
 def _parsed(content: bytes) -> dict[str, Any]:
-    """Parse a body within limits. Raises RefusalError for a body that is not a JSON object, or too large."""
+    """Parse a body within limits. Raises RefusalError if it is not a JSON object, or too large."""
     refuse_many_values(content)
     try:
         body = orjson.loads(content)
@@ -95,7 +95,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _samples(body: Mapping[str, Any]) -> int:
-    """Return how many samples of each prompt a body may ask for, wherever it says so."""
+    """Return the number of samples of each prompt that a body may request, in any of its fields."""
     params = body.get("sampling_params")
     owners = [body, *(params if isinstance(params, list) else [params])]
     counts = [owner.get("n") for owner in owners if isinstance(owner, dict)]
@@ -103,8 +103,8 @@ def _samples(body: Mapping[str, Any]) -> int:
 
 
 async def _read(http_request: HttpRequest, most: int) -> bytes:
-    """Return the bytes of a body. Raises RefusalError for too many, ClientLeftError for a body that
-    is cut.
+    """Return the bytes of a body. Raises RefusalError for too many, ClientLeftError for an incomplete
+    body.
     """
     body = bytearray()
     try:
@@ -118,9 +118,10 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
 
 
 def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
-    """Return the fields of a body that its schema names: no other may be read, since nothing bounds it.
+    """Return the fields of a body that its schema defines. Others must not be read, because nothing bounds
+    them.
 
-    Raises RefusalError for the first thing that the schema refuses.
+    Raises RefusalError for the first error of the schema.
     """
     slim = stand_in(body, request_schema(schema))
     error = next(_validator(schema).iter_errors(slim), None)
@@ -137,14 +138,14 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
 
 
 def refuse_unsupported(body: Mapping[str, Any], names: Iterable[str]) -> None:
-    """Raise RefusalError for a field that would be ignored in silence."""
+    """Raise RefusalError for a field that would be ignored silently."""
     for name in names:
         if body.get(name):
             raise RefusalError(f"{name} is not supported by the reference engine; leave it out", param=name)
 
 
 def _shortened(message: str) -> str:
-    """Shorten a message in the middle of a long value, because the error is described at the end."""
+    """Return a message shortened in the middle, because the error is described at the end."""
     return message if len(message) <= 300 else f"{message[:100]} … {message[-150:]}"
 
 
@@ -154,7 +155,7 @@ _KINDS_OF_SHAPE = (
     jsonschema_rs.ValidationErrorKind.AdditionalProperties,
     jsonschema_rs.ValidationErrorKind.Enum,
 )
-"""What is wrong with the shape of a body, and not with a value in it."""
+"""Errors in the shape of a body, not in a value."""
 
 
 @cache
@@ -163,8 +164,8 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 
 
 def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
-    """Return the error of the alternative that the value fits best, if all failed; all of them if
-    it fits none.
+    """Return the error of the alternative that the value fits best, if all failed; all of them if it fits
+    none.
     """
     alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
     if not alternatives:
@@ -176,14 +177,14 @@ def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.Va
 
 
 def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
-    """Rate how well a value fits an alternative: True if its types are right, and how far into it
-    they are.
+    """Return a sort key of how well a value fits an alternative: the right types, and the depth of the
+    error.
     """
     return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
 
 
 def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: Collection[str]) -> None:
-    """Refuse 6.0 where an integer is due: JSON Schema takes it for one, the specification does not."""
+    """Refuse 6.0 for an integer. JSON Schema accepts it, but the specification does not."""
     match value:
         case float():
             raise RefusalError(f"{where(path)}: {value} is not an integer", type=MALFORMED)

@@ -1,4 +1,4 @@
-"""Limits of a body's size in values, held before anything copies them.
+"""Limits on a body's number of values, applied before they are copied.
 
 A parsed value takes up to 250 bytes of memory for 3 bytes of JSON, and a validator copies what it refuses,
 once for each alternative. So the number of values is bounded before a body is parsed, and the length of each
@@ -16,19 +16,19 @@ from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.limits import OTHERS
 
 MOST_VALUES = 200_000
-"""Lists, objects, texts and names of one body together. Numbers are bounded by its bytes."""
+"""The most lists, objects, texts and names of one body. Numbers are bounded by its bytes."""
 MOST_DEPTH = 200
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _KINDS: Mapping[type[Any], str] = {str: "string", list: "array"}
 _SHOWN, _SHOWN_DEPTH = 8, 3
-"""What a validator sees of a value that no schema describes."""
+"""The part of a value without a schema that a validator sees."""
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
 
 
 def refuse_many_values(content: bytes) -> None:
-    """Raise RefusalError for a body with more values than may be kept, without parsing it."""
+    """Raise RefusalError for a body with too many values, without parsing it."""
     if content.count(b'"') // 2 + content.count(b"[") + content.count(b"{") <= MOST_VALUES:
         return  # there are as many within texts at most
     count, end = 0, 0
@@ -44,7 +44,7 @@ def refuse_many_values(content: bytes) -> None:
 
 
 def refuse_deep(body: Json) -> None:
-    """Raise RefusalError for a value that is nested deeper than anything here follows it."""
+    """Raise RefusalError for a value that is nested too deep."""
     level, depth = [body], 0
     while level:
         depth += 1
@@ -58,7 +58,7 @@ def _inner(value: Json) -> Iterator[Json]:
 
 
 def stand_in(body: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return a body for a validator: all that the schema describes, and little of what it does not.
+    """Return a reduced body for a validator: everything in the schema, and a part of anything else.
 
     Raises RefusalError for a list or an object that is too long, and for a long list of ids with other values
     in it.
@@ -108,7 +108,7 @@ def _slim_object(
 def _slim_ids(
     value: list[Any], lists: Sequence[Schema], definitions: Mapping[str, Schema], path: Path
 ) -> Json:
-    """Hold a long list of ids against its schema; a list of one of them represents all."""
+    """Validate a long list of ids; return a list of one that represents all."""
     other = next((place for place, entry in enumerate(value) if type(entry) is not int), None)
     if other is not None:
         kind = _KINDS.get(type(value[0]), "")
@@ -149,7 +149,7 @@ def _types(schema: Schema) -> Sequence[str]:
 
 
 def _shown(value: Json, depth: int = 0) -> Json:
-    """Return the beginning of a value that no schema describes."""
+    """Return the beginning of a value without a schema."""
     if depth == _SHOWN_DEPTH and isinstance(value, (dict, list)):
         return type(value)()
     match value:
@@ -166,6 +166,6 @@ def _too_long(path: Path, count: int, most: float, unit: str) -> RefusalError:
 
 
 def where(path: Sequence[str | int]) -> str:
-    """Return a path as people write it: sampling_params[0].stop."""
+    """Return a path in readable form: sampling_params[0].stop."""
     words = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path)
     return words.lstrip(".")

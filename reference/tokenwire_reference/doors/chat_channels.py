@@ -1,4 +1,4 @@
-"""Channels of a chat: what a request says of tools and reasoning, and each choice taken apart as it comes."""
+"""Channels of a chat: parses a request's tools and reasoning, and splits each choice as it is generated."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class ChannelsAsked:
     """Settings of a chat request for the channels of its answer."""
 
     format: Format | None = None
-    """None where all text is content."""
+    """None to treat all text as content."""
     template: Mapping[str, Any] = field(default_factory=dict)
-    """The variables of the chat template beside the messages."""
+    """The variables of the chat template besides the messages."""
     hides_reasoning: bool = False
     alone: bool = False
-    """One call at most: the others are left out."""
+    """True to return at most one call."""
     constraint: Channelled = PLAIN
 
 
@@ -69,7 +69,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
 
 
 def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """Return the tools of which one has to be called; None where none has to."""
+    """Return the tools of which one must be called; None if no call is required."""
     match choice:
         case "auto" | "none":
             return None
@@ -88,7 +88,7 @@ def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
-    """True if a request wants reasoning; None if it does not set it."""
+    """True if a request enables reasoning; None if it does not set it."""
     for name, value in template_kwargs.items():
         if name != "enable_thinking" or not isinstance(value, bool):
             raise RefusalError(
@@ -100,7 +100,7 @@ def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
 
 
 def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, demanded: bool) -> None:
-    """Raise RefusalError for what the server cannot keep of a request with tools."""
+    """Raise RefusalError for parts of a request with tools that the server cannot support."""
     if served.tokenizer is None:
         raise RefusalError("tools need a tokenizer and the server runs without one", param="tools")
     if served.args.tool_call_parser is None:
@@ -120,9 +120,7 @@ def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, dema
 
 
 def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the JSON types that each parameter of a function may have; none where its schema does
-    not say.
-    """
+    """Return the JSON types of each parameter of a function; empty if its schema does not define them."""
     match function.get("parameters"):
         case {"properties": {**properties}}:
             return {str(name): _named(schema) for name, schema in properties.items()}
@@ -151,7 +149,7 @@ class ChoiceChannels:
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
 
     def consume(self, emission: Emission) -> list[Delta]:
-        """Take what is new of the choice apart. No id and no logprob waits for its text."""
+        """Return the new deltas of the choice. Ids and logprobs never wait for text."""
         if self._parser is None:
             deltas = [Delta(Channel.CONTENT, emission.text)] if emission.text else []
         else:
@@ -175,12 +173,14 @@ class ChoiceChannels:
         return self._places.within(*self._parser.reasoning)
 
     def finish_reason(self, finish: FinishReason) -> str:
-        """Return why the choice ended. Calls are the reason only if none was cut and all can be made."""
+        """Return the finish reason of the choice. It is tool_calls only if all calls are complete and
+        valid.
+        """
         return "tool_calls" if finish.type == "stop" and self.message.calls_tools else finish.type
 
 
 class _Places:
-    """The positions where the text of each id begins and ends."""
+    """The beginning and end of each id's text."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         self._detokenizer = Detokenizer.of(tokenizer, request.sampling, request.prompt_token_ids)
@@ -192,7 +192,7 @@ class _Places:
             self._ends.append(before + len(self._detokenizer.push([token_id])))
 
     def within(self, begin: int, end: int | None) -> int:
-        """Count the ids that have text between two places, or the beginning of a character that
+        """Return the number of ids with text between two places, or with the beginning of a character that
         ends there.
         """
         spans = zip([0, *self._ends], self._ends, strict=False)

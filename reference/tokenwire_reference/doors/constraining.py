@@ -1,8 +1,8 @@
-"""Constraints of requests, compiled before an engine gets the requests: once for each text, within limits.
+"""Compiles constraints before an engine gets the requests: once for each text, within limits.
 
-A process of its own tries a grammar first (`extras.grammar_trial`). A limit of CPU time or memory ends it,
-and so does a client that leaves. What was cheap there is then done here, on a thread, while others run. What
-was compiled is kept, and so is what was refused.
+A separate process tries a grammar first (`extras.grammar_trial`). A limit of CPU time or memory ends it, and
+so does a client that disconnects. A cheap grammar is then compiled here, on a thread. Compiled grammars are
+kept, and so are refusals.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.model import Model
 
 MOST_CONSTRAINTS = 64
-"""Different ones of one call."""
+"""The most different constraints of one call."""
 MOST_KEPT_BYTES = 256 << 20
-"""Of what grammars were compiled to, without those of requests under way."""
+"""The most bytes of compiled grammars, without those of running requests."""
 MOST_BYTES = 1 << 30
-"""With those of requests under way."""
+"""The most bytes of compiled grammars, with those of running requests."""
 _REFUSAL_BYTES = 4096
 _PROCESSES = max(1, min(4, (os.cpu_count() or 2) // 2))
 
@@ -54,13 +54,13 @@ class _Job:
 
 
 class Constraining:
-    """Compiles the grammars of one server. Lives on the event loop; starts nothing before there is one."""
+    """Compiles the grammars of one server, on the event loop."""
 
     def __init__(self, args: ServerArgs) -> None:
         self._args = args
         self._kept: Latest[bytes, Compiled | _Refused] = Latest(MOST_KEPT_BYTES, _size)
         self._alive: WeakSet[Compiled] = WeakSet()
-        """All that were compiled and that anybody still has."""
+        """All compiled grammars that are still referenced."""
         self._jobs: dict[bytes, _Job] = {}
         self._trials: Trials | None = None
 
@@ -70,9 +70,9 @@ class Constraining:
             self._trials.close()
 
     async def prepare(self, requests: Sequence[Request], tokenizer: Tokenizer | None, model: Model) -> None:
-        """Compile what the requests are constrained by. If this is cancelled, the work ends.
+        """Compile the constraints of the requests. Cancelling ends the work.
 
-        Raises RefusalError for what cannot be kept, or costs too much.
+        Raises RefusalError if a constraint is not supported, or costs too much.
         """
         grammars = {id(grammar): grammar for r in requests if (grammar := r.sampling.constraint) is not None}
         by_source: dict[bytes, list[Grammar]] = {}
@@ -130,7 +130,7 @@ class Constraining:
         return outcome
 
     async def _tried(self, grammar: Grammar, of_model: OfModel) -> int | _Refused:
-        """Return the bytes that a grammar takes, or why it is refused. Raises RefusalError if that
+        """Return the bytes of a compiled grammar, or the reason for its refusal. Raises RefusalError if that
         is unknown.
         """
         seconds, megabytes = self._args.constraint_seconds, self._args.constraint_megabytes

@@ -49,7 +49,7 @@ class Room:
 
 
 def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]:
-    """Return the rooms that a body names. Raises RefusalError for requests without one."""
+    """Return the rooms in a body. Raises RefusalError for requests without one."""
     known = hold_against_schema(dict(body), "disaggregated-request")
     numbers, hosts, ports = (
         value if isinstance(value, list) else [value]
@@ -79,11 +79,11 @@ class Disaggregation(ABC):
 
     @abstractmethod
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
-        """Do so, until they are aborted. Raises RefusalError where pages do not come."""
+        """Do that work, until the requests are aborted. Raises RefusalError if pages do not arrive."""
 
     @abstractmethod
     def load(self) -> dict[str, int]:
-        """Count what waits between the two servers, under SGLang's names."""
+        """Return the waiting requests between the two servers, by SGLang's names."""
 
 
 class Decode(Disaggregation):
@@ -165,7 +165,7 @@ class Prefill(Disaggregation):
         return {"prefill_inflight_queue_reqs": self.server.rooms}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen for servers that decode; the port. Raises OSError where it is taken."""
+        """Listen for servers that decode; return the port. Raises OSError if it is in use."""
         self.loop = asyncio.get_running_loop()
         return await self.server.start(host, port)
 
@@ -208,15 +208,15 @@ class Prefill(Disaggregation):
 
 
 class _UntilTheFirstToken:
-    """The seams of a request of a server that prefills. The other server reports the logprobs of
-    its prompt.
+    """The seams of a request on a server that prefills. The other server reports the logprobs of its
+    prompt.
     """
 
     def __init__(self, prefill: Prefill, room: int, before: Seams) -> None:
         self._prefill = prefill
         self._room = room
         self._before = before
-        """Those that came with the request."""
+        """The request's original seams."""
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._before, name)

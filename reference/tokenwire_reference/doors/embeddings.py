@@ -1,4 +1,4 @@
-"""`/v1/embeddings` and `/encode`: prompts in, one vector each out."""
+"""`/v1/embeddings` and `/encode`: one vector for each prompt."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NOTHING_SAMPLED = SamplingParams(max_new_tokens=0)
 
 
 async def embeddings(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/embeddings, in the shape of OpenAI."""
+    """Answer POST /v1/embeddings in OpenAI's shape."""
     served = served_by(http_request)
     body, requests = await read_inputs(http_request, served)
     return await answer_whole(
@@ -53,7 +53,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
 
 
 def model_and_usage(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
-    """Return the model and the usage, which are beside the results of an answer."""
+    """Return the model and the usage of an answer with results."""
     totals = Consumed.by(results, 1).totals
     usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
     return {"model": body.get("model") or served.args.model_name, "usage": usage}
@@ -99,7 +99,7 @@ async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[s
 
 
 def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:
-    """Return the last ids of each prompt, as vLLM keeps them; -1 for as many as the context holds."""
+    """Return the last ids of each prompt, as in vLLM; -1 keeps as many as fit into the context."""
     room = served.model.context_length - 1
     if keep is not None and (keep > room or keep == 0):
         words = f"truncate_prompt_tokens is {keep}; keep 1 to {room} tokens, or -1 for as many as fit"
@@ -123,8 +123,8 @@ def embedding_requests(
     served: Served,
     rids: Sequence[str] | None = None,
 ) -> list[Request]:
-    """Return a request for each prompt; without ids, each gets a new one. Raises RefusalError for
-    one too long.
+    """Return a request for each prompt, with new ids unless they are given. Raises RefusalError if one is too
+    long.
     """
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
@@ -158,7 +158,7 @@ def _encoded(result: Emission, *, with_ids: bool) -> dict[str, Any]:
 
 
 def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
-    """Return the first dimensions of a vector, again of length 1."""
+    """Return the first dimensions of a vector, rescaled to length 1."""
     if dimensions is None:
         return list(vector)
     if dimensions > len(vector):
@@ -172,5 +172,5 @@ def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
 
 
 def _packed(vector: Sequence[float]) -> str:
-    """Little-endian float32 in base64, as OpenAI's client asks for."""
+    """Return little-endian float32 in base64, as OpenAI's client expects."""
     return base64.b64encode(struct.pack(f"<{len(vector)}f", *vector)).decode()

@@ -11,17 +11,17 @@ from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.doors.json_answer import json_answer
 
 MALFORMED = "Bad Request"
-"""`type` of a body that is not JSON or does not fit its schema."""
+"""The `type` for a body that is not JSON or does not fit its schema."""
 INVALID = "BadRequestError"
-"""`type` of a value that cannot be used."""
+"""The `type` for a value that cannot be used."""
 UNCONVERTIBLE = "BadRequest"
-"""`type` of a chat request that cannot be turned into one for the engine."""
+"""The `type` for a chat request that cannot be converted for the engine."""
 UNAUTHORIZED = "AuthenticationError"
-"""`type` of a request without the key that it takes."""
+"""The `type` for a request without the required key."""
 
 
 class RefusalError(Exception):
-    """A request that is answered with an error. The message names the field, its value and the way out."""
+    """A request is refused. The message names the field, its value and the way out."""
 
     def __init__(
         self,
@@ -39,7 +39,7 @@ class RefusalError(Exception):
 
     @classmethod
     def of_abort(cls, finish: FinishReason) -> RefusalError | None:
-        """Make the refusal for an abort by the server; None for any other finish."""
+        """Return the refusal for an abort by the server; None for any other finish."""
         status = finish.status_code
         if finish.type != "abort" or status is None:
             return None
@@ -48,7 +48,7 @@ class RefusalError(Exception):
 
     @classmethod
     def of_failure(cls, error: Exception) -> RefusalError:
-        """Make the refusal for any error: itself, or a description of the server's failure."""
+        """Return the refusal for any error: itself, or a description of the server's failure."""
         if isinstance(error, cls):
             return error
         return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
@@ -64,18 +64,18 @@ class RefusalError(Exception):
         return {"error": self.flat()}
 
     def typed_event(self) -> dict[str, Any]:
-        """Return the error as `/v1/messages` answers with it, also as an event."""
+        """Return the error in the shape of `/v1/messages`, also for an event."""
         kinds = {401: "authentication_error", 404: "not_found_error", 503: "overloaded_error"}
         kind = kinds.get(self.status, "api_error" if self.status >= 500 else "invalid_request_error")
         return {"type": "error", "error": {"type": kind, "message": self.message}}
 
     def nested(self) -> dict[str, Any]:
-        """Return the error as vLLM answers with it, also as an event."""
+        """Return the error in the shape of vLLM, also for an event."""
         fields = {"message": self.message, "type": self.type, "param": self.param, "code": self.status}
         return {"error": fields}
 
     def flat(self) -> dict[str, Any]:
-        """Return the error object of the OpenAI routes, and of bodies that could not be read."""
+        """Return the error object of the OpenAI routes, and of invalid bodies."""
         return {
             "object": "error",
             "message": self.message,
@@ -86,9 +86,9 @@ class RefusalError(Exception):
 
 
 def refusal_answer(path: str, refusal: RefusalError, dialect: str) -> Response:
-    """Return the answer to a refused request. `/generate` nests what is wrong with it; all else is flat.
+    """Return the answer to a refused request. `/generate` nests its errors; all other routes are flat.
 
-    vLLM nests everything, and so do its own endpoints and `/v1/responses`, whatever the dialect.
+    vLLM nests all errors, and so do its own endpoints and `/v1/responses`, in any dialect.
     """
     if path.startswith("/v1/messages"):
         shape = refusal.typed_event()

@@ -1,4 +1,4 @@
-"""Streams: one event for each value, and what ends them; and noticing that the client has left."""
+"""Streams: events for values, their end, and detection of clients that disconnect."""
 
 from __future__ import annotations
 
@@ -42,23 +42,23 @@ class Framing:
 
 UNNAMED = Framing(_unnamed, b"data: [DONE]\n\n")
 NAMED = Framing(_named, b"")
-"""Each event is named by its type, and the last one says that it is."""
+"""A framing that names each event by its type, whose last event marks the end."""
 WRITE_BYTES = 1 << 16
-"""Events that are due together are written together, up to about this many bytes."""
+"""The approximate bytes of events that are written together."""
 
 
 class Outlet(Protocol):
-    """An interface for writing parts of a body that has begun, without a coroutine for each.
+    """Writes parts of a body that has begun, without a coroutine for each.
 
-    An extension of ASGI, in `scope["extensions"][OUTLET]` if the server has it.
+    It is an extension of ASGI, in `scope["extensions"][OUTLET]` if the server has it.
     """
 
     @property
     def free(self) -> bool:
-        """True if the connection takes more without a wait."""
+        """True if the connection accepts more without waiting."""
 
     def write(self, part: bytes) -> None:
-        """Write a part; nothing where the client has left."""
+        """Write a part; do nothing if the client has disconnected."""
 
 
 OUTLET = "tokenwire.outlet"
@@ -71,7 +71,7 @@ class Writer(Protocol):
         """Return the whole answer."""
 
     def of(self, emission: Emission) -> Iterable[Json]:
-        """Return the events of an emission. An error ends the stream, behind what was given."""
+        """Return the events of an emission. An error ends the stream after these."""
 
     def closing(self) -> Iterable[Json]:
         """Return the events after all emissions."""
@@ -81,11 +81,11 @@ class Writer(Protocol):
 
 
 class EventStream(Response):
-    """An answer of events, written as they become due; its generation is closed in the end, however it ends.
+    """An answer of events, written as they become due; its generation is always closed at the end.
 
-    What fails on the way becomes the last event. A client that reads slowly is waited for with each write:
-    what becomes due meanwhile is then taken as one emission. Where the server offers an outlet, the events of
-    a step are written as its rows are delivered, and no task is woken.
+    A failure becomes the last event. Each write waits for a slow client: what becomes due meanwhile is then
+    taken as one emission. If the server offers an outlet, the events of a step are written as its rows are
+    delivered, without waking a task.
     """
 
     def __init__(
@@ -98,7 +98,7 @@ class EventStream(Response):
         delivery: Delivery,
         framing: Framing = UNNAMED,
     ) -> None:
-        """`first` was taken already; `leaving` watches the client, and is done once it left."""
+        """Initialize. `first` was taken already; `leaving` completes once the client has disconnected."""
         self.status_code = 200
         self.media_type = "text/event-stream"
         self.background = None
@@ -133,7 +133,7 @@ class EventStream(Response):
             self._generation.close()
 
     def _write_at_once(self, outlet: Outlet) -> bool:
-        """Write what is due, as far as the connection takes it; False where more is to be done."""
+        """Write what is due, as far as the connection accepts it; False if more is to be done."""
         if not outlet.free:
             return False
         self._parts = _joined(self._due())
@@ -144,7 +144,7 @@ class EventStream(Response):
         return not self._over
 
     def _due(self) -> Iterator[bytes]:
-        """Take what is due, framed."""
+        """Yield the due events with their framing."""
         if self._over:
             return
         try:
@@ -169,7 +169,7 @@ class EventStream(Response):
 
 
 def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
-    """Frames that are there at once, in few pieces."""
+    """Yield frames that are available at once, joined into few pieces."""
     waiting: list[bytes] = []
     size = 0
     for frame in frames:
@@ -183,7 +183,7 @@ def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[_Value]) -> _Value:
-    """Await some work; a client that closes the connection first cancels it, which raises ClientLeftError.
+    """Await some work. A client that disconnects first cancels it, which raises ClientLeftError.
 
     The body of the request must have been read.
     """
@@ -200,7 +200,7 @@ async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[_Value
 
 
 def once_client_leaves(http_request: HttpRequest, call: Callable[[], None]) -> asyncio.Future[None]:
-    """Call a function once the client has closed the connection, or this is cancelled.
+    """Call a function once the client has disconnected, or this is cancelled.
 
     The body of the request must have been read.
     """

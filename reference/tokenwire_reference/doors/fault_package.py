@@ -1,4 +1,4 @@
-"""Loads the package of faults, by name, if --enable-faults is set.
+"""Loads the package of faults by name, with --enable-faults.
 
 The reference runs without it. A server without faults refuses a request that names one, because it must not
 answer another question.
@@ -19,11 +19,11 @@ from tokenwire_reference.server_args import ServerArgs
 
 PACKAGE = "tokenwire_faults"
 HEADER = "x-tokenwire-fault"
-"""Names the fault that a request is to have."""
+"""The header that names a request's fault."""
 
 
 def fault_package() -> Any:
-    """Return the package. Raises ValueError where it is not installed."""
+    """Return the package. Raises ValueError if it is not installed."""
     try:
         return import_module(PACKAGE)
     except ModuleNotFoundError as error:
@@ -36,7 +36,7 @@ def fault_package() -> Any:
 
 
 def fault_middleware(args: ServerArgs) -> Middleware:
-    """Make the middleware before the routes: the faults, or a refusal of requests that name one.
+    """Return the middleware before the routes: the faults, or a refusal of requests that name one.
 
     Raises ValueError if faults are enabled but not installed.
     """

@@ -1,4 +1,4 @@
-"""Refusals by the head of a request alone, before its body is read."""
+"""Refuses requests by their heads alone, before their bodies are read."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tokenwire_reference.server_args import ServerArgs
 
 MOST_HEADERS = 128
 MOST_HEAD_BYTES = 1 << 16
-"""Of the path, and of all names and values."""
+"""The most bytes of the path and of all header names and values."""
 
 
 def body_too_long(most: int) -> RefusalError:
@@ -23,7 +23,7 @@ def body_too_long(most: int) -> RefusalError:
 
 
 class RefuseHeads:
-    """Refuses a request where `why` gives a reason, before anything but its head is read; all others pass."""
+    """Refuses a request if `why` returns a reason, after reading only its head; all others pass."""
 
     def __init__(
         self, app: ASGIApp, *, args: ServerArgs, why: Callable[[Scope, ServerArgs], RefusalError | None]
@@ -40,7 +40,7 @@ class RefuseHeads:
 
 
 def too_long(scope: Scope, args: ServerArgs) -> RefusalError | None:
-    """Return the refusal of a head that is too long, or whose body is."""
+    """Return the refusal of a head or a body that is too long; None if both are short enough."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in headers)

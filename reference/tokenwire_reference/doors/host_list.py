@@ -1,4 +1,4 @@
-"""Hosts that an operator named: a request may have the server contact these, and no others."""
+"""Hosts that an operator permits: a request may make the server contact only these."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import ipaddress
 from collections.abc import Sequence
 
 LOOPBACK = ("localhost", "127.0.0.0/8", "::1")
-"""This machine."""
+"""The names and addresses of this machine."""
 
 
 class HostList:
-    """Names, addresses and networks. A name is compared as it is written; nothing is looked up."""
+    """Names, addresses and networks. A name is compared literally, without a lookup."""
 
     def __init__(self, named: Sequence[str]) -> None:
         networks = {host: _network(host) for host in named}

@@ -23,7 +23,7 @@ from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.extras.images import takes_images
 
 HEALTH_TIMEOUT = 20.0
-"""Seconds in which one token must come for the server to be called healthy."""
+"""Seconds within which a healthy server must generate one token."""
 
 
 _HIDDEN = "***"
@@ -60,7 +60,7 @@ async def server_info(http_request: HttpRequest) -> Response:
 
 
 async def model_info(http_request: HttpRequest) -> Response:
-    """Answer with what is known of the model."""
+    """Answer with the facts about the model."""
     served = served_by(http_request)
     return json_answer(
         {
@@ -91,7 +91,7 @@ async def models(http_request: HttpRequest) -> Response:
 
 
 async def model(http_request: HttpRequest) -> Response:
-    """Answer with the model or an adapter of it, or say that there is no other."""
+    """Answer with the model or one of its adapters, or with 404."""
     served = served_by(http_request)
     name = http_request.path_params["name"]
     if name != served.args.model_name and name not in served.adapters:
@@ -120,7 +120,7 @@ def _model_card(name: str, served: Served) -> dict[str, Any]:
 
 
 async def health(http_request: HttpRequest) -> Response:
-    """Answer 200 after one token was really generated, 503 where none came."""
+    """Answer 200 after one token was really generated, 503 without one."""
     served = served_by(http_request)
     probe = Request(
         rid=f"HEALTH_CHECK_{uuid.uuid4().hex}",
@@ -142,7 +142,7 @@ async def health(http_request: HttpRequest) -> Response:
 
 
 async def ping(http_request: HttpRequest) -> Response:
-    """Answer 200 while requests are taken, 503 once the engine is gone or the server is about to end."""
+    """Answer 200 while requests are accepted, 503 once the engine has ended or the server is about to."""
     return Response(status_code=503 if served_by(http_request).why_closed else 200)
 
 
@@ -152,5 +152,5 @@ async def version(_: HttpRequest) -> Response:
 
 
 async def root(_: HttpRequest) -> Response:
-    """Say who is here."""
+    """Answer with the name of this server."""
     return json_answer("The Tokenwire reference engine is running")

@@ -1,4 +1,4 @@
-"""JSON as the server writes it."""
+"""Writes JSON answers of the server."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ import orjson
 from starlette.responses import Response
 
 Json = Any
-"""What JSON can say."""
+"""A JSON value."""
 
 
 def to_json(value: Json) -> bytes:
-    """Strict JSON in UTF-8; NaN and infinities become null. Raises TypeError for what JSON cannot say."""
+    """Return strict JSON in UTF-8; NaN and infinities become null. Raises TypeError for values outside
+    JSON.
+    """
     return orjson.dumps(value, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY)
 
 

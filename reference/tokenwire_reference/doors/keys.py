@@ -1,4 +1,4 @@
-"""API keys of a server: the paths that are open without one, and those that need the admin's."""
+"""API keys of a server: the paths that need none, and those that need the admin's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.server_args import ServerArgs
 
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/ping", "/ready", "/metrics"})
-"""What supervisors and Prometheus ask, which seldom hold a key. SGLang and vLLM leave it open too."""
+"""Paths for supervisors and Prometheus, which seldom have a key. SGLang and vLLM require none there
+either.
+"""
 
 
 def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
-    """Return the refusal of a request without a key.
+    """Return the refusal of a request without a key; None if it is permitted.
 
-    With `--api-key`, that key or the admin's opens everything but control calls, which `refuse_control`
+    With `--api-key`, that key or the admin's permits everything except control calls, which `refuse_control`
     guards.
     """
     headers = Headers(scope=scope)
@@ -32,10 +34,10 @@ def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
 
 
 def refuse_control(http_request: HttpRequest) -> None:
-    """Raise RefusalError for who may not control the server.
+    """Check that a client may control the server. Raises RefusalError if not.
 
-    With `--admin-api-key`, only that key may. A web page of another origin never may: browsers let it post
-    an empty body to any address without asking.
+    With `--admin-api-key`, only that key may. A web page of another origin never may, because browsers let it
+    post an empty body to any address without asking.
     """
     args, headers = served_by(http_request).args, http_request.headers
     origin = headers.get("origin")
@@ -79,7 +81,7 @@ def _is_address(name: str) -> bool:
 
 
 def _sent(headers: Headers, key: str | None) -> bool:
-    """True if a request bears a key. The time of the comparison does not depend on the key."""
+    """True if a request has a key. The time of the comparison does not depend on the key."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
     return key is not None and scheme.lower() == "bearer" and compare_digest(given.encode(), key.encode())
 

@@ -22,7 +22,7 @@ _ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
 # Of one batch; a longer prompt is beyond any context.
 _PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
 OTHERS: Mapping[str, Number] = {"maxLength": 256, "maxItems": 1024, "maxIds": 1024, "maxProperties": 64}
-"""Of a text, a list, a list of ids and an object that have no limit of their own."""
+"""The limits of a text, a list, a list of ids and an object without a limit of their own."""
 LIMITS: Mapping[str, Mapping[str, Number]] = {
     "temperature": {"minimum": 0, "maximum": 100},
     "repetition_penalty": {"minimum": 0.01, "maximum": 2},
@@ -53,21 +53,23 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     "tools": {"maxItems": 128},
     "chat_template_kwargs": {"maxProperties": 8},
 }
-"""Of the fields of requests, in the words of JSON Schema. Within them, no logit of float32 overflows."""
+"""The limits of request fields in terms of JSON Schema. Within them, no logit of float32 overflows."""
 MOST_SAMPLES = 4096
-"""Prompts times samples of one request."""
+"""The most prompts times samples of one request."""
 MOST_PROMPT_IDS = 1 << 23
-"""Of all samples of one request together: each keeps its own."""
+"""The most prompt ids of all samples of one request, because each keeps its own."""
 MOST_LOGPROB_ENTRIES = 500_000
-"""Top logprobs and chosen ids of one request, times the positions that have them."""
+"""The most top logprobs and chosen ids of one request, times the positions with them."""
 MOST_ENTRIES_OF_EVENT = 50_000
-"""The same of a stream whose every event has all so far."""
+"""The most entries of an event, for streams whose every event has all entries so far."""
 MOST_HIDDEN_ROWS = 20_000
-"""Of hidden states, in all events of an answer."""
+"""The most rows of hidden states, in all events of an answer."""
 MOST_MASKED_IDS = 256
-"""Ids of a sampling mask."""
+"""The most ids of a sampling mask."""
 MOST_CHARACTERS_PER_TOKEN = 64
-"""A longer text than this for each position of the context is refused before it is tokenized."""
+"""The most characters of a text for each position of the context; a longer text is refused before
+tokenizing.
+"""
 
 
 def limits_in_words() -> str:
@@ -92,19 +94,21 @@ def _in_words(limits: Mapping[str, Number]) -> Iterator[str]:
 
 
 def refuse_more(name: str, count: int, most: int, unit: str) -> None:
-    """Raise RefusalError for more of something than there may be."""
+    """Raise RefusalError for a number above a limit."""
     if count > most:
         raise RefusalError(f"{name} has {count} {unit}, and may have {most}", param=name)
 
 
 def refuse_many_samples(prompts: Sequence[Sequence[int]], n: int) -> None:
-    """Raise RefusalError for more samples than one request may have, or for more that they keep."""
+    """Raise RefusalError for more samples than one request may have, or for more ids than they may keep."""
     refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     refuse_more("n", n * sum(map(len, prompts)), MOST_PROMPT_IDS, "prompt ids in all samples together")
 
 
 def refuse_wide_masks(requests: Sequence[Request]) -> None:
-    """Raise RefusalError where a sampling mask could hold the vocabulary, or more than one answer may."""
+    """Raise RefusalError if a sampling mask could contain the vocabulary, or exceed the limit of an
+    answer.
+    """
     for sampling in (request.sampling for request in requests if request.return_sampling_mask):
         if not (sampling.greedy or 1 <= sampling.top_k <= MOST_MASKED_IDS):
             raise RefusalError(
@@ -114,8 +118,9 @@ def refuse_wide_masks(requests: Sequence[Request]) -> None:
 
 
 def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
-    """Raise RefusalError for more rows of hidden states than one call may be answered with. A stream has all
-    so far in each event.
+    """Raise RefusalError for too many rows of hidden states in the answers to one call.
+
+    A stream has all rows so far in each event.
     """
     rows = 0
     for request in requests:
@@ -148,7 +153,7 @@ def refuse_many_logprobs(requests: Sequence[Request], most: int = MOST_LOGPROB_E
 
 
 def _scored_positions(request: Request) -> int:
-    """Count the positions of a request that may have logprobs."""
+    """Return the number of positions of a request that may have logprobs."""
     start = request.logprob_start_len
     prompt = len(request.prompt_token_ids) - start if start >= 0 else 0
     return prompt + (request.sampling.max_new_tokens or 0)

@@ -56,7 +56,7 @@ async def loads(http_request: HttpRequest) -> Response:
 
 
 async def get_load(http_request: HttpRequest) -> Response:
-    """Answer GET /get_load, the older endpoint that gateways still ask."""
+    """Answer GET /get_load, the older endpoint that gateways still use."""
     return json_answer(
         [
             {
@@ -71,7 +71,7 @@ async def get_load(http_request: HttpRequest) -> Response:
 
 
 async def server_load(http_request: HttpRequest) -> Response:
-    """Answer GET /load, vLLM's number of requests under way."""
+    """Answer GET /load with vLLM's number of running requests."""
     return json_answer({"server_load": served_by(http_request).manager.live})
 
 

@@ -1,4 +1,4 @@
-"""Counts of what a server did, and `/metrics` made of them, under the names of SGLang or of vLLM."""
+"""Counts for `/metrics`, named as in SGLang or in vLLM."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ class Histogram:
     total: float = 0.0
 
     def observe(self, seconds: float, times: int = 1) -> None:
-        """Count a time; several equal ones at once."""
+        """Count a time, or several equal ones at once."""
         self.counts[bisect_left(SECONDS, seconds)] += times
         self.total += seconds * times
 
 
 @dataclass
 class Meters:
-    """Everything that is counted. Tokens count when they are emitted, prompts when their request ended.
+    """All counts. Tokens count when they are emitted, prompts when their request ended.
 
-    Lives on the event loop, beside the request manager.
+    It is used on the event loop, with the request manager.
     """
 
     requests: int = 0
@@ -105,7 +105,9 @@ def _about(name: str, words: str, kind: str) -> list[str]:
 
 
 def _samples(name: str, label: str, histogram: Histogram) -> Iterator[str]:
-    """Buckets count everything up to their bound, as the format wants it."""
+    """Yield the samples of a histogram. Buckets count everything up to their bound, as the format
+    requires.
+    """
     upto = list(accumulate(histogram.counts))
     for bound, count in zip((*SECONDS, "+Inf"), upto, strict=True):
         yield f'{name}_bucket{{{label},le="{bound}"}} {count}'

@@ -35,7 +35,7 @@ class OpenAIAnswer(ABC, Generic[_Call]):
     chunk_kind: str
     """The `object` of its chunks."""
     may_hold_text: bool = False
-    """True if an emission without ids may have chunks, before the refusal that it ends in."""
+    """True if an emission without ids may have chunks, before a refusal."""
 
     def __init__(self, call: _Call, served: Served) -> None:
         self.call = call
@@ -47,17 +47,17 @@ class OpenAIAnswer(ABC, Generic[_Call]):
         return await answer_call(http_request, self.served, self.call, self)
 
     def head(self, kind: str) -> dict[str, Any]:
-        """Make the beginning of the answer and of each chunk; `kind` is its `object`."""
+        """Return the beginning of the answer and of each chunk; `kind` is its `object`."""
         call = self.call
         return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """Make one chunk; without choices, the one after all others."""
+        """Return one chunk; without choices, the one after all others."""
         return {**self.head(self.chunk_kind), "choices": choices, **more}
 
     @property
     def finals(self) -> list[Emission]:
-        """The last emission of each choice that came."""
+        """Return the last emission of each choice."""
         return [self._last[index] for index in sorted(self._last)]
 
     @abstractmethod
@@ -69,7 +69,7 @@ class OpenAIAnswer(ABC, Generic[_Call]):
         """Return the chunks of an emission."""
 
     def of(self, emission: Emission) -> Iterator[dict[str, Any]]:
-        """Yield the chunks of an emission; an abort by the server ends the whole stream with an error."""
+        """Yield the chunks of an emission. An abort by the server ends the whole stream with an error."""
         self._last[emission.index] = emission
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
         if not refusal or self.may_hold_text or emission.output_ids:

@@ -41,10 +41,11 @@ class OpenAICall:
         is_batch: bool = False,
         **fields: Any,
     ) -> Self:
-        """Put a call together. `wanted` is what its requests ask for besides, `fields` what this kind of call
-        holds besides. The only request of a call that is not a batch has the id of the call.
+        """Build a call. `wanted` are the outputs of its requests, `fields` the additional fields of this kind
+        of call.
 
-        Raises RefusalError for too many samples.
+        The only request of a call that is not a batch has the id of the call. Raises RefusalError for too
+        many samples.
         """
         n, stream = sampling.n, bool(body.get("stream"))
         refuse_many_samples(prompts, n)

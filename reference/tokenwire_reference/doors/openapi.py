@@ -1,4 +1,4 @@
-"""`/openapi.json`: every path of the server, with the schemas that its bodies are held against."""
+"""`/openapi.json`: every path of the server, with the schemas that validate its bodies."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _KEY = "key"
 
 
 class BodyRoute(Route):
-    """An endpoint whose bodies are held against a schema."""
+    """An endpoint whose bodies are validated against a schema."""
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class BodyRoute(Route):
         methods: Sequence[str] = ("POST",),
         empty: bool = False,
     ) -> None:
-        """`empty`: its body may be left out."""
+        """Initialize. With `empty`, the body may be missing."""
         super().__init__(path, endpoint, methods=list(methods))
         self.schema = schema
         self.empty = empty
@@ -84,9 +84,7 @@ def _operation(route: Route) -> dict[str, Any]:
 
 
 def _component(name: str) -> dict[str, Any]:
-    """Return a request schema and its definitions under names of their own: in components, tools
-    heed no `$id`.
-    """
+    """Return a request schema and its definitions as named components, because tools ignore `$id` there."""
     text = json.dumps(request_schema(name)).replace('"#/$defs/', f'"#/components/schemas/{name}.')
     schema = json.loads(text)
     definitions = schema.pop("$defs", {})

@@ -1,4 +1,4 @@
-"""Prompts of a body as token ids: ids just as they came, text through the tokenizer."""
+"""Prompts of a body as token ids: ids unchanged, and text tokenized."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tokenwire_reference.extras.images import image_text, read_image, takes_imag
 
 
 def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:
-    """Return the prompts in one field, and whether they are a batch. Raises RefusalError.
+    """Return the prompts in one field, and True if they are a batch. Raises RefusalError.
 
     The value is a text, a list of texts, a list of ids or a list of lists of ids, and none is empty.
     """
@@ -35,7 +35,7 @@ def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[lis
 
 
 def encode(text: str, name: str, served: Served) -> list[int]:
-    """Return the ids of a text. Raises RefusalError where there is no tokenizer, or where it makes none."""
+    """Return the ids of a text. Raises RefusalError without a tokenizer, or if it returns none."""
     if served.tokenizer is None:
         raise RefusalError(
             f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
@@ -56,10 +56,9 @@ def template_ids(
     template: Mapping[str, Any] = MappingProxyType({}),
     runs: bool = True,
 ) -> list[int]:
-    """Return the ids of messages, put through the chat template. `template` is what else it is given. If
-    nothing `runs` them, they may have any length.
+    """Return the ids of messages in the chat template. `template` are further variables.
 
-    Raises RefusalError.
+    If nothing `runs` them, they may have any length. Raises RefusalError.
     """
     tokenizer = served.tokenizer
     assert tokenizer is not None, "messages without a tokenizer are refused"
@@ -122,7 +121,7 @@ def _part(name: str, part: Mapping[str, Any], *, images: bool) -> str:
 
 @contextmanager
 def refused(name: str) -> Iterator[None]:
-    """Make a ValueError inside the refusal of a field."""
+    """Convert a ValueError in the block to the refusal of a field."""
     try:
         yield
     except ValueError as error:

@@ -1,7 +1,7 @@
-"""A record as its consumer takes it: what is pending, as one slice of ids, text and every series alike.
+"""A record as its consumer takes it: the pending part, as one slice of ids, text and every series.
 
-A row says how far the record may be read. A consumer that wakes up late takes one longer range, so coalescing
-is lossless by construction (sgl-project/sglang PR #27205); no emission holds a list that is still growing.
+A row limits how far the record may be read. A consumer that wakes up late takes one longer range, so
+coalescing is lossless by construction (sgl-project/sglang PR #27205); no emission shares a growing list.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from tokenwire_reference.core.request import FinishReason, Request, Row, Samplin
 
 
 class Delivery(Enum):
-    """Amounts of a record that an emission carries."""
+    """The parts of a record in an emission."""
 
     CUMULATIVE = "cumulative"
     """Everything so far. The final state of a record, taken once, is a whole answer."""
     INCREMENTAL = "incremental"
-    """What no emission before it carried."""
+    """Everything that no earlier emission carried."""
 
 
 @dataclass(slots=True)
@@ -42,13 +42,13 @@ class Emission:
     """All tokens up to and including this emission, in either delivery."""
     finish: FinishReason | None
     seconds: float
-    """Since the request came in."""
+    """Seconds since the request arrived."""
 
 
 @dataclass
 class Reader:
-    """The progress of one request's record: how far it may be read, how far its consumer has read, and the
-    text of its ids.
+    """The state of one request's record: the readable part, the part taken by its consumer, and the text of
+    its ids.
     """
 
     index: int
@@ -56,13 +56,13 @@ class Reader:
     detokenizer: Detokenizer | None
     started: float = field(default_factory=time.monotonic)
     shown: list[str] = field(default_factory=list)
-    """The text that has been taken, in pieces: they are joined where a whole text is wanted."""
+    """The taken text, in pieces, which are joined when a whole text is needed."""
     new: list[str] = field(default_factory=list)
-    """That which has not."""
+    """The text that has not been taken."""
     row: Row | None = None
-    """The row that came last."""
+    """The last row."""
     grown: float = 0.0
-    """When it came."""
+    """The time of the last row."""
     taken_ids: int = 0
     taken_text: int = 0
     taken_finish: bool = False
@@ -73,7 +73,7 @@ class Reader:
 
     @property
     def end(self) -> int:
-        """The number of tokens of the record that have been delivered."""
+        """The number of delivered tokens of the record."""
         return self.row.end if self.row else 0
 
     @property
@@ -83,7 +83,7 @@ class Reader:
         return "".join([*self.shown, *self.new])
 
     def append(self, row: Row) -> None:
-        """Read on to the end of a row. Raises ValueError for one that does not begin where the last ended."""
+        """Add a row. Raises ValueError if it does not continue the last one."""
         if row.start != self.end or self.finish is not None:
             raise ValueError(
                 f"row {row.start}:{row.end} of request {self.request.rid!r} does not follow its "
@@ -100,14 +100,14 @@ class Reader:
                 self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
 
     def fail(self, row: Row, error: Exception) -> None:
-        """End with a failure of the server what the rows before have delivered."""
+        """End the record with a failure of the server, after the delivered rows."""
         self.row = row._replace(end=self.end, finish=FinishReason.of_failure(error))
         self.grown = time.monotonic()
 
     @property
     def ready(self) -> int:
-        """The number of ids that can be taken. If text waits for more than half a character, its
-        ids wait too.
+        """Return the number of ids that can be taken. If more than half a character waits, its ids wait,
+        too.
         """
         waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
         return self.end - waiting
@@ -145,12 +145,12 @@ class Reader:
 def finish_text(
     detokenizer: Detokenizer, text: str, ids: Sequence[int], finish: FinishReason, sampling: SamplingParams
 ) -> str:
-    """Give the whole text of a request, from the text so far and the ids of its last row.
+    """Return the whole text of a request, from the text so far and the ids of its last row.
 
-    A stop id's own text is left out, and the text is cut before the stop string that ended the generation: at
-    its first occurrence that the last id completed. An earlier one, which the stop rules did not see, stays.
-    A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but nothing
-    behind it.
+    The text of a stop id is left out, and the text is cut before the stop string that ended the generation:
+    at its first occurrence that the last id completed. An earlier one, which the stop rules did not see,
+    stays. A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but
+    nothing after it.
     """
     matched, keep = finish.matched, sampling.no_stop_trim
     text += detokenizer.push(ids[:-1])

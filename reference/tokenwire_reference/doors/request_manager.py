@@ -1,4 +1,4 @@
-"""Live requests by id: rows come in, consumers are woken, requests are aborted. Lives on the event loop."""
+"""Live requests by id: delivers rows, wakes consumers, and aborts requests. Used on the event loop."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ logger = logging.getLogger(__name__)
 
 
 class DuplicateRequestIdError(ValueError):
-    """A request id that a live request has."""
+    """A request id is in use by a live request."""
 
 
 class ClientLeftError(Exception):
-    """The connection was closed before there was an answer."""
+    """The client disconnected before there was an answer."""
 
 
 class Generation:
@@ -35,9 +35,9 @@ class Generation:
         self.readers = readers
         self._engine = engine
         self._early: set[str] | None = set()
-        """The ids that were aborted before the engine got any; None since it got them."""
+        """The ids aborted before the engine got any; None afterwards."""
         self.aborted_early = asyncio.Event()
-        """Set where these are all of them."""
+        """Set if all ids are among these."""
         self._wake = asyncio.Event()
         self._at_once: Callable[[], bool] | None = None
         self._error: Exception | None = None
@@ -45,11 +45,11 @@ class Generation:
 
     @property
     def ended(self) -> bool:
-        """True if each record has given its finish."""
+        """True if each record has delivered its finish."""
         return all(reader.taken_finish for reader in self.readers)
 
     def start(self) -> None:
-        """Give the requests to the engine; those that were aborted before then end at once."""
+        """Pass the requests to the engine; those aborted before end at once."""
         early, self._early = self._early or (), None
         for reader in self.readers:
             self._engine.add(reader.request, aborted=reader.request.rid in early)
@@ -63,12 +63,12 @@ class Generation:
             self.aborted_early.set()
 
     def hang_up(self) -> None:
-        """Notify the consumer that its client has left, so that it stops waiting."""
+        """Tell the consumer that its client has disconnected, so that it stops waiting."""
         self._left = True
         self._wake.set()
 
     def rows_came(self) -> None:
-        """Let the consumer know, once for all rows of a step."""
+        """Wake the consumer, once for all rows of a step."""
         try:
             if self._at_once is not None and not self._wake.is_set() and self._at_once():
                 return
@@ -77,11 +77,11 @@ class Generation:
         self._wake.set()
 
     async def woken(self, at_once: Callable[[], bool] | None = None) -> None:
-        """Wait until something came since the last time. Raises ClientLeftError after `hang_up`.
+        """Wait for news since the last call. Raises ClientLeftError after `hang_up`.
 
-        Nothing lies between the waker and the consumer: what a step brings is taken before the next step.
-        A consumer that can do so without waiting takes it `at_once`, while it stays asleep: it is woken where
-        that gives False. What that raises is raised here.
+        A consumer takes the rows of a step before the next step. If it can do so without waiting, it does
+        that in `at_once` while it stays asleep, and is woken only if that returns False. Exceptions of
+        `at_once` are raised here.
         """
         self._at_once = at_once
         try:
@@ -95,26 +95,26 @@ class Generation:
             raise ClientLeftError
 
     def take(self, delivery: Delivery) -> Iterator[Emission]:
-        """Take what is pending, an emission of each record that has something."""
+        """Yield an emission of each record with pending tokens."""
         for reader in self.readers:
             if reader.pending:
                 yield reader.take(delivery)
 
     async def first(self, delivery: Delivery) -> Emission:
-        """Wait for the first emission, of any record, and take it."""
+        """Wait for the first emission of any record, and take it."""
         while True:
             await self.woken()
             for emission in self.take(delivery):
                 return emission
 
     async def whole(self) -> list[Emission]:
-        """Wait for the end of every record and give each as a whole."""
+        """Wait for the end of every record and return each as a whole."""
         while not all(reader.finish for reader in self.readers):
             await self.woken()
         return [reader.take(Delivery.CUMULATIVE) for reader in self.readers]
 
     def close(self) -> None:
-        """Abort what has not ended: the client is gone."""
+        """Abort records that have not ended, because the client has disconnected."""
         for reader in self.readers:
             if reader.finish is None and reader.request.seams.leaving():
                 self.abort(reader.request.rid)
@@ -128,7 +128,7 @@ class _Live(NamedTuple):
 
 
 class RequestManager:
-    """Knows every live request by its id. Lives on the event loop: no other thread may call it."""
+    """Knows every live request by its id. It must be used on the event loop only."""
 
     def __init__(self, engine: EngineRunner | Ranks, tokenizer: Tokenizer | None) -> None:
         self._engine = engine
@@ -146,8 +146,8 @@ class RequestManager:
     def submit(
         self, requests: Sequence[Request], *, group: str | None = None, start: bool = True
     ) -> Generation:
-        """Start the requests of one call, or let its consumer do so. `group` is the id by which they can be
-        aborted together.
+        """Start the requests of one call, or let its consumer start them. `group` is an id to abort them
+        together.
 
         Raises DuplicateRequestIdError if an id is in use or occurs twice; then nothing is started.
         """
@@ -179,7 +179,7 @@ class RequestManager:
         return Reader(index, request, detokenizer)
 
     def deliver(self, rows: Sequence[Row]) -> None:
-        """Bring the rows of one step to their readers, forget requests that ended, wake the consumers."""
+        """Deliver the rows of one step to their readers, remove ended requests, and wake the consumers."""
         consumers: dict[Generation, None] = {}
         for row in rows:
             rid = row.record.rid
@@ -203,7 +203,7 @@ class RequestManager:
             generation.rows_came()
 
     def _measure(self, reader: Reader, row: Row, last: float) -> None:
-        """Count a row; `last` is when the one before it came."""
+        """Count a row; `last` is the time of the previous one."""
         since_start = reader.grown - reader.started
         self.meters.emitted(row.end - row.start, row.start, since_start, reader.grown - last)
         if row.finish is not None:
@@ -215,7 +215,7 @@ class RequestManager:
             )
 
     def _forget(self, request: Request) -> None:
-        """Forget a request that ended, and its group with the last of it."""
+        """Remove an ended request, and its group with the last of it."""
         del self._live[request.rid]
         group = request.group or ""
         # The group may be that of a later call, where the earlier had none, and its first id is in use again.

@@ -1,4 +1,4 @@
-"""Sampling parameters of a body, checked beyond what a schema can say."""
+"""Sampling parameters of a body, with the checks that a schema cannot express."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelle
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
-"""What no client says: a family of servers does."""
+"""Parameters that no client sets, but a server family does."""
 
 
 def read_sampling_params(
     given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN
 ) -> SamplingParams:
-    """Sampling parameters by wire name, the fields of `SamplingParams`; a schema has checked their types.
+    """Return sampling parameters from wire names, the fields of `SamplingParams`; a schema has checked their
+    types.
 
-    Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means what fits.
-    Raises RefusalError for values that cannot be used.
+    Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means the rest of
+    the context. Raises RefusalError for values that cannot be used.
     """
     if given.get("custom_params") is not None and not served.args.model_path.startswith("builtin:scripted"):
         raise RefusalError("custom_params is for builtin:scripted only; leave it out", param="custom_params")
@@ -62,7 +63,7 @@ def read_sampling_params(
 
 
 def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> Constraint | None:
-    """Return the constraint of a body. Raises RefusalError for one that cannot be kept."""
+    """Return the constraint of a body. Raises RefusalError if it is not supported."""
     try:
         found = grammar_of(given)
         if found is not None and chat.calls is not None:
@@ -80,7 +81,7 @@ def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> C
 
 
 def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:
-    """Biases by id. Raises RefusalError for an unknown id."""
+    """Return the biases by id. Raises RefusalError for an unknown id."""
     digits = len(str(vocab_size))
     unknown = next((key for key in given if len(key) > digits), None)
     if unknown is not None:
@@ -112,7 +113,7 @@ def refuse_unknown_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
 
 
 def refuse_what_does_not_fit(prompt_tokens: int, sampling: SamplingParams, context_length: int) -> None:
-    """Raise RefusalError for a prompt, or a prompt with its budget, that the context does not hold."""
+    """Raise RefusalError for a prompt, or a prompt with its budget, that exceeds the context."""
     if prompt_tokens >= context_length:
         raise RefusalError(
             f"the prompt (input_ids, text or messages) has {prompt_tokens} tokens and leaves no room in the "
@@ -128,7 +129,7 @@ def refuse_what_does_not_fit(prompt_tokens: int, sampling: SamplingParams, conte
 
 
 def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
-    """Give each of several samples a seed of its own; sample 0 is what n=1 would give."""
+    """Give each of several samples its own seed; sample 0 has the seed of a single sample."""
     if sampling.sampling_seed is None or sample == 0:
         return sampling
     return replace(sampling, sampling_seed=(sampling.sampling_seed + sample) % 2**63)

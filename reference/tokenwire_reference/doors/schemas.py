@@ -1,4 +1,4 @@
-"""The request schemas of the specification, with the limits of this server in them."""
+"""The request schemas of the specification, with the limits of this server."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _IMAGES = {
 
 
 def _one_or_several(kind: str) -> Schema:
-    """Return a value, or one for each prompt of a batch."""
+    """Return the schema of a value, or of one for each prompt of a batch."""
     of_prompt = {"type": [kind, "null"]}
     return {"anyOf": [of_prompt, {"type": "array", "minItems": 1, "items": of_prompt}]}
 
@@ -44,14 +44,14 @@ _MORE: Mapping[str, Mapping[str, Any]] = {
     "completion-request": {"best_of": {"type": ["integer", "null"]}, **_SCRIPT},
     **dict.fromkeys(("vllm-chat-request", "responses-request", "messages-request"), _SCRIPT),
 }
-"""Fields that this server takes, and of which the specification does not speak."""
+"""Fields of this server that are not in the specification."""
 
 DISAGGREGATED: Mapping[str, Any] = {
     "bootstrap_host": _one_or_several("string"),
     "bootstrap_port": _one_or_several("integer"),
     "bootstrap_room": _one_or_several("integer"),
 }
-"""What a router adds to a request that two servers share."""
+"""Fields that a router adds to a request for two servers."""
 _TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
 _NAME = {"type": "string", "minLength": 1}
 _CONTROL: Mapping[str, Any] = {
@@ -80,14 +80,14 @@ _CONTROL: Mapping[str, Any] = {
     "unload-adapter-request": {"lora_name": _NAME},
     "disaggregated-request": DISAGGREGATED,
 }
-"""The fields of bodies that the specification has no schema for; lists and names among them are required."""
+"""Fields of bodies without a schema in the specification; lists and names among them are required."""
 
 
 @cache
 def request_schema(name: str) -> Schema:
-    """`spec/schemas/<name>.json`, or a control call, as this server reads it.
+    """Return `spec/schemas/<name>.json`, or the schema of a control call, with this server's limits.
 
-    Raises FileNotFoundError where there is none.
+    Raises FileNotFoundError if it does not exist.
     """
     if (fields := _CONTROL.get(name)) is not None:
         required = [
@@ -108,7 +108,7 @@ def _with_more(name: str, owner: Schema) -> Schema:
 
 
 def known_fields(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of a body that its schema names: nobody has looked at others."""
+    """Return the fields of a body that its schema defines, because others were not validated."""
     schema = request_schema(name)
     return _known(body, schema, schema.get("$defs", {}))
 
@@ -128,16 +128,12 @@ def _target(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _is_referred_to(definition: Schema) -> bool:
-    """True if a definition stays one. Others are copied to where they are used, because a field
-    limits them there.
-    """
+    """True if a definition is kept. Others are copied to their uses, because a field limits them there."""
     return "properties" in definition or definition.get("type") == "integer"
 
 
 def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[str, Schema]) -> Schema:
-    """Return the schema of a value with limits in it: wherever it may be a number, a text, a list
-    or an object.
-    """
+    """Return the schema of a value with limits for each type that it may have."""
     if "$ref" in schema:
         target = _target(schema, definitions)
         return schema if _is_referred_to(target) else _limited(target, limits, definitions)
@@ -170,7 +166,7 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
 
 @cache
 def integer_fields(name: str) -> frozenset[str]:
-    """Return the fields of a body, and of its sampling parameters, that hold integers and no other number."""
+    """Return the fields of a body, and of its sampling parameters, whose numbers must be integers."""
     schema = request_schema(name)
     definitions = schema.get("$defs", {})
     return frozenset(
@@ -182,7 +178,7 @@ def integer_fields(name: str) -> frozenset[str]:
 
 
 def _numbers(schema: Schema, definitions: Mapping[str, Schema]) -> set[str]:
-    """Return the types of number that a value may be, or its entries."""
+    """Return the number types of a value, or of its entries."""
     schema = _target(schema, definitions)
     types = schema.get("type", [])
     found = {"integer", "number"}.intersection([types] if isinstance(types, str) else types)

@@ -1,4 +1,6 @@
-"""`/v1/score`, `/v1/rerank` and `/classify`: made of embeddings, for models without a head of their own."""
+"""`/v1/score`, `/v1/rerank` and `/classify`: computed from embeddings, for models without a head of their
+own.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,7 @@ from tokenwire_reference.doors.served import served_by
 
 
 async def score(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/score, in the shape of vLLM: the cosine of one text and each of others."""
+    """Answer POST /v1/score in vLLM's shape: the cosines of one text with others."""
 
     def write(scores: Sequence[float], _: Mapping[str, Any]) -> dict[str, Any]:
         data = [{"index": index, "object": "score", "score": score} for index, score in enumerate(scores)]
@@ -36,7 +38,7 @@ async def score(http_request: HttpRequest) -> Response:
 
 
 async def rerank(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/rerank, in the shape of vLLM: the documents that fit a query best, first."""
+    """Answer POST /v1/rerank in vLLM's shape: the documents that fit a query best come first."""
 
     def write(scores: Sequence[float], body: Mapping[str, Any]) -> dict[str, Any]:
         ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.get("top_n")]
@@ -50,7 +52,7 @@ async def rerank(http_request: HttpRequest) -> Response:
 
 
 async def _compared(http_request: HttpRequest, schema: str, names: tuple[str, str], write: Any) -> Response:
-    """Answer with the cosines of one text and each of others."""
+    """Answer with the cosines of one text with others."""
     served, body = served_by(http_request), await read_body(http_request, schema, *names)
     query_name, list_name = names
 

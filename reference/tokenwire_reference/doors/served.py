@@ -34,15 +34,15 @@ class Served:
     args: ServerArgs
     model: Model
     tokenizer: Tokenizer | None
-    """None with `--skip-tokenizer-init`."""
+    """The tokenizer; None with `--skip-tokenizer-init`."""
     engine: Engine
-    """The first of them, where there are several."""
+    """The first engine, if there are several."""
     runner: EngineRunner | Ranks
     manager: RequestManager
     disaggregation: Disaggregation | None = None
-    """What is done with requests that two servers share; None for a server that does all by itself."""
+    """The work on requests that two servers share; None for a single server."""
     adapters: dict[str, Adapter] = field(default_factory=dict)
-    """By the names that requests have for them."""
+    """Adapters by their names in requests."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server is asked to end: running requests may finish, new ones are refused."""
     sessions: Sessions = field(default_factory=Sessions)
@@ -57,7 +57,7 @@ class Served:
 
     @property
     def batch_invariant(self) -> bool:
-        """True if ids and logprobs depend on nothing but the request, by the probe at the start."""
+        """True if ids and logprobs depend only on the request, by the probe at the start."""
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
 
     async def of_engines(self, function: Callable[[Engine], _Result]) -> list[_Result]:
@@ -73,6 +73,6 @@ class Served:
 
 
 def served_by(http_request: HttpRequest) -> Served:
-    """Return the parts behind the app that a request came to."""
+    """Return the parts of the app that received a request."""
     served: Served = http_request.app.state.served
     return served

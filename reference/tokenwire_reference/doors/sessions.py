@@ -1,5 +1,5 @@
-"""Histories that clients may continue: turns of sessions, conversations of responses; the latest,
-within a bound.
+"""Histories that clients may continue: turns of sessions and conversations of responses, the latest within a
+bound.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ from tokenwire_reference.doors.json_answer import to_json
 
 _MOST_SESSIONS = 1024
 _MOST_TOKENS = 1 << 20
-"""Of all turns together, their budgets counted."""
+"""The most tokens of all turns, including their budgets."""
 _MOST_BYTES = 16 << 20
-"""Of all conversations together, as JSON."""
+"""The most bytes of all conversations, as JSON."""
 
 Key = TypeVar("Key", bound=Hashable)
 _Value = TypeVar("_Value")
 
 
 class Latest(Generic[Key, _Value]):
-    """Keeps values by their keys, and forgets the oldest where all together are larger than a bound."""
+    """Keeps values by key, and removes the oldest beyond a total size."""
 
     def __init__(self, most: int, size: Callable[[_Value], int]) -> None:
         self._most = most
@@ -38,7 +38,7 @@ class Latest(Generic[Key, _Value]):
         return self._kept.get(key, (None, 0))[0]
 
     def put(self, key: Key, value: _Value) -> None:
-        """Keep a value in the place of one with its key; nothing of one that is larger than the bound."""
+        """Store a value, in place of one with its key; a value larger than the bound is not stored."""
         self.forget(key)
         size = self._size_of(value)
         if size > self._most:
@@ -53,7 +53,7 @@ class Latest(Generic[Key, _Value]):
 
 
 Conversations = Latest[str, Sequence[Any]]
-"""The id of a response to all messages up to its end."""
+"""The messages up to the end of each response, by its id."""
 
 
 def conversations() -> Conversations:
@@ -68,14 +68,14 @@ class Sessions:
         self._turns: Latest[tuple[str, str], Request] = Latest(_MOST_TOKENS, _tokens)
 
     def open(self, session: str) -> bool:
-        """Open a session. False where it is open, or where there are too many."""
+        """Open a session; False if it is open, or if there are too many."""
         if session in self._open or len(self._open) >= _MOST_SESSIONS:
             return False
         self._open[session] = None
         return True
 
     def close(self, session: str) -> None:
-        """Forget a session with its turns; an unknown one changes nothing."""
+        """Remove a session with its turns; an unknown one has no effect."""
         self._open.pop(session, None)
         for turn in [turn for turn in self._turns if turn[0] == session]:
             self._turns.forget(turn)
@@ -94,7 +94,7 @@ class Sessions:
         return ids[:offset] if offset > 0 else ids
 
     def add(self, session: str, request: Request) -> None:
-        """Keep a turn that later ones may go on from."""
+        """Store a turn that later ones may continue."""
         self._turns.put((session, request.rid), request)
 
 

@@ -10,12 +10,12 @@ from tokenwire_reference.doors.reader import Emission
 
 
 def token_name(tokenizer: Tokenizer | None, token_id: int) -> str:
-    """Return the token's text; without a tokenizer its id, as vLLM writes it."""
+    """Return the token's text; without a tokenizer its id, as in vLLM."""
     return f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
 
 
 def content_entries(emission: Emission, tokenizer: Tokenizer | None) -> list[dict[str, Any]]:
-    """Return the logprobs of the new tokens of an emission, as chat and Responses write them."""
+    """Return the logprobs of an emission's new tokens, in the form of chat and Responses."""
     selected = emission.series.get("output_token_logprobs", ())
     rows = emission.series.get("output_top_logprobs") or [()] * len(selected)
     return [

@@ -17,7 +17,7 @@ from tokenwire_reference.doors.served import Served, served_by
 
 
 async def tokenize(http_request: HttpRequest) -> Response:
-    """Give the ids of a prompt, of several, or of messages."""
+    """Answer with the ids of a prompt, of several, or of messages."""
     served = served_by(http_request)
     body = await read_body(http_request, "tokenize-request")
     prompt, messages = body.get("prompt"), body.get("messages")
@@ -50,7 +50,7 @@ async def tokenize(http_request: HttpRequest) -> Response:
 
 
 async def detokenize(http_request: HttpRequest) -> Response:
-    """Give the text of some ids, or of several lists of them."""
+    """Answer with the text of some ids, or of several lists of them."""
     served = served_by(http_request)
     body = await read_body(http_request, "detokenize-request")
     tokens = body["tokens"]

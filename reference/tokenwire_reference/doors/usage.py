@@ -11,13 +11,13 @@ from tokenwire_reference.doors.reader import Emission
 
 @dataclass(frozen=True)
 class Consumed:
-    """Tokens of some choices: each prompt once, the output of every choice."""
+    """The tokens of some choices: each prompt once, and the output of every choice."""
 
     prompt: int
     completion: int
     cached: int
     reasoning: int | None = None
-    """Of the completion; None where nothing tells it apart."""
+    """The reasoning tokens among the completion; None if they are not counted separately."""
 
     @classmethod
     def by(cls, choices: Sequence[Emission], n: int, reasoning: int | None = None) -> Consumed:
@@ -32,7 +32,7 @@ class Consumed:
 
     @property
     def totals(self) -> dict[str, Any]:
-        """The three numbers that every server gives, in the order of SGLang and vLLM."""
+        """The three counts of every server, in the order of SGLang and vLLM."""
         return {
             "prompt_tokens": self.prompt,
             "total_tokens": self.prompt + self.completion,
@@ -41,11 +41,11 @@ class Consumed:
 
     @property
     def details(self) -> dict[str, int] | None:
-        """The details of the completion beside its number."""
+        """The details of the completion's count."""
         return None if self.reasoning is None else {"reasoning_tokens": self.reasoning}
 
     def with_cache(self, *, cache_report: bool) -> dict[str, Any]:
-        """Return the numbers, and what of the prompt came from the cache, if that is reported."""
+        """Return the counts, with cached prompt tokens if they are reported."""
         return {
             **self.totals,
             "prompt_tokens_details": {"cached_tokens": self.cached} if cache_report else None,

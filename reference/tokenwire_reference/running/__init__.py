@@ -1,3 +1,1 @@
-"""Engines beside an event loop: a thread, several ranks, the handover of a step's rows, and work
-within limits.
-"""
+"""Engines outside of the event loop: threads, ranks, the handover of rows, and work within limits."""

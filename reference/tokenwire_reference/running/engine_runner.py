@@ -1,8 +1,8 @@
-"""Runs an engine: requests go in through an inbox, rows come out by one call for each step.
+"""Runs an engine: requests enter through an inbox, and rows leave by one call for each step.
 
-`EngineThread` has a thread of its own, so that the event loop is free while a model computes. An engine that
-takes no time, as that of a script, runs on the event loop (`EngineOnLoop`): two threads would share one
-interpreter, and spend more on changing hands than on their work.
+`EngineThread` has its own thread, so that the event loop is free while a model computes. An engine that takes
+no time, as that of a script, runs on the event loop (`EngineOnLoop`), because two threads would spend more on
+switching than on work.
 """
 
 from __future__ import annotations
@@ -28,14 +28,16 @@ _Result = TypeVar("_Result")
 Deliver = Callable[[Sequence[Row]], None]
 
 STOP_SECONDS = 1.0
-"""The time that the end of a step is waited for."""
+"""Seconds to wait for the end of a step."""
 
 
 class EngineRunner(ABC):
     """Runs an engine. The public methods may be called from any thread."""
 
     def __init__(self, engine: Engine, streamer: OutputStreamer, deliver: Deliver) -> None:
-        """`deliver` is called where the engine runs, at most once a step, with at least one row."""
+        """Initialize. `deliver` is called where the engine runs, at most once a step, with at least one
+        row.
+        """
         self._engine = engine
         self._streamer = streamer
         self._deliver = deliver
@@ -48,14 +50,16 @@ class EngineRunner(ABC):
 
     @abstractmethod
     def start(self) -> None:
-        """Begin to run it."""
+        """Start to run it."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let it end after its current step; wait for that a while, and so not on the event loop."""
+        """Let it end after its current step, and wait for that a while. Do not call this on the event
+        loop.
+        """
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
-        """Run a request. One that was `aborted` before ends without a step between."""
+        """Run a request. One that was `aborted` before ends without a step."""
 
         def task() -> None:
             self._add(request)
@@ -83,7 +87,7 @@ class EngineRunner(ABC):
         return future
 
     def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
-        """Run a function of every engine, here of the only one, between two steps."""
+        """Run a function of every engine between two steps, here of the only one."""
         return [self.call(lambda: function(self._engine))]
 
     def _ask(self, task: Callable[[], None]) -> None:
@@ -94,7 +98,7 @@ class EngineRunner(ABC):
         return self.failure is not None or self._engine.idle
 
     def _drain_inbox(self) -> None:
-        """Do what was asked."""
+        """Run the tasks in the inbox."""
         while not self._stopping:
             try:
                 task = self._inbox.get_nowait()
@@ -115,7 +119,7 @@ class EngineRunner(ABC):
             self._emit([request])
 
     def _queue(self, request: Request) -> bool:
-        """Give a request to the engine; whether it takes it. One that it refuses has ended."""
+        """Add a request to the engine; False if the engine refuses it, which ends it."""
         try:
             self._engine.add(request)
         except ValueError as error:
@@ -133,7 +137,7 @@ class EngineRunner(ABC):
             self._deliver(rows)
 
     def _fail(self, error: BaseException) -> None:
-        """End every request with a server error: a client must not wait for an engine that is gone."""
+        """End every request with a server error, so that no client waits for a broken engine."""
         logger.critical("the engine stopped: %s", error, exc_info=error)
         first, self.failure = self.failure is None, error
         self._end_all(error)
@@ -155,7 +159,7 @@ class EngineRunner(ABC):
 
 
 class EngineThread(EngineRunner):
-    """Runs an engine on a thread of its own."""
+    """Runs an engine on its own thread."""
 
     _thread: threading.Thread | None = None
 
@@ -185,7 +189,7 @@ class EngineThread(EngineRunner):
 
 
 class EngineOnLoop(EngineRunner):
-    """Runs an engine on the event loop, a step for each of its turns; a step that takes time, in a thread."""
+    """Runs an engine on the event loop, a step for each of its turns; a slow step runs in a thread."""
 
     def __init__(
         self, engine: Engine, streamer: OutputStreamer, deliver: Deliver, loop: asyncio.AbstractEventLoop

@@ -1,4 +1,4 @@
-"""From the engine's thread to the event loop: the rows of one step at a time."""
+"""Passes the rows of one step at a time from the engine's thread to the event loop."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from tokenwire_reference.core.request import Row
 
 POLL_SECONDS = 0.1
-"""The interval at which a thread that waits for the loop checks that it still runs."""
+"""Seconds between checks that the loop still runs, in a thread that waits for it."""
 
 
 class Handover:
-    """Lets the loop deliver the rows of a step, and all their consumers take them, before it brings the next.
+    """Lets the loop deliver the rows of a step to all consumers before the next step's rows.
 
     The two threads share one interpreter. An engine that runs ahead would take it away after every write to a
-    connection, and most of the time would go into changing hands; outputs would pile up meanwhile. It may run
-    one step ahead: what a device computes costs the loop nothing.
+    connection, and most of the time would be spent on switching; outputs would pile up meanwhile. It may run
+    one step ahead, because computation on a device costs the loop nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Sequence[Row]], None]) -> None:
@@ -27,7 +27,7 @@ class Handover:
         self._taken.set()
 
     def __call__(self, rows: Sequence[Row]) -> None:
-        """Bring the rows of a step. For the engine's thread; it waits until those before them are taken."""
+        """Deliver the rows of a step, in the engine's thread. It waits until the previous ones are taken."""
         while not self._taken.wait(POLL_SECONDS):
             if not self._loop.is_running():
                 return  # the event loop that would take them is gone

@@ -1,4 +1,4 @@
-"""Engines beside each other (data parallel): each request runs on one of them, from beginning to end."""
+"""Several engines (data parallel): each request runs on one of them."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ _Result = TypeVar("_Result")
 
 
 class Ranks:
-    """Runs several engines as `EngineRunner` runs one. A rank that breaks ends its own requests, and gets no
-    others; the server goes on while any rank does. Lives on the event loop.
+    """Runs several engines as `EngineRunner` runs one, on the event loop.
+
+    A rank that breaks ends its own requests, and gets no others; the server continues while any rank does.
     """
 
     def __init__(self, runners: Sequence[EngineRunner]) -> None:
@@ -25,13 +26,13 @@ class Ranks:
         self._under_way: list[set[str]] = [set() for _ in runners]
         self._begun = [0 for _ in runners]
         self.on_failure: Callable[[], None] = lambda: None
-        """Called where an engine runs, once every one of them is broken."""
+        """Called where an engine runs, once all of them are broken."""
         for runner in runners:
             runner.on_failure = self._rank_failed
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that broke the first engine, if none is left."""
+        """The error of the first broken engine, if none is left."""
         failures = [runner.failure for runner in self._runners]
         return None if None in failures else failures[0]
 
@@ -48,7 +49,7 @@ class Ranks:
             runner.stop()
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
-        """Run a request on the rank that it names, or else on the one that has the fewest to run."""
+        """Run a request on the rank that it names, or else on the least busy one."""
         if request.dp_rank is None:
             request.dp_rank = min(range(len(self._runners)), key=self._business)
         rank = request.dp_rank
@@ -57,13 +58,13 @@ class Ranks:
         self._runners[rank].add(request, aborted=aborted)
 
     def _business(self, rank: int) -> tuple[bool, int, int]:
-        """Rate a rank: larger is a worse choice. Idle ranks differ by the number of requests that
-        they began.
+        """Return a sort key of ranks, the best first. Idle ranks differ by the number of requests that they
+        began.
         """
         return self._runners[rank].failure is not None, len(self._under_way[rank]), self._begun[rank]
 
     def delivered(self, rows: Sequence[Row]) -> None:
-        """Forget requests that ended."""
+        """Remove requests that ended."""
         for row in rows:
             if row.finish is not None and row.record.dp_rank is not None:
                 self._under_way[row.record.dp_rank].discard(row.record.rid)

@@ -1,7 +1,7 @@
-"""Work of unknown cost, in processes that a limit may end: not on the event loop, not beside an engine.
+"""Work of unknown cost, in processes that a limit may end.
 
 A process is started when there is work for it. It reads lines from its standard input and writes a line for
-each. It must end the work under way at SIGUSR1, and itself at the end of its input.
+each. It must end the current work at SIGUSR1, and itself at the end of its input.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from concurrent.futures import ThreadPoolExecutor
 
 
 class TrialError(RuntimeError):
-    """The process ended in the middle of its work."""
+    """The process ended during its work."""
 
 
 class Trials:
-    """Processes that run a module, each with one piece of work at a time. Lives on the event loop."""
+    """Processes that run a module, each with one piece of work at a time. Used on the event loop."""
 
     def __init__(self, module: str, greeting: Callable[[], bytes], processes: int) -> None:
-        """`greeting` makes the first line that each process gets. It is called off the event loop."""
+        """Initialize. `greeting` makes the first line for each process. It is called off the event loop."""
         self._module = module
         self._greeting = greeting
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="trial")
@@ -31,7 +31,7 @@ class Trials:
         self._all: list[subprocess.Popen[bytes]] = []
 
     async def run(self, line: bytes) -> bytes:
-        """Let a process work on a line; its answer. If this is cancelled, the work ends.
+        """Let a process work on a line, and return its answer. Cancelling ends the work.
 
         Raises TrialError.
         """
@@ -44,7 +44,7 @@ class Trials:
             raise
 
     def close(self) -> None:
-        """End the processes, and what they work on."""
+        """End the processes and their work."""
         for process in list(self._all):
             process.kill()
         self._threads.shutdown(wait=True, cancel_futures=True)
@@ -75,7 +75,7 @@ class Trials:
 
 
 class _Work:
-    """A line that a process works on. It may be stopped from another thread."""
+    """The work of a process on one line, which another thread may stop."""
 
     def __init__(self, line: bytes) -> None:
         self._line = line
@@ -84,9 +84,7 @@ class _Work:
         self._stopped = False
 
     def done_by(self, process: subprocess.Popen[bytes]) -> bytes | None:
-        """Return the answer of a process, empty if it has ended; None if the work was stopped
-        before it began.
-        """
+        """Return the answer of a process, empty if it ended; None if the work was stopped before it began."""
         with self._lock:
             if self._stopped:
                 return None
