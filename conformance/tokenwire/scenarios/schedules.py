@@ -44,7 +44,7 @@ _BATCH = {
     "one-key": "info=a",
     "another-key": "steps=3,1;info=b",
     "no-key": "steps=2",
-    "late-key": "info=c@3",
+    "late-key": "info=mirror_token_id@3",
 }
 """The requests of a batch, by what is attached to their tokens."""
 _PREFILLED = f"hold={1 << 20}"
