@@ -477,12 +477,14 @@ class Scheduler:
         value = float("nan") if change == ("nan", place) else self.law.logprob(likeliest, token)
         log.output_token_logprobs_val.append(value)
         log.output_token_logprobs_idx.append(token)
-        top = self.law.top(likeliest, log.top_logprobs_num) if log.top_logprobs_num else []
-        log.output_top_logprobs_val.append([value for _, value in top])
-        log.output_top_logprobs_idx.append([other for other, _ in top])
-        named = log.token_ids_logprob or []
-        log.output_token_ids_logprobs_val.append([self.law.logprob(likeliest, other) for other in named])
-        log.output_token_ids_logprobs_idx.append(list(named))
+        if log.top_logprobs_num > 0:  # SGLang appends nothing that was not asked for
+            top = self.law.top(likeliest, log.top_logprobs_num)
+            log.output_top_logprobs_val.append([value for _, value in top])
+            log.output_top_logprobs_idx.append([other for other, _ in top])
+        if log.token_ids_logprob is not None:
+            named = list(log.token_ids_logprob)
+            log.output_token_ids_logprobs_val.append([self.law.logprob(likeliest, one) for one in named])
+            log.output_token_ids_logprobs_idx.append(named)
 
     def note(self, way: str, content: Any) -> None:
         """Write a message to the trace."""

@@ -15,6 +15,7 @@ from tokenwire_engine.schedule import Key, parse_schedule
 from tokenwire_engine.sglang import (
     NEWEST,
     STREAMERS,
+    Scheduler,
     WithoutKernels,
     demand_known,
     parts_of,
@@ -172,3 +173,20 @@ def test_a_scheduler_that_streams_by_itself_lends_its_methods(
     streamer = parts.streamer(**given | {"send_to_detokenizer": parts.channels.send_to_detokenizer})
     streamer.stream_output([object(), object()], False)
     assert list(parts.channels.send_to_detokenizer) == [2]
+
+
+@pytest.mark.parametrize(
+    ("top", "named", "entries"), [(0, None, (0, 0)), (2, None, (1, 0)), (0, [7], (0, 1))]
+)
+def test_logprobs_that_were_not_asked_for_are_not_kept(
+    top: int, named: list[int] | None, entries: tuple[int, int]
+) -> None:
+    """The scheduler of SGLang appends to these lists only what a request wants."""
+    series = ("token_logprobs", "top_logprobs", "token_ids_logprobs")
+    log = SimpleNamespace(top_logprobs_num=top, token_ids_logprob=named)
+    for name in series:
+        vars(log)[f"output_{name}_val"], vars(log)[f"output_{name}_idx"] = [], []
+    running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=2)), parse_schedule(""))
+    Scheduler.log_token(SimpleNamespace(law=LAW), log, running, 0)  # type: ignore[arg-type]
+    assert len(log.output_token_logprobs_val) == 1
+    assert (len(log.output_top_logprobs_val), len(log.output_token_ids_logprobs_idx)) == entries
