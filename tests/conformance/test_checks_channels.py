@@ -389,3 +389,14 @@ def test_letters_that_arguments_lose_are_missed_in_every_dialect(dialect: str, c
 )
 def test_contents_are_told_apart(contents: tuple[str, ...], content: str, behind: bool, held: bool) -> None:
     assert fits(contents, content, behind=behind) is held
+
+
+def test_what_a_channel_lacks_is_told_by_the_reading_that_it_is_nearest_to() -> None:
+    """The prompt had opened the reasoning, and the words were `the tokens say '' for the reasoning`."""
+    long = "A client that reads the stream puts the pieces together again."
+    stream = streamed(long, thought(f"{long}Q"))
+    (seen,) = violated("channels-hold-all-text", stream, HERMES)
+    assert seen.message == (
+        "the tokens say '…e pieces together again.' for the reasoning, and the channel holds "
+        "'…e pieces together again.Q'"
+    )

@@ -11,6 +11,7 @@ from typing import Any
 from tokenwire.checks.about import about, ended, streamed, undisturbed_choices
 from tokenwire.checks.check import Target, check, compare
 from tokenwire.checks.delivery import interval_of
+from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.chance import goes_apart
 from tokenwire.checks.reading.channels import (
@@ -235,7 +236,8 @@ def _script_channels_are_right(stream: Stream, target: Target) -> Iterator[Obser
 
 
 def _compare_channels(channels: Channels, stated: MarkedText, source: str = "the tokens say") -> Observation:
-    reading = stated.reading
+    holds = stated.held_by(channels)
+    reading = stated.reading if holds else stated.nearest(channels)
     calls = [[call.name, call.arguments] for call in reading.calls]
     due = [reading.reasoning, "".join(reading.contents), calls]
     reported = [channels.reasoning, channels.content, written(channels)]
@@ -246,12 +248,28 @@ def _compare_channels(channels: Channels, stated: MarkedText, source: str = "the
         message = f"no channel holds what the text ends in: {reading.cut!r}"
     if differing:
         position, channel = _CHANNELS.index(differing), CHANNEL_WORDS[differing]
-        message = (
-            f"{source} {due[position]!r} for the {channel}, and the channel holds {reported[position]!r}"
-        )
+        stands, told = _from_where_they_part(reported[position], due[position])
+        message = f"{source} {told} for the {channel}, and the channel holds {stands}"
     place = channels.place(differing or "text")
     actual = dict(zip(("reasoning", "content", "calls"), reported, strict=True))
-    return expect(place, stated.text, actual, message, holds=stated.held_by(channels))
+    return expect(place, stated.text, actual, message, holds=holds)
+
+
+_BEFORE, _BEHIND = 24, 40
+"""The characters of two texts that are quoted before and behind the place where they part."""
+
+
+def _from_where_they_part(reported: Any, due: Any) -> tuple[str, str]:
+    """Quote two values, texts from a little before they part."""
+    if not isinstance(reported, str) or not isinstance(due, str):
+        return repr(reported), repr(due)
+    position = first_difference(reported, due) or 0
+    start, end = max(0, position - _BEFORE), position + _BEHIND
+    quoted = (
+        f"{'…' if start else ''}{text[start:end]}{'…' if text[end:] else ''}" for text in (reported, due)
+    )
+    first, second = map(repr, quoted)
+    return first, second
 
 
 def _alike(due: Any, reported: Any) -> bool:

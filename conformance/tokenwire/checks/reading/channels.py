@@ -6,6 +6,8 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import takewhile
+from operator import eq
 from typing import Any
 
 from tokenwire.checks.reading.fields import count_of, usage_count
@@ -228,6 +230,16 @@ class MarkedText:
     def held_by(self, channels: Channels) -> bool:
         """True if the channels contain all of it."""
         return any(self._holds(markup.form, reading, channels) for markup, reading in self._readings())
+
+    def nearest(self, channels: Channels) -> Reading:
+        """Return the reading that the channels are nearest to: of most channels, then of most characters."""
+
+        def nearness(reading: Reading) -> tuple[int, int]:
+            pairs = ((reading.reasoning, channels.reasoning), ("".join(reading.contents), channels.content))
+            alike = sum(due.strip() == reported.strip() for due, reported in pairs)
+            return alike, sum(sum(takewhile(bool, map(eq, *pair))) for pair in pairs)
+
+        return max((reading for _, reading in self._readings()), key=nearness)
 
     def _holds(self, form: Form | None, reading: Reading, channels: Channels) -> bool:
         reported, due = channels.calls, reading.calls
