@@ -45,7 +45,7 @@ EVERY_SCRIPT = [
 
 
 def test_there_is_something_to_test():
-    assert len(EXAMPLES) == 5
+    assert len(EXAMPLES) == 6
     assert len(EVERY_SCRIPT) >= 6
 
 
