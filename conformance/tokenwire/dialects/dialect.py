@@ -31,6 +31,7 @@ from tokenwire.dialects.event_grammar import load_grammar
 from tokenwire.dialects.item_binding import ItemBinding
 from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
+from tokenwire.dialects.request_reading import read_request
 from tokenwire.foreign_files import read_foreign_yaml
 from tokenwire.record import Answer, Choice, Delivery, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, schema_in, spec_folders
@@ -341,7 +342,7 @@ class Dialect:
 
     def read_asked(self, request: HttpRequest) -> Asked:
         """Parse a request into the abstract fields."""
-        return self.request.read(request)
+        return read_request(self.request, request)
 
     def read(
         self,

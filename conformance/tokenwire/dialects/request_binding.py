@@ -1,53 +1,29 @@
-"""The request side of a dialect: renders an ask into a body, and parses a body into the abstract fields."""
+"""The request side of a dialect: the places of fields in a body, and the body that is rendered for an ask.
+
+`request_reading` parses a body back, and `request_keys` decides which requests have comparable answers.
+"""
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from tokenwire.ask import OMIT, PENALTIES, RULES, SAMPLING, Ask, Asked, RequestFields, SentField, Turn, Wanted
+from tokenwire.ask import OMIT, PENALTIES, RULES, Ask, RequestFields, Wanted
 from tokenwire.dialects.demands import ConstraintBinding, Says, SchemaPlace, ToolBinding
 from tokenwire.dialects.history import HistoryBinding
-from tokenwire.dialects.request_values import (
-    are_ids,
-    budgets_of,
-    fields_by_prompt,
-    id_prompts,
-    ints_in,
-    is_greedy,
-    is_text,
-    is_uniform,
-    name_or_empty,
-    read_fields,
-    texts_in,
-)
-from tokenwire.record import as_list, integer
 from tokenwire.typed_table import typed
-from tokenwire.wire import strict_json
-from tokenwire.wire.exchange import HttpRequest
-from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, parse, put, remove
+from tokenwire.wire.json_pointer import Keys, Pointer, parse, put
 
-_NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
-_IMPLIED = (
-    *("return_prompt_token_ids", "return_token_ids", "return_meta_info"),
-    *("logprob_texts", "continuous_usage"),
-)
-"""Fields that others may imply, or that have no effect without another."""
 _OF_STREAMS = ("usage", "continuous_usage")
 """Fields without an effect on a whole answer."""
 _PROMPTS = ("input_ids", "text", "messages")
-_ALL = -1
-"""The number of top logprobs that means the whole vocabulary."""
 _NOTHING = RequestFields()
-_NO_KEY = (ABSENT, None, "")
-"""Values of a `cache_keys` field that do not name a key."""
 _ANY_MODEL = "default"
 """The model's name if none is known, because servers of one model accept any."""
 
@@ -286,136 +262,6 @@ class RequestBinding:
         prompt = {name: keys for name, keys in self.prompt.items() if name != form}
         return dataclasses.replace(self, prompt=prompt)
 
-    def read(self, request: HttpRequest) -> Asked:
-        """Parse a request. An invalid one has default fields and no key."""
-        body = _json_body(request)
-        if not isinstance(body, dict):
-            return Asked()
-        if self.history is not None and find(body, (*self.history, "rid")) not in (ABSENT, None):
-            return self._turn(request, body, self.history)
-        stated = self._stated(body)
-        by_field = {name: self._value_of(stated, name) for name in self.fields} | self._counted(body)
-        by_field |= self._in_headers(request)
-        by_field |= {
-            name: row.word in (as_list(find(body, row.in_)) or ()) for name, row in self.listed.items()
-        }
-        penalties = {name: find(body, keys) for name, keys in self.penalties.items()}
-        found = self._prompts_found(body)
-        input_ids, listed = id_prompts(found.get("input_ids"))
-        text = found.get("text", found.get("messages"))
-        if isinstance(text, list) and "text" in found and is_text(text):
-            listed = listed or not input_ids
-        prompts = len(input_ids) if input_ids else (len(text) if listed and isinstance(text, list) else 1)
-        values = read_fields(by_field | penalties)
-        n, logprobs = values.get("n", 1), values.get("logprobs", False)
-        in_top = (
-            ints_in(find(body, self.chosen_in_top)) if self.chosen_in_top is not None and logprobs else ()
-        )
-        # What depends on logprobs asks for nothing without them: such answers are not to be missed.
-        # Where chosen ids take the place of the likeliest (vLLM's logprob_token_ids), no likeliest are asked
-        # for.
-        if not logprobs or in_top:
-            values.pop("top_logprobs", None)
-        if not logprobs:
-            values.pop("chosen_ids", None)
-        if values.get("logprob_start", -1) < 0 or not (logprobs or "logprob_start" in self.counts):
-            values.pop("logprob_start", None)
-        limits = {name: integer(find(body, keys)) for name, keys in self.limits.items()}
-        implied = {name: self._asks(by_field, name) for name in _IMPLIED}
-        implied["logprob_texts"] = implied["logprob_texts"] and logprobs
-        asked = Asked(
-            **values | implied,
-            prompts=prompts,
-            batch=listed or n > 1,
-            input_ids=input_ids,
-            texts=texts_in(found.get("text")),
-            text_prompt=bool(text),
-            budgets=budgets_of(by_field.get("max_new_tokens")),
-            greedy=is_greedy(by_field),
-            chosen_in_top=in_top,
-            wanted=tuple(wanted for keys, wanted in self.wanted.items() if find(body, keys) is True),
-            constraints=self.constraint.read(body),
-            tools=self.tool.rule(body) if self.tool is not None else None,
-            media=self.media is not None and find(body, self.media) not in (ABSENT, None, []),
-            model=name_or_empty(find(body, self.model) if self.model is not None else None),
-            adapter=self._adapter(body),
-            uniform=is_uniform(by_field),
-            truncate=limits.get("truncate"),
-            most=limits.get("most"),
-            rank=self._rank(request, body),
-            sent=self._sent_fields(body, stated, found),
-        )
-        prompt = self._prompts_sent(found, asked)
-        if prompt is None:
-            return asked
-        model = find(body, self.model) if self.model is not None else None
-        # Four keys, each equal where something else has to be: the whole answer (key), what was run
-        # (prompt_key), what may share a cache (cache_key), the output ids whatever the endpoint (ids_key).
-        prompt_key = _canonical([model or None, prompt])
-        cache_keys = {
-            keys[-1]: value for keys in self.cache_keys if (value := find(body, keys)) not in _NO_KEY
-        }
-        rest = self._rest(body)
-        key, ids_key = self._keys(body, by_field, asked, prompt, rest)
-        form, sampling = self._form_and_sampling(rest)
-        asked = dataclasses.replace(
-            asked,
-            key=f"{self.dialect} {prompt_key} {key}" if key else "",
-            prompt_key=prompt_key,
-            cache_key=_canonical(cache_keys) if cache_keys else "",
-            ids_key=ids_key,
-            form=_canonical(form) if form else "",
-            other_sampling=_canonical(sampling) if sampling else "",
-            constrained=self._is_constrained(sampling),
-        )
-        by_prompt = tuple(
-            # Each item of a batch may bring sampling parameters of its own.
-            dataclasses.replace(asked, greedy=is_greedy(fields), **read_fields(fields, SAMPLING))
-            for fields in fields_by_prompt(by_field, prompts)
-        )
-        return dataclasses.replace(asked, by_prompt=by_prompt) if by_prompt else asked
-
-    def _adapter(self, body: Mapping[str, Any]) -> SentField | None:
-        """Return the adapter of a body; None if it has none."""
-        named = find(body, self.adapter) if self.adapter is not None else None
-        if self.adapter and named not in _NO_KEY:
-            return SentField(str(self.adapter[-1]), (named,))
-        model = (
-            name_or_empty(find(body, self.model)) if self.adapter_behind and self.model is not None else ""
-        )
-        name = model.partition(self.adapter_behind)[2] if model else ""
-        return SentField("model", (name,)) if name else None
-
-    def _turn(self, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
-        """Parse a session turn. The engine runs the history and this prompt."""
-        session = find(body, history)
-        alone = copy.deepcopy(dict(body))
-        remove(alone, history)
-        asked = self.read(dataclasses.replace(request, body=alone, raw_body=None))
-        rid, offset, ids = session["rid"], integer(session.get("offset") or 0), asked.input_ids or ()
-        known = isinstance(rid, str) and session.keys() <= {"id", "rid", "offset"} and len(ids) == 1
-        turn = Turn(rid, offset, ids[0]) if known and offset is not None else None
-        unknown: dict[str, Any] = {"input_ids": None, "texts": (), "text_prompt": False}
-        key = f"{asked.key} after {turn.after} {turn.offset}" if asked.key and turn is not None else ""
-        return dataclasses.replace(asked, turn=turn, key=key, ids_key="", prompt_key="", **unknown)
-
-    def _form_and_sampling(self, rest: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Split the rest of a body into fields that shape how tokens are reported, by name, and fields that
-        shape the tokens.
-        """
-        sampling = copy.deepcopy(dict(rest))
-        form = {str(keys[-1]): value for keys in self.forms if (value := find(rest, keys)) is not ABSENT}
-        for keys in self.forms:
-            remove(sampling, keys)
-        return form, sampling
-
-    def _is_constrained(self, rest: Mapping[str, Any]) -> bool:
-        """True if more than biases and the frequency penalty shapes the tokens."""
-        more = copy.deepcopy(dict(rest))
-        for keys in self.penalties.values():
-            remove(more, keys)
-        return bool(more)
-
     @cached_property
     def written(self) -> dict[str, Keys]:
         """Return the place of each prompt and field of the endpoint, by name."""
@@ -434,134 +280,9 @@ class RequestBinding:
         counted = self.counts.get("logprobs" if name == "top_logprobs" else name)
         return self.fields.get(name, (counted.at,) if counted else ())
 
-    def _stated(self, body: Mapping[str, Any]) -> dict[str, tuple[str, list[Any]]]:
-        """Map each field to its wire name and its values, one for each batch item, at the first place
-        present.
-        """
-        stated: dict[str, tuple[str, list[Any]]] = {}
-        for name, places in self.fields.items():
-            for keys in places:
-                values = _gather(body, keys) if keys[0] in body else []
-                if any(value is not ABSENT for value in values):
-                    stated[name] = str(keys[-1]), values
-                    break
-        return stated
-
-    def _sent_fields(
-        self, body: Mapping[str, Any], stated: Mapping[str, tuple[str, list[Any]]], prompts: Iterable[str]
-    ) -> dict[str, SentField]:
-        """Return every bound field and prompt that the body contains."""
-        beside = [(name, self.prompt[name]) for name in prompts] + [
-            (name, count.at) for name, count in self.counts.items()
-        ]
-        gathered = [(name, str(keys[-1]), _gather(body, keys)) for name, keys in beside]
-        sent_fields: dict[str, SentField] = {}
-        by_names = [(name, *sent) for name, sent in stated.items()]
-        for name, wire_name, values in (*by_names, *gathered):
-            there = tuple(value for value in values if value is not ABSENT)
-            if there:
-                sent_fields.setdefault(name, SentField(wire_name, there))
-        return sent_fields
-
-    def _prompts_found(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the prompts in a body, by their form.
-
-        If one field takes text and ids, everything but text is read as ids.
-        """
-        # In this order: the endpoint's own place wins over that of another family.
-        places = (*self.prompt_else.items(), *self.prompt.items())
-        found = {name: value for name, keys in places if (value := find(body, keys)) is not ABSENT}
-        if self.prompt.get("text") == self.prompt.get("input_ids"):
-            other = "input_ids" if is_text(found.get("text")) else "text"
-            found.pop(other, None)
-        return found
-
-    def _rank(self, request: HttpRequest, body: Mapping[str, Any]) -> int | None:
-        sent = _headers_of(request).get(self.rank_header.lower(), "")
-        found = [integer(find(body, keys)) for keys in self.rank]
-        found.append(int(sent) if re.fullmatch(r"-?\d{1,9}", sent, re.ASCII) else None)
-        return next((rank for rank in found if rank is not None), None)
-
-    def _in_headers(self, request: HttpRequest) -> dict[str, str]:
-        sent = _headers_of(request)
-        names = {name: header.lower() for name, header in self.headers.items()}
-        return {name: sent[header] for name, header in names.items() if header in sent}
-
-    def _counted(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that numbers of top logprobs imply: the flag, the start and the number of an
-        ask.
-        """
-        numbers = {name: find(body, count.at) for name, count in self.counts.items()}
-        asked = {
-            name: number
-            for name, number in numbers.items()
-            if type(number) is int and (number == _ALL or number >= self.counts[name].least)
-        }
-        by_field: dict[str, Any] = {}
-        if "logprobs" in asked:
-            by_field |= {"logprobs": True, "top_logprobs": asked["logprobs"]}
-        if "logprob_start" in asked:
-            by_field["logprob_start"] = 0
-        return by_field
-
-    def _value_of(self, stated: Mapping[str, tuple[str, list[Any]]], name: str) -> Any:
-        """Return the value of a field, or its default; a tuple of values if batch items differ."""
-        default = self.defaults.get(name)
-        if name not in stated:
-            return default
-        values = [default if value is ABSENT else value for value in stated[name][1]]
-        return values[0] if all(value == values[0] for value in values) else tuple(values)
-
-    def _asks(self, by_field: Mapping[str, Any], name: str) -> bool:
-        implied_by = (other for other, implied in self.implies.items() if name in implied)
-        asked = any(by_field.get(field) is True for field in (name, *implied_by))
-        return asked and (name not in self.only_with or by_field.get(self.only_with[name]) is True)
-
-    def _prompts_sent(self, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
-        """Return the prompts of a body by form, without those ignored beside ids; None if they are
-        malformed.
-        """
-        if "input_ids" not in found:
-            return dict(found)
-        if asked.input_ids is None:
-            return None
-        return {
-            name: value for name, value in found.items() if self.prompt[name] not in self.beside_input_ids
-        }
-
-    def _keys(
-        self,
-        body: Mapping[str, Any],
-        by_field: Mapping[str, Any],
-        asked: Asked,
-        prompt: Mapping[str, Any],
-        rest: Mapping[str, Any],
-    ) -> tuple[str, str]:
-        """Return canonical JSON of all that shapes the result except the prompt, and the `ids_key` of
-        `Asked`.
-        """
-        if not asked.greedy and asked.seed is None:
-            return "", ""
-        shaping = {name: by_field[name] for name in by_field if RULES[name].shapes}
-        if asked.greedy:
-            shaping = {name: value for name, value in shaping.items() if name not in _NOTHING_TO_GREEDY}
-        key = _canonical([shaping, rest])
-        # Without these values the model's generation config may decide, and the ids are those of this
-        # endpoint alone.
-        same_ids = all(find(body, keys) == value for keys, value in self.same_ids_need.items())
-        plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
-        alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
-        # Endpoints differ in their defaults: only requests that set all of them are compared (spec/tito.md).
-        if not (alone and same_ids and plain and not rest and asked.max_new_tokens is not None):
-            return key, ""
-        if asked.stop_regex or asked.min_new_tokens or asked.echo:
-            return key, ""
-        stops = [sorted(asked.stop), sorted(asked.stop_token_ids), asked.no_stop_trim, asked.ignore_eos]
-        return key, _canonical([asked.input_ids, asked.max_new_tokens, *stops])
-
     @cached_property
-    def _bound(self) -> tuple[Keys, ...]:
-        """The request fields that are already parsed into `Asked`."""
+    def bound(self) -> tuple[Keys, ...]:
+        """Return the places of a body that are parsed into `Asked`, or that shape only the report."""
         fields = (keys for places in self.fields.values() for keys in places)
         named = (self.model,) if self.model is not None else ()
         return (
@@ -576,22 +297,6 @@ class RequestBinding:
             *self.asks,
             *self.limits.values(),
         )
-
-    def _rest(self, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the fields that the dialect does not bind and that may shape the result."""
-        rest = _with_own_objects(body)
-        for keys in self._bound:
-            if keys[0] in rest:
-                _remove_everywhere(rest, keys)
-        for keys, value in self.neutral.items():
-            if find(rest, keys) == value or find(rest, keys) is None:
-                remove(rest, keys)
-        return {name: value for name, value in rest.items() if value not in (None, {}, [])}
-
-
-def _headers_of(request: HttpRequest) -> dict[str, str]:
-    """Return the last value of each header, by its lower-case name."""
-    return {name.lower(): value for name, value in request.headers}
 
 
 def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
@@ -623,45 +328,3 @@ def _lay_over(body: dict[str, Any], raw: Mapping[str, Any]) -> None:
             _lay_over(body[name], value)
         else:
             body[name] = value
-
-
-def _json_body(request: HttpRequest) -> Any:
-    if request.raw_body is None:
-        return request.body
-    try:
-        return strict_json.loads(request.raw_body.decode())
-    except ValueError:
-        return None
-
-
-def _gather(body: Any, keys: Keys) -> list[Any]:
-    """Return the values at a place, one for each item of a list of objects on the way."""
-    for position, key in enumerate(keys):
-        if isinstance(body, list):
-            return [value for item in body for value in _gather(item, keys[position:])]
-        body = body.get(key, ABSENT) if isinstance(body, dict) else ABSENT
-    return [body]
-
-
-def _with_own_objects(value: Any) -> Any:
-    """Return a copy of a JSON value that shares only its long lists of integers."""
-    if isinstance(value, dict):
-        return {name: _with_own_objects(member) for name, member in value.items()}
-    if isinstance(value, list) and not are_ids(value):
-        return [_with_own_objects(member) for member in value]
-    return value
-
-
-def _remove_everywhere(body: dict[str, Any], keys: Keys) -> None:
-    holder = body.get(keys[0])
-    if isinstance(holder, list) and len(keys) > 1:
-        for item in holder:
-            if isinstance(item, dict):
-                remove(item, keys[1:])
-        body[keys[0]] = [item for item in holder if item]
-    else:
-        remove(body, keys)
-
-
-_canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Encodes a JSON value as text, equal for equal values."""

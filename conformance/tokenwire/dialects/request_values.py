@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from tokenwire.ask import RULES, Kind
+from tokenwire.wire.json_pointer import ABSENT, Keys
 
 _GREEDY_BELOW = 1e-6
 """Temperatures below this are greedy (SGLang's rule)."""
@@ -125,3 +126,12 @@ def read_fields(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> di
     """Return the values of fields, without those of a wrong type."""
     values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
     return {name: value for name, value in values.items() if value is not None}
+
+
+def gather(body: Any, keys: Keys) -> list[Any]:
+    """Return the values at a place, one for each item of a list of objects on the way."""
+    for position, key in enumerate(keys):
+        if isinstance(body, list):
+            return [value for item in body for value in gather(item, keys[position:])]
+        body = body.get(key, ABSENT) if isinstance(body, dict) else ABSENT
+    return [body]
