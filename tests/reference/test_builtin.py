@@ -18,6 +18,7 @@ from tokenwire_reference.core.attention import ATTENTION_NAME
 from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.request_extras import ROUTED_EXPERTS, ROUTED_EXPERTS_START
 from tokenwire_reference.extras.builtin import (
     SPECIAL_TOKENS,
     VOCAB_SIZE,
@@ -104,10 +105,10 @@ def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
     make_engine(model, EngineArgs(max_total_tokens=16))  # another cache of the same model
 
     def experts(rid: str, **options: Any) -> list[bytes]:
-        request = ask(rid, prompt, 6, routed_experts_start=0, **options)
+        request = ask(rid, prompt, 6, extras={ROUTED_EXPERTS_START: 0}, **options)
         run_to_end(engine, request)
-        assert request.routed_experts is not None
-        data = base64.b64decode(request.routed_experts)
+        assert ROUTED_EXPERTS.of(request) is not None
+        data = base64.b64decode(ROUTED_EXPERTS.of(request))
         rows = [data[start : start + 32] for start in range(0, len(data), 32)]
         assert len(rows) == 48 + 6 - 1
         return rows
@@ -118,13 +119,13 @@ def test_experts_stay_with_the_keys_of_their_positions(run_to_end: Run) -> None:
         assert [len(set(layer)) for layer in (first, second)] == [4, 4]
         assert set(first + second) <= set(range(8))
     assert experts("cached") == cold
-    later = ask("later", prompt, 6, routed_experts_start=40)
+    later = ask("later", prompt, 6, extras={ROUTED_EXPERTS_START: 40})
     run_to_end(engine, later)
     assert later.cached_tokens > 0
-    assert base64.b64decode(str(later.routed_experts)) == b"".join(cold[40:])
+    assert base64.b64decode(str(ROUTED_EXPERTS.of(later))) == b"".join(cold[40:])
     plain = make_engine(load_model("builtin:tiny"))
     with pytest.raises(ValueError, match="has no experts"):
-        plain.add(ask(routed_experts_start=0))
+        plain.add(ask(extras={ROUTED_EXPERTS_START: 0}))
 
 
 def test_hidden_states_are_those_of_all_that_is_run(tiny: LoadedModel, run_to_end: Run) -> None:

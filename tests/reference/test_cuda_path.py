@@ -19,6 +19,7 @@ from tokenwire_reference.assembly import ExtraArgs, make_engine
 from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.loading import load_model
 
 pytest.importorskip("triton", reason="triton cannot be imported here")
@@ -76,7 +77,7 @@ def traffic() -> list[Request]:
         scored("scored", return_ranks=True),
         ask("penalties", new=10, **penalties, return_logprob=True),
         scored("truncated", new=10, **truncated),
-        ask("embedding", (5, 6, 7), 0, wants_embedding=True),
+        ask("embedding", (5, 6, 7), 0, extras={WANTS_EMBEDDING: True}),
         *neighbours(6),
     ]
 
@@ -112,8 +113,8 @@ def test_an_engine_has_every_tensor_where_it_belongs(
     monkeypatch.setattr(LoadedModel, "new_cache", triton_pages)
     on_cpu = run(make_engine(load_model("builtin:tiny", **TINY), *options), traffic())
     assert [record(request) for request in on_cuda] == [record(request) for request in on_cpu]
-    assert on_cuda[3].embedding == on_cpu[3].embedding
-    assert all(len(request.output_ids) > 1 for request in on_cuda if not request.wants_embedding)
+    assert EMBEDDING.of(on_cuda[3]) == EMBEDDING.of(on_cpu[3])
+    assert all(len(request.output_ids) > 1 for request in on_cuda if not WANTS_EMBEDDING.of(request))
 
 
 def test_the_cache_takes_the_free_memory_of_the_device(pretended: object) -> None:

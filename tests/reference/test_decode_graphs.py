@@ -18,6 +18,7 @@ from tokenwire_reference.core.batch import Batch
 from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.extras.decode_graphs import DecodeGraphs
 from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
 from tokenwire_reference.loading import load_model
@@ -155,16 +156,16 @@ def test_only_batches_that_want_every_row_are_fixed(
 
     monkeypatch.setattr(LoadedModel, "forward", noted)
     engine = make_engine(tiny)
-    (first, second) = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
+    (first, second) = (ask(f"e{i}", (5 + i,), 0, extras={WANTS_EMBEDDING: True}) for i in range(2))
     run_to_end(engine, ask("warm", (5,), 4))
     run_to_end(engine, first)
     run_to_end(engine, second)
-    assert first.embedding != second.embedding
+    assert EMBEDDING.of(first) != EMBEDDING.of(second)
     (alone,) = run_to_end(
         make_engine(tiny, extra=ExtraArgs(disable_cuda_graph=True)),
-        ask("alone", (6,), 0, wants_embedding=True),
+        ask("alone", (6,), 0, extras={WANTS_EMBEDDING: True}),
     )
-    assert second.embedding == alone.embedding
+    assert EMBEDDING.of(second) == EMBEDDING.of(alone)
     assert fixed == [False] * 3
 
 

@@ -23,6 +23,7 @@ from tokenwire_reference.core.engine import Engine, EngineArgs
 from tokenwire_reference.core.kv import PageAccountingError
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import OWN_SERIES, FinishReason, Request
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.core.sampling import SamplingRow
 from tokenwire_reference.loading import load_model
 
@@ -605,8 +606,8 @@ class TestEmbeddings:
     """The hidden state of the last prompt token, of length 1."""
 
     def embeddings(self, engine: Engine, run_to_end: Run, *prompts: Sequence[int]) -> list[Any]:
-        asked = [ask(f"e{i}", ids, 0, wants_embedding=True) for i, ids in enumerate(prompts)]
-        return [request.embedding for request in run_to_end(engine, *asked)]
+        asked = [ask(f"e{i}", ids, 0, extras={WANTS_EMBEDDING: True}) for i, ids in enumerate(prompts)]
+        return [EMBEDDING.of(request) for request in run_to_end(engine, *asked)]
 
     def test_depends_on_neither_neighbours_nor_chunks(self, tiny: LoadedModel, run_to_end: Run) -> None:
         prompts = (PROMPT, PROMPT[:-1], PROMPT[40:])

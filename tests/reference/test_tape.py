@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from tokenwire_reference.assembly import make_engine
 from tokenwire_reference.core.loaded_model import LoadedModel
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.extras import tape
 from tokenwire_reference.extras.tape import Tapes
 from tokenwire_reference.loading import load_model
@@ -149,8 +150,8 @@ def test_an_engine_says_the_same_by_tape(tiny: LoadedModel, run_to_end: Run) -> 
 
 
 def test_an_embedding_is_of_its_own_pass(tiny: LoadedModel, run_to_end: Run) -> None:
-    first, again = (ask(f"e{i}", (5 + i,), 0, wants_embedding=True) for i in range(2))
+    first, again = (ask(f"e{i}", (5 + i,), 0, extras={WANTS_EMBEDDING: True}) for i in range(2))
     run_to_end(make_engine(tiny), first)
     run_to_end(make_engine(tiny), ask("between", (9,), 4))
     run_to_end(make_engine(tiny), again)
-    assert first.embedding != again.embedding
+    assert EMBEDDING.of(first) != EMBEDDING.of(again)

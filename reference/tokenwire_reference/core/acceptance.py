@@ -25,6 +25,7 @@ from tokenwire_reference.core.request import (
     Request,
     alone,
 )
+from tokenwire_reference.core.request_extras import HIDDEN_ROWS
 from tokenwire_reference.core.sampling import (
     OutputCounts,
     SamplingRow,
@@ -166,7 +167,8 @@ def _entries(
     for row, request in enumerate(requests):
         if request.return_hidden_states:
             # The first token has the rows of the prompt, each later one its own.
-            states, request.hidden_rows = request.hidden_rows, []
+            states = HIDDEN_ROWS.of(request)
+            HIDDEN_ROWS.put(request, ())
             entries[row][HIDDEN_STATES] = states[-1] if request.output_ids else states
     return entries
 

@@ -8,6 +8,7 @@ from tokenwire_reference.core import logprobs
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.request import SERIES_ASKED_FOR, Drafter, Request
+from tokenwire_reference.core.request_extras import ROUTED_EXPERTS_START, WANTS_EMBEDDING
 from tokenwire_reference.core.scheduler import Sequence
 from tokenwire_reference.core.stopping import StopRules
 
@@ -24,14 +25,14 @@ def sequence_of(
     budget = sampling.max_new_tokens
     if not prompt:
         raise ValueError("the prompt is empty; give at least one token id")
-    if request.wants_embedding and not model.hidden_states.available:
+    if WANTS_EMBEDDING.of(request) and not model.hidden_states.available:
         raise ValueError(f"{model.name} has no hidden states to embed with; serve another model")
     if request.return_hidden_states and (num_draft_tokens or not model.hidden_states.available):
         raise ValueError(
             f"return_hidden_states needs a model with a last layer, and no drafts; {model.name} has "
             f"{num_draft_tokens} drafts; leave it out"
         )
-    if request.routed_experts_start is not None and not model.experts.available:
+    if ROUTED_EXPERTS_START.of(request) is not None and not model.experts.available:
         raise ValueError(
             f"{model.name} has no experts, and return_routed_experts asks for them; leave it out"
         )

@@ -179,6 +179,9 @@ class SdpaPagedAttention(PagedTensors):
     Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
     side by side. Large keys are not copied: the tiles of one sequence then run by themselves, and without a
     copy where its pages follow one another.
+
+    Comments give the shape after each line: N tiles of a step, n tiles of a group, R rows of a tile, H query
+    heads, Hkv key-value heads, G = H / Hkv, P positions that a tile reads, D or Dv numbers of a head.
     """
 
     TILE = 4
@@ -276,15 +279,18 @@ class SdpaPagedAttention(PagedTensors):
         keys, values, tile = self.keys[layer], self.values[layer], self.tile
         for stored, new in ((keys, key), (values, value)):
             if self._begun.numel():
-                stored.view(-1, self.page_size, *stored.shape[1:]).index_fill_(0, self._begun, 0.0)
+                by_page = stored.view(-1, self.page_size, *stored.shape[1:])  # [pages, page_size, Hkv, D]
+                by_page.index_fill_(0, self._begun, 0.0)
             stored.index_copy_(0, self._slots, new[0, :, : self._slots.numel()].transpose(0, 1).float())
         heads, dim, kv_heads = query.shape[1], query.shape[-1], key.shape[1]
+        shared = heads // kv_heads  # G
         # The query heads of one key-value head are further rows of the same tile.
-        tiles = query[0].transpose(0, 1).float().index_select(0, self._rows)
-        tiles = tiles.view(-1, tile, kv_heads, heads // kv_heads, dim).permute(0, 2, 3, 1, 4)
-        tiles = tiles.reshape(-1, kv_heads, heads // kv_heads * tile, dim)
+        tiles = query[0].transpose(0, 1).float().index_select(0, self._rows)  # [N * R, H, D]
+        tiles = tiles.view(-1, tile, kv_heads, shared, dim)  # [N, R, Hkv, G, D]
+        tiles = tiles.permute(0, 2, 3, 1, 4)  # [N, Hkv, G, R, D]
+        tiles = tiles.reshape(-1, kv_heads, shared * tile, dim)  # [N, Hkv, G * R, D]
         outputs, first = [], 0
-        for group, mask in zip(self._groups, self._seen(heads // kv_heads, window), strict=True):
+        for group, mask in zip(self._groups, self._seen(shared, window), strict=True):
             end = first + mask.shape[0]
             outputs.append(
                 functional.scaled_dot_product_attention(
@@ -293,32 +299,39 @@ class SdpaPagedAttention(PagedTensors):
                     self._read(values, group),
                     attn_mask=mask,
                     scale=scaling,
-                ).transpose(1, 2)
+                ).transpose(1, 2)  # [n, G * R, Hkv, Dv]
             )
             first = end
-        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)
-        output = output.reshape(-1, heads // kv_heads, tile, kv_heads, value.shape[-1]).permute(0, 2, 3, 1, 4)
-        output = output.reshape(-1, heads, value.shape[-1])
+        output = outputs[0] if len(outputs) == 1 else torch.cat(outputs)  # [N, G * R, Hkv, Dv]
+        output = output.reshape(-1, shared, tile, kv_heads, value.shape[-1])  # [N, G, R, Hkv, Dv]
+        output = output.permute(0, 2, 3, 1, 4)  # [N, R, Hkv, G, Dv]
+        output = output.reshape(-1, heads, value.shape[-1])  # [N * R, H, Dv]
         return output.index_select(0, self._places).to(query.dtype)[None]
 
     def _read(self, pool: Tensor, group: _Tiles) -> Tensor:
-        """Return the keys or values of a group: [tiles, Hkv, positions, D]."""
+        """Return the keys or values of a group: [n, Hkv, P, D]. `pool` is [slots, Hkv, D]."""
         positions, shape = group.pages * self.page_size, pool.shape[1:]
         if group.tables is None:
-            found = pool.narrow(0, group.first_slot, positions)
+            found = pool.narrow(0, group.first_slot, positions)  # [P, Hkv, D]
         else:
-            found = pool.view(-1, self.page_size * shape.numel()).index_select(0, group.tables)
-        found = found.view(-1, positions, *shape).transpose(1, 2)
+            by_page = pool.view(-1, self.page_size * shape.numel())  # [pages, page_size * Hkv * D]
+            found = by_page.index_select(0, group.tables)  # [pages of the group, page_size * Hkv * D]
+        found = found.view(
+            -1, positions, *shape
+        )  # [n, P, Hkv, D]; n is 1 where all tiles are of one sequence
+        found = found.transpose(1, 2)  # [n, Hkv, P, D]
         return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
 
     def _seen(self, shared: int, window: int | None) -> list[Tensor]:
-        """Return the mask of each group, the same in all layers: [tiles, 1, shared * rows, positions]."""
+        """Return the mask of each group, the same in all layers: [n, 1, G * R, P]."""
         if (shared, window) not in self._masks:
             self._masks[shared, window] = [
                 self._band(window)
-                .unfold(0, group.pages * self.page_size, 1)
-                .index_select(0, (self.context_length - group.positions).repeat(1, shared).flatten())
-                .view(group.positions.shape[0], 1, shared * self.tile, -1)
+                .unfold(0, group.pages * self.page_size, 1)  # [places, P]
+                .index_select(
+                    0, (self.context_length - group.positions).repeat(1, shared).flatten()
+                )  # [n * G * R, P]
+                .view(group.positions.shape[0], 1, shared * self.tile, -1)  # [n, 1, G * R, P]
                 for group in self._groups
             ]
         return self._masks[shared, window]

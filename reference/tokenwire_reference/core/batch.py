@@ -10,6 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from tokenwire_reference.core.request_extras import WANTS_EMBEDDING
 from tokenwire_reference.core.scheduler import Segment
 
 
@@ -73,7 +74,7 @@ def pack(
         if scored := segment.prompt_logprob_positions:
             rows.extend([base + position for position in scored])
         prompt, sampled, embedding = range(first, len(rows)), range(0), None
-        if segment.samples and sequence.request.wants_embedding:
+        if segment.samples and WANTS_EMBEDDING.of(sequence.request):
             embedding = len(rows)
             rows.append(base + end - 1)
             wants_hidden_states = True

@@ -21,6 +21,12 @@ from tokenwire_reference.core.kv import OutOfPagesError, PageAccountingError, Pa
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.model import Model
 from tokenwire_reference.core.request import DraftCounts, FinishReason, Request, alone
+from tokenwire_reference.core.request_extras import (
+    EMBEDDING,
+    HIDDEN_ROWS,
+    ROUTED_EXPERTS,
+    ROUTED_EXPERTS_START,
+)
 from tokenwire_reference.core.scheduler import Scheduler, Segment, Sequence
 
 logger = logging.getLogger(__name__)
@@ -274,7 +280,8 @@ class Engine:
     def _read_prompt(self, rows: WantedRows, logits: Tensor) -> None:
         """Read the logprobs or the embedding of a prompt that its request wants."""
         if rows.embedding is not None:
-            rows.segment.sequence.request.embedding = self.model.hidden_states.embedding(rows.embedding)
+            embedding = self.model.hidden_states.embedding(rows.embedding)
+            EMBEDDING.put(rows.segment.sequence.request, embedding)
         positions = rows.segment.prompt_logprob_positions
         if positions:
             request = rows.segment.sequence.request
@@ -303,19 +310,20 @@ class Engine:
             request, first = segment.sequence.request, row
             row += len(segment.positions)
             if request.return_hidden_states:
-                if not request.output_ids and segment.start <= request.cached_tokens:
-                    request.hidden_rows = []  # it begins, perhaps anew
-                request.hidden_rows += self.model.hidden_states.rows(first, row)
+                begins = not request.output_ids and segment.start <= request.cached_tokens  # perhaps anew
+                before = () if begins else HIDDEN_ROWS.of(request)
+                HIDDEN_ROWS.put(request, [*before, *self.model.hidden_states.rows(first, row)])
 
     def _read_experts(self, sequence: Sequence) -> None:
         """Read the experts that a request wants, if those of all its positions are still available."""
         request = sequence.request
         run = sequence.prompt_len + max(len(request.output_ids) - 1, 0)
-        if request.routed_experts_start is not None and sequence.computed >= run:
+        start = ROUTED_EXPERTS_START.of(request)
+        if start is not None and sequence.computed >= run:
             size = self.scheduler.pool.page_size
-            positions = range(request.routed_experts_start, run)
+            positions = range(start, run)
             slots = [sequence.pages[position // size] * size + position % size for position in positions]
-            request.routed_experts = self.model.experts.in_base64(self._experts[slots])
+            ROUTED_EXPERTS.put(request, self.model.experts.in_base64(self._experts[slots]))
 
     def _end(self, sequence: Sequence, finish: FinishReason) -> None:
         self._read_experts(sequence)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from tokenwire_reference.core.request import Request, Row, alone
+from tokenwire_reference.core.request_extras import WANTS_EMBEDDING
 
 WHOLE_INTERVAL = 50
 """Tokens between the rows of a request that is not streamed. They keep rows short, invisibly to clients."""
@@ -72,7 +73,7 @@ class OutputStreamer:
     def _is_due(self, request: Request, sent: int) -> bool:
         if request.finish is not None:
             return True
-        if request.wants_embedding:
+        if WANTS_EMBEDDING.of(request):
             return False
         unsent = len(request.output_ids) - sent
         if not request.stream:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any, Literal, NamedTuple, Protocol, TypeVar
 
-from tokenwire_reference.core.kv import StoredPage
+from tokenwire_reference.core.request_extras import Extra
 from tokenwire_reference.core.seams import Seams, current_seams
 
 logger = logging.getLogger(__name__)
@@ -198,20 +198,14 @@ class Request:
     """True to return the ids that each token was chosen from, and its logprob among them."""
     return_hidden_states: bool = False
     """True to return the states of the last layer for all computed positions."""
-    routed_experts_start: int | None = None
-    """First position whose experts are wanted; None for none."""
     group: str | None = None
     """An id that requests of one call have in common; they share its turns of admission. None for a single
     request.
     """
-    wants_embedding: bool = False
-    """True to return the last hidden state of the prompt, without tokens."""
-    dp_rank: int | None = None
-    """The engine that runs it; None with a single engine, or until one is chosen."""
+    extras: dict[Extra[Any], Any] = field(default_factory=dict, repr=False, compare=False)
+    """Values that optional parts keep with the request."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
     """The seams, where parts of the HTTP request may change how it is processed."""
-    handed_over: Mapping[bytes, StoredPage] = field(default_factory=dict, repr=False, compare=False)
-    """Pages of its prompt that another engine has computed, by key digest, until it runs."""
 
     # What has become of it.
     output_ids: list[int] = field(default_factory=list)
@@ -227,17 +221,9 @@ class Request:
     """Decides which ids may come next; None without a constraint, and before the first token."""
     seed: int = 0
     """The seed of sampling: the request's own, or one drawn by the engine."""
-    swayed: bool = False
-    """True if a near tie was decided the other way, which never happens on a server that repeats itself."""
     finish: FinishReason | None = None
     held_back: bool = False
     """True if its text may become a stop string, so that it emits nothing for now."""
-    embedding: list[float] | None = None
-    """The embedding of length 1, with `wants_embedding`, once the request has finished."""
-    hidden_rows: list[list[float]] = field(default_factory=list, repr=False)
-    """The hidden states since the last token, if they are requested."""
-    routed_experts: str | None = None
-    """The experts of the computed positions in base64, once the request has finished."""
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
@@ -248,6 +234,9 @@ class Request:
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """The counts of drafts; None if the engine has no drafts."""
+
+    def __post_init__(self) -> None:
+        self.extras = dict(self.extras)  # several samples are made from the same values
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:

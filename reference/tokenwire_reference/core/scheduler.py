@@ -19,6 +19,7 @@ from typing import NamedTuple
 from tokenwire_reference.core.kv import PageAccountingError, PagePool
 from tokenwire_reference.core.prefix_keys import PrefixKeys
 from tokenwire_reference.core.request import Drafter, Request
+from tokenwire_reference.core.request_extras import HANDED_OVER
 from tokenwire_reference.core.stopping import StopRules
 from tokenwire_reference.core.waiting import WaitingLines
 
@@ -216,8 +217,8 @@ class Scheduler:
             return False
         # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
         request = sequence.request
-        stored = pool.find_stored(keys[len(prefix) :], request.handed_over)
-        request.handed_over = {}
+        stored = pool.find_stored(keys[len(prefix) :], HANDED_OVER.of(request))
+        HANDED_OVER.put(request, {})
         fresh = pool.allocate(missing)
         pool.restore(fresh, stored)
         sequence.pages = prefix + fresh

@@ -29,6 +29,7 @@ from tokenwire_reference.doors.limits import (
 from tokenwire_reference.doors.reader import Delivery, Emission
 from tokenwire_reference.doors.request_manager import DuplicateRequestIdError, Generation
 from tokenwire_reference.doors.served import Served
+from tokenwire_reference.running.ranks import DP_RANK
 
 MOST_ENTRIES_AT_ONCE = 5000
 """The most entries of an answer written on the event loop, which takes some milliseconds."""
@@ -64,7 +65,7 @@ def submit(
     """
     if (reason := served.why_closed) is not None:
         raise RefusalError(reason, type="503", status=503)
-    rank, size = requests[0].dp_rank, served.args.dp_size
+    rank, size = DP_RANK.of(requests[0]), served.args.dp_size
     if rank is not None and not 0 <= rank < size:
         raise RefusalError(f"{rank} is not a data-parallel rank: there are 0 to {size - 1}")
     refuse_wide_masks(requests)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokenwire_reference.core.kv import PADDING_PAGE, StoredPage
 from tokenwire_reference.core.prefix_keys import PrefixKeys
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request_extras import HANDED_OVER
 from tokenwire_reference.core.seams import Seams
 from tokenwire_reference.doors.body import hold_against_schema
 from tokenwire_reference.doors.errors import RefusalError
@@ -149,7 +150,7 @@ class Decode(Disaggregation):
             )
             raise RefusalError(words, type="500", status=500) from error
         for request in room.requests:
-            request.handed_over = pages
+            HANDED_OVER.put(request, pages)
 
 
 class Prefill(Disaggregation):

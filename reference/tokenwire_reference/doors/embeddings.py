@@ -13,6 +13,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import Request, SamplingParams
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.doors.adapters import adapter_of
 from tokenwire_reference.doors.answering import answer_whole
 from tokenwire_reference.doors.body import read_body, understood
@@ -130,15 +131,16 @@ def embedding_requests(
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
     adapter = adapter_of(body, served)
     return [
-        Request(rid, tuple(prompt), _NOTHING_SAMPLED, wants_embedding=True, adapter=adapter)
+        Request(rid, tuple(prompt), _NOTHING_SAMPLED, extras={WANTS_EMBEDDING: True}, adapter=adapter)
         for rid, prompt in zip(rids or [uuid.uuid4().hex for _ in prompts], prompts, strict=True)
     ]
 
 
 def embedding_of(result: Emission) -> Sequence[float]:
-    if result.record.embedding is None:
+    embedding = EMBEDDING.of(result.record)
+    if embedding is None:
         raise RefusalError(f"request {result.record.rid!r} was aborted before it had an embedding")
-    return result.record.embedding
+    return embedding
 
 
 def _encoded(result: Emission, *, with_ids: bool) -> dict[str, Any]:

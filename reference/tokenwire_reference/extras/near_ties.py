@@ -14,6 +14,7 @@ from torch import Tensor
 
 from tokenwire_reference.core.hooks import Logits
 from tokenwire_reference.core.request import Request
+from tokenwire_reference.core.request_extras import Extra
 
 NEAR = 0.05
 """Two ids whose logits lie closer may change places."""
@@ -21,6 +22,9 @@ JITTER = 1e-3
 """Logits move by so much at most."""
 _WITHIN = 16
 """The tokens from one of which on a diverging answer takes its first near tie the other way."""
+
+SWAYED = Extra("swayed", default=False)
+"""True if a near tie was decided the other way, which never happens on a server that repeats itself."""
 
 
 class NearTies(Logits):
@@ -38,12 +42,12 @@ class NearTies(Logits):
     def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
         moved = self.jitter(logits)
         for row, (request, position) in zip(moved, positions, strict=True):
-            if not request.sampling.greedy or request.swayed or position < self._from(request):
+            if not request.sampling.greedy or SWAYED.of(request) or position < self._from(request):
                 continue
             best = row.topk(2)
             if float(best.values[0] - best.values[1]) <= NEAR:
                 row[best.indices] = best.values.flip(0)
-                request.swayed = True
+                SWAYED.put(request, True)
         return moved
 
     def _from(self, request: Request) -> float:

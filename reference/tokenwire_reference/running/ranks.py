@@ -7,12 +7,16 @@ from concurrent.futures import Future
 from typing import TYPE_CHECKING, TypeVar
 
 from tokenwire_reference.core.request import Request, Row
+from tokenwire_reference.core.request_extras import Extra
 from tokenwire_reference.running.engine_runner import EngineRunner
 
 if TYPE_CHECKING:
     from tokenwire_reference.core.engine import Engine
 
 _Result = TypeVar("_Result")
+
+DP_RANK = Extra[int | None]("dp_rank", None)
+"""The engine that runs a request; None with a single engine, or until one is chosen."""
 
 
 class Ranks:
@@ -50,9 +54,10 @@ class Ranks:
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
         """Run a request on the rank that it names, or else on the least busy one."""
-        if request.dp_rank is None:
-            request.dp_rank = min(range(len(self._runners)), key=self._business)
-        rank = request.dp_rank
+        rank = DP_RANK.of(request)
+        if rank is None:
+            rank = min(range(len(self._runners)), key=self._business)
+            DP_RANK.put(request, rank)
         self._begun[rank] += 1
         self._under_way[rank].add(request.rid)
         self._runners[rank].add(request, aborted=aborted)
@@ -66,8 +71,9 @@ class Ranks:
     def delivered(self, rows: Sequence[Row]) -> None:
         """Remove requests that ended."""
         for row in rows:
-            if row.finish is not None and row.record.dp_rank is not None:
-                self._under_way[row.record.dp_rank].discard(row.record.rid)
+            rank = DP_RANK.of(row.record)
+            if row.finish is not None and rank is not None:
+                self._under_way[rank].discard(row.record.rid)
 
     def abort(self, rid: str) -> None:
         for runner, under_way in zip(self._runners, self._under_way, strict=True):

@@ -19,6 +19,7 @@ from tokenwire_reference.core.hooks import Adapters
 from tokenwire_reference.core.load import EngineLoad, QueueFullError
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, Row
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 from tokenwire_reference.doors.app import build_app
 from tokenwire_reference.doors.request_manager import RequestManager
 from tokenwire_reference.doors.served import Served
@@ -82,8 +83,8 @@ class ScriptedEngine:
         if self.paused:
             return []
         for rid, (request, at) in list(self.live.items()):
-            if request.wants_embedding and request.finish is None:
-                request.embedding = self.embedding
+            if WANTS_EMBEDDING.of(request) and request.finish is None:
+                EMBEDDING.put(request, self.embedding)
                 request.finish = FinishReason("length", length=0)
             if request.finish is None:
                 for token_id in self.script[at]:

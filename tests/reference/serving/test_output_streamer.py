@@ -6,6 +6,7 @@ import pytest
 
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import FinishReason, Request, SamplingParams
+from tokenwire_reference.core.request_extras import EMBEDDING, WANTS_EMBEDDING
 
 
 def request(text="", *, stream=True, interval=None, **fields):
@@ -150,10 +151,11 @@ def test_cached_tokens_details(cached, tiers, backend, details):
 
 def test_an_embedding_emits_once_with_no_token():
     streamer = OutputStreamer(stream_interval=1)
-    asked = request(stream=True, wants_embedding=True)
+    asked = request(stream=True, extras={WANTS_EMBEDDING: True})
     streamer.admit(asked)
     assert streamer.stream([asked]) == []
-    asked.embedding, asked.finish = [0.6, 0.8], FinishReason("length", length=0)
+    asked.finish = FinishReason("length", length=0)
+    EMBEDDING.put(asked, [0.6, 0.8])
     (row,) = streamer.stream([asked])
-    assert (row.record.embedding, row.end, row.finish) == ([0.6, 0.8], 0, asked.finish)
+    assert (EMBEDDING.of(row.record), row.end, row.finish) == ([0.6, 0.8], 0, asked.finish)
     assert streamer.stream([asked]) == []

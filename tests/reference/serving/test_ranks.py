@@ -12,7 +12,7 @@ import pytest
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import Request, Row, SamplingParams
 from tokenwire_reference.running.engine_runner import EngineThread
-from tokenwire_reference.running.ranks import Ranks
+from tokenwire_reference.running.ranks import DP_RANK, Ranks
 from tokenwire_reference.server_args import ServerArgs
 
 BODY = {
@@ -74,8 +74,8 @@ def test_a_rank_that_dies_takes_its_own_requests_along_and_no_others(started, sc
     let_go.set()
     ended = {row.record.rid: row for row in (rows.get(timeout=120) for _ in range(4))}
     for rid, row in ended.items():
-        assert row.finish.type == ("abort" if requests[rid].dp_rank == 0 else "length")
-        assert row.finish.status_code == (500 if requests[rid].dp_rank == 0 else None)
+        assert row.finish.type == ("abort" if DP_RANK.of(requests[rid]) == 0 else "length")
+        assert row.finish.status_code == (500 if DP_RANK.of(requests[rid]) == 0 else None)
     ranks.delivered(list(ended.values()))
     assert ranks.failure is None
     assert not failed.is_set()
@@ -83,7 +83,7 @@ def test_a_rank_that_dies_takes_its_own_requests_along_and_no_others(started, sc
     for request in later:
         ranks.add(request)
     assert {rows.get(timeout=120).finish.type for _ in later} == {"length"}
-    assert {request.dp_rank for request in later} == {1}
+    assert {DP_RANK.of(request) for request in later} == {1}
 
 
 def test_the_server_fails_once_no_rank_is_left(started, scripted_engine):
@@ -106,12 +106,12 @@ def test_requests_go_to_the_rank_that_has_the_fewest(started, scripted_engine):
     let_go = threading.Event()
     engines = [held_engine(scripted_engine, let_go) for _ in range(3)]
     ranks, rows = started(*engines)
-    chosen = ask("chosen", dp_rank=1)
+    chosen = ask("chosen", extras={DP_RANK: 1})
     ranks.add(chosen)
     others = [ask(str(number)) for number in range(5)]
     for request in others:
         ranks.add(request)
-    assert [request.dp_rank for request in others] == [0, 2, 0, 1, 2]
+    assert [DP_RANK.of(request) for request in others] == [0, 2, 0, 1, 2]
     ranks.abort("2")
     let_go.set()
     ended = {row.record.rid: row.finish.type for row in (rows.get(timeout=120) for _ in range(6))}
@@ -121,14 +121,14 @@ def test_requests_go_to_the_rank_that_has_the_fewest(started, scripted_engine):
 def test_what_ended_counts_no_more(started, scripted_engine):
     ranks, rows = started(scripted_engine([[5]]), scripted_engine([[5]]))
     for number in range(3):
-        request = ask(str(number), dp_rank=0)
+        request = ask(str(number), extras={DP_RANK: 0})
         ranks.add(request)
         ranks.delivered([rows.get(timeout=120)])
-    last = ask("last", dp_rank=1)
+    last = ask("last", extras={DP_RANK: 1})
     ranks.add(last)
     free = ask("free")
     ranks.add(free)
-    assert free.dp_rank == 0
+    assert DP_RANK.of(free) == 0
 
 
 def test_a_function_is_run_of_every_engine(started, scripted_engine):
@@ -189,3 +189,10 @@ def test_storage_belongs_to_one_engine(tmp_path):
             hicache_storage_backend="file",
             hicache_storage_dir=str(tmp_path),
         )
+
+
+def test_samples_made_from_the_same_values_run_on_ranks_of_their_own():
+    values = {DP_RANK: None}
+    first, second = (ask(name, extras=values) for name in ("first", "second"))
+    DP_RANK.put(first, 1)
+    assert (DP_RANK.of(first), DP_RANK.of(second)) == (1, None)

@@ -30,6 +30,7 @@ from tokenwire_reference.doors.sglang.meta_info import answer_metadata, meta_inf
 from tokenwire_reference.doors.token_names import content_entries
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
+from tokenwire_reference.running.ranks import DP_RANK
 
 _UNSUPPORTED = (
     *("functions", "function_call", "return_hidden_states", "return_routed_experts", "session_id"),
@@ -101,7 +102,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
             "extra_key": body.get("extra_key") or None,
             "cache_salt": body.get("cache_salt") or None,
             **{flag: bool(body.get(flag)) for flag in SERIES_ASKED_FOR},
-            "dp_rank": body.get("routed_dp_rank"),
+            "extras": {DP_RANK: body.get("routed_dp_rank")},
         },
         input_ids_in_sglext=served.args.return_input_ids or _asks(body, headers, "input"),
         output_ids_in_sglext=served.args.return_output_ids or _asks(body, headers, "output"),

@@ -24,6 +24,7 @@ from tokenwire_reference.doors.sglang.generate import read_sampling
 from tokenwire_reference.doors.sglang.meta_info import answer_metadata, usage
 from tokenwire_reference.doors.token_names import token_name
 from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.running.ranks import DP_RANK
 
 DEFAULT_MAX_TOKENS = 16
 
@@ -73,7 +74,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
             "top_logprobs_num": top or 0,
             "extra_key": body.get("extra_key") or None,
             "cache_salt": body.get("cache_salt") or None,
-            "dp_rank": body.get("routed_dp_rank"),
+            "extras": {DP_RANK: body.get("routed_dp_rank")},
         },
         is_batch=is_batch,
         echoes=_echoes(body["prompt"], prompts, served) if echo else [""] * len(prompts),

@@ -11,6 +11,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import SERIES_ASKED_FOR, Request, SamplingParams
+from tokenwire_reference.core.request_extras import ROUTED_EXPERTS_START, Extra
 from tokenwire_reference.doors.adapters import adapter_named
 from tokenwire_reference.doors.answering import answer
 from tokenwire_reference.doors.body import hold_against_schema, read_object, refuse_unsupported, understood
@@ -29,6 +30,7 @@ from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.sglang.meta_info import meta_info
 from tokenwire_reference.extras.constraints import PLAIN, Channelled
 from tokenwire_reference.extras.images import put_images, takes_images
+from tokenwire_reference.running.ranks import DP_RANK
 
 
 def read_sampling(given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN) -> SamplingParams:
@@ -221,18 +223,16 @@ def _wanted(body: Mapping[str, Any], count: int, served: Served) -> list[dict[st
     nested = ids and isinstance(ids[0], list)
     lists = _for_each(ids, "token_ids_logprob", count) if nested else [tuple(ids)] * count
     columns["token_ids_logprob"] = list(map(tuple, lists))
-    for_all: dict[str, Any] = {}
-    if body.get("routed_dp_rank") is not None:
-        for_all["dp_rank"] = body["routed_dp_rank"]
+    extras: dict[Extra[Any], Any] = {DP_RANK: body.get("routed_dp_rank")}
     if body.get("return_routed_experts"):
-        for_all["routed_experts_start"] = body.get("routed_experts_start_len") or 0
+        extras[ROUTED_EXPERTS_START] = body.get("routed_experts_start_len") or 0
     return [
         {
             name: column[i]
             for name, column in columns.items()
             if column[i] not in (None, "") and (name not in _OF_LOGPROBS or columns["return_logprob"][i])
         }
-        | for_all
+        | {"extras": extras}
         for i in range(count)
     ]
 
@@ -264,12 +264,13 @@ def _check(request: Request, served: Served) -> None:
             f"top_logprobs_num {request.top_logprobs_num} is above the vocabulary of "
             f"{served.model.vocab_size} tokens"
         )
-    if (request.routed_experts_start or 0) > prompt_tokens:
+    experts_start = ROUTED_EXPERTS_START.of(request)
+    if (experts_start or 0) > prompt_tokens:
         raise RefusalError(
-            f"routed_experts_start_len {request.routed_experts_start} is beyond the prompt of "
+            f"routed_experts_start_len {experts_start} is beyond the prompt of "
             f"{prompt_tokens} tokens; send a smaller one"
         )
-    if request.routed_experts_start is not None and served.args.enable_hierarchical_cache:
+    if experts_start is not None and served.args.enable_hierarchical_cache:
         raise RefusalError(
             "return_routed_experts needs a cache of one tier: pages that come back to the device have none"
         )

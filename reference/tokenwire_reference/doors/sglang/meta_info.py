@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 from tokenwire_reference.core.request import MASK, MASK_LOGPROBS, DraftCounts
+from tokenwire_reference.core.request_extras import ROUTED_EXPERTS
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.usage import Consumed
+from tokenwire_reference.running.ranks import DP_RANK
 
 
 def weight_versions(emission: Emission) -> list[dict[str, Any]]:
@@ -57,13 +59,13 @@ def meta_info(
     info["cached_tokens"] = record.cached_tokens
     if record.return_hidden_states:
         info["hidden_states"] = list(emission.series.get("hidden_states", ()))
-    if finish and record.routed_experts is not None:
-        info["routed_experts"] = record.routed_experts
+    if finish and (experts := ROUTED_EXPERTS.of(record)) is not None:
+        info["routed_experts"] = experts
     if finish:
         info["weight_versions"] = weight_versions(emission)
     info["cached_tokens_details"] = record.cached_tokens_details
     info |= {name: values for name, values in emission.series.items() if name not in info}
-    info["dp_rank"] = record.dp_rank
+    info["dp_rank"] = DP_RANK.of(record)
     if finish:
         info["e2e_latency"] = emission.seconds
         if record.drafts:

@@ -17,6 +17,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import native_sampling_fields, read_sampling_params
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.constraints import PLAIN, Channelled
+from tokenwire_reference.running.ranks import DP_RANK
 
 UNSUPPORTED = (
     *("guided_json", "guided_regex", "tools", "functions", "use_beam_search"),
@@ -122,7 +123,7 @@ def read_call(
             "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
             "return_ranks": bool(wanted),
             "cache_salt": body.get("cache_salt"),
-            "dp_rank": _rank(headers),
+            "extras": {DP_RANK: _rank(headers)},
         },
         logprobs=logprobs,
     )
