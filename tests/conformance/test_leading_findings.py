@@ -102,6 +102,20 @@ def test_what_nothing_explains_is_shown_first_and_a_requirement_has_one_cause() 
     assert [row["exhibit"]["message"] for row in shown["request-id-constant"]] == ["/temperature is wrong"]
 
 
+def test_a_requirement_is_shown_by_the_way_in_which_most_of_its_scenarios_fail() -> None:
+    """One answer whose call had no end stood for 15 scenarios whose texts had lost their last characters."""
+    rare = violated("script-text-is-right", Place("a/call", 0, "/call"), scenario="channels")
+    often = [
+        violated("script-text-is-right", Place(f"a/{n}", 0, "/tail"), scenario=f"tails-{n}") for n in range(3)
+    ]
+    report = document(Subject(url="http://h:1", runs=(RUN,)), [rare, *often], 1)
+    (summary,) = [found for found in overview(report).summaries if found.bad]
+    assert [row["scenario"] for row in summary.shown] == ["tails-0", "tails-1", "tails-2", "channels"]
+    even = document(Subject(url="http://h:1", runs=(RUN,)), [rare, often[0]], 1)
+    (summary,) = [found for found in overview(even).summaries if found.bad]
+    assert [row["scenario"] for row in summary.shown] == ["channels", "tails-0"]
+
+
 @pytest.mark.parametrize("leading", ["requests-do-not-break-the-server", "events-fit-schema"])
 def test_a_server_that_fails_and_what_fits_no_schema_lead(leading: str) -> None:
     every = [

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.judging.failure_kind import lasting_words
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, overall
 
@@ -43,8 +44,15 @@ class Summary:
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows of `bad` to show: those that no other violation implies."""
-        return tuple(row for row in self.bad if "follows_from" not in row)
+        """The rows of `bad` to show: those that no other violation implies. The first fails in the way in which
+        most do that are as grave.
+        """
+        rows = [row for row in self.bad if "follows_from" not in row]
+        ways = [(row["verdict"], _way(row)) for row in rows]
+        often = Counter(ways)
+        grave = rows[0]["verdict"] if rows else ""
+        order = sorted(range(len(rows)), key=lambda n: (rows[n]["verdict"] != grave, -often[ways[n]], n))
+        return tuple(rows[n] for n in order)
 
     @property
     def explanation(self) -> str:
@@ -61,6 +69,12 @@ class Summary:
             row["verdict"] == self.verdict for row in self.bad
         )
         return f"{KNOWN} {self.verdict}" if tolerated else self.verdict.value
+
+
+def _way(row: Row) -> str:
+    """Return the words of the violation that a row shows, without what differs from answer to answer."""
+    shown = row.get("exhibit") or {}
+    return lasting_words(str(shown.get("message") or row.get("message") or ""))
 
 
 def _summary(rows: list[Row], following: Sequence[str]) -> Summary:
