@@ -140,7 +140,8 @@ FRONT_ENDS = {
 
 @nox.session
 def engine(session: nox.Session) -> None:
-    """Run front ends over the engine: all schedules of a few tokens, and a quick check.
+    """Run front ends over the engine: all schedules of a few tokens, and a quick check; on SGLang it decides
+    every sentence of the two changes to its output side.
 
     `-- 'path/to/python -m sglang.launch_server'` does it with a front end that is there. A wheel that the
     index does not offer is named, and left out.
@@ -163,7 +164,11 @@ def engine(session: nox.Session) -> None:
         session.log(name or command)
         # Both find what a release truly does: status 1 is a finding, which is shown.
         session.run("python", "-m", "proofs.schedules", "--engine", command, success_codes=[0, 1])
-        session.run("tokenwire", "check", "--engine", command, "--budget", "quick", success_codes=[0, 1])
+        report = Path(session.create_tmp()).resolve() / "report.json"
+        check = ("tokenwire", "check", "--engine", command, "--budget", "quick", "--json", str(report))
+        session.run(*check, success_codes=[0, 1])
+        if "sglang" in command:
+            session.run("python", "-m", "proofs.seed_sentences", str(report))
 
 
 @nox.session

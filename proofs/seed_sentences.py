@@ -1,0 +1,70 @@
+"""The sentences of two changes to SGLang's output side: each is decided, or the reason is known.
+
+The specification grew out of reports on these changes (spec/sources.md): `customized_info` in incremental
+streams, and a component of its own for output. Over the engine of `tokenwire engine` every sentence of
+theirs is PASS or FAIL. One that needs what a server was not started with is UNSUPPORTED; none is left open.
+
+    python -m proofs.seed_sentences REPORT…        reports that `tokenwire check --json` wrote
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+SOURCES = Path(__file__).parents[1] / "spec" / "sources.md"
+CHANGES = ("27205", "25634")
+DECIDED = frozenset({"PASS", "FAIL", "WARN"})
+OPTIONAL = {
+    "customized-info-incremental": "incremental-customized-info",
+    "customized-info-cumulative": "cumulative",
+    "cumulative-series-extend": "cumulative",
+    "left-stream-is-ended": "load-report",
+    "left-request-is-ended": "load-report",
+    "results-stand-in-order": "results",
+}
+"""Rows that need a capability that not every server has: of two modes of delivery it has one, the load is that
+of a scheduler, and results come from a server that embeds.
+"""
+
+
+def rows() -> tuple[str, ...]:
+    """Return the requirements that hold the statements of the changes, in their order."""
+    lines = SOURCES.read_text("utf-8").splitlines()
+    cells = [line.split("|")[3] for line in lines if line.startswith(tuple(f"| {one}-" for one in CHANGES))]
+    return tuple(dict.fromkeys(name for cell in cells for name in re.findall(r"`([a-z0-9-]+)`", cell)))
+
+
+def undecided(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield each row that a report does not decide, with the reason that it gives."""
+    for name in rows():
+        found = [row for row in verdicts if row["requirement"] == name]
+        if any(row["verdict"] in DECIDED for row in found):
+            continue
+        reason = "; ".join(f"{row['verdict']}: {row['message']}" for row in found) or "not in the report"
+        if not reason.startswith(f"UNSUPPORTED: {OPTIONAL.get(name)}:"):
+            yield name, reason
+
+
+def main() -> int:
+    """Print what each report leaves open."""
+    if len(sys.argv) < 2:
+        print(__doc__, file=sys.stderr)
+        return 2
+    status = 0
+    for path in sys.argv[1:]:
+        report = json.loads(Path(path).read_text("utf-8"))
+        left = dict(undecided(report["verdicts"]))
+        for name, reason in left.items():
+            print(f"{name}: {reason}")
+        print(f"{path}: {len(rows()) - len(left)} of {len(rows())} sentences are decided")
+        status |= bool(left)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
