@@ -27,8 +27,8 @@ OPTIONAL = {
     "left-request-is-ended": "load-report",
     "results-stand-in-order": "results",
 }
-"""Rows that need a capability that not every server has: of two modes of delivery it has one, the load is that
-of a scheduler, and results come from a server that embeds.
+"""Rows that need a capability that not every server has: of two modes of delivery it has one, the load
+is that of a scheduler, and results come from a server that embeds.
 """
 
 

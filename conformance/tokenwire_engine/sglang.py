@@ -329,7 +329,8 @@ class Scheduler:
                 raise SystemExit
             case _ if name in _CONTROL:
                 kind, values = _CONTROL[name]
-                output = getattr(self.io, kind)(**values)
+                taken = {name: getattr(message, name) for name, value in values.items() if value is None}
+                output = getattr(self.io, kind)(**values | taken)
                 if self.rust is not None:
                     self.rust.push_control_output(message, output)
                 else:

@@ -190,3 +190,21 @@ def test_logprobs_that_were_not_asked_for_are_not_kept(
     Scheduler.log_token(SimpleNamespace(law=LAW), log, running, 0)  # type: ignore[arg-type]
     assert len(log.output_token_logprobs_val) == 1
     assert (len(log.output_top_logprobs_val), len(log.output_token_ids_logprobs_idx)) == entries
+
+
+def test_the_answer_to_a_control_message_names_its_session() -> None:
+    """SGLang waits for it under that name: without it, `/open_session` hung until a time-out."""
+    sent: list[Any] = []
+    scheduler = SimpleNamespace(
+        note=lambda *_: None,
+        rust=None,
+        io=SimpleNamespace(OpenSessionReqOutput=SimpleNamespace),
+        channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
+    )
+
+    class OpenSessionReqInput:
+        session_id = "s-1"
+
+    message = OpenSessionReqInput()
+    Scheduler.handle(scheduler, message)  # type: ignore[arg-type]
+    assert sent == [(SimpleNamespace(session_id="s-1", success=False), message)]
