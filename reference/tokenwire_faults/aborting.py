@@ -1,4 +1,4 @@
-"""Faults in aborting: what an abort ends, what it gives back, and who notices that a client has left."""
+"""Faults in aborting: which requests end, what they return, and detection of clients that disconnect."""
 
 from __future__ import annotations
 
@@ -49,9 +49,11 @@ def _abort_of_a_sample_ends_its_siblings(rid: str, live: Collection[str], names:
 
 
 _LATER_S = 0.25
-"""Real servers wait for some seconds; a model that makes a thousand tokens in one has no such patience."""
+"""Seconds of a late action. Real servers wait longer, but this model makes a thousand tokens in a second."""
 _AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
-"""On a busy machine the id comes again later, and its request lasts longer."""
+"""Seconds of repeated actions, because on a busy machine the id is reused later, and its request lasts
+longer.
+"""
 
 
 @act_at("colliding")

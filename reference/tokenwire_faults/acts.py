@@ -1,7 +1,8 @@
-"""Acts: what faults do at seams, made from `faults.yaml` or, where no primitive is enough, written.
+"""Acts: the changes of faults at seams, made from `faults.yaml` or, if no primitive is enough, written in
+Python.
 
-An act names those parameters that it needs, as a fixture does in pytest. What passes the seam is the last of
-them, and another is given in its place.
+An act names the parameters that it needs, as a pytest fixture does. The last one is the value that passes the
+seam; the act returns its replacement.
 """
 
 from __future__ import annotations
@@ -43,7 +44,9 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "colliding": ("fault", "rid", "abort"),
     "ended": ("fault", "rid", "abort"),
 }
-"""Seam to what its acts may name. Those of `answers`, `whole` and `event` change these in place."""
+"""The possible parameters of acts at each seam. Acts of `answers`, `whole` and `event` change these in
+place.
+"""
 
 
 def _whole(change: Act) -> dict[str, Act]:
@@ -63,7 +66,7 @@ def _event(change: Act) -> dict[str, Act]:
 
 
 def _acts(seam: str, function: Callable[..., Any]) -> dict[str, Act]:
-    """Return the acts that a function is, by the seams of `Fault`."""
+    """Return the acts of a function, by the seams of `Fault`."""
     needed = [PARAMETERS[seam].index(name) for name in signature(function).parameters]
 
     def act(*given: Any) -> Any:
@@ -83,7 +86,9 @@ _written: dict[str, dict[str, Act]] = defaultdict(dict)
 
 
 def act_at(seam: str, *names: str) -> Callable[[Act], Act]:
-    """Enter a function as an act at a seam: of the faults with these names, or of that which has its own."""
+    """Register a function as an act at a seam, of the faults with these names or of the fault with its own
+    name.
+    """
 
     def enter(function: Act) -> Act:
         for name in names or [function.__name__.strip("_").replace("_", "-")]:
@@ -94,7 +99,7 @@ def act_at(seam: str, *names: str) -> Callable[[Act], Act]:
 
 
 def entered() -> frozenset[str]:
-    """Return the faults that functions are acts of."""
+    """Return the faults with acts that are functions."""
     return frozenset(_written)
 
 
@@ -104,7 +109,7 @@ def written(name: str) -> Mapping[str, Act]:
 
 
 def _times(fault: Fault, event: Object, rules: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
-    """Count how often an event is sent: `times` of the first rule that applies to it, else once.
+    """Return the number of times to send an event: `times` of the first matching rule, else 1.
 
     A rule applies to the `nth` event, to events with or without a `finish`, and to events with the objects of
     an edit (`in`, `if` …).
@@ -117,15 +122,15 @@ def _times(fault: Fault, event: Object, rules: Mapping[str, Any] | Sequence[Mapp
 
 
 def _edited_rules(rules: StopRules, edits: Mapping[str, Change]) -> StopRules:
-    """Stop rules with attributes changed by primitives."""
+    """Return stop rules with attributes changed by primitives."""
     for name, change in edits.items():
         setattr(rules, name, changed(getattr(rules, name), change))
     return rules
 
 
 def _answered(status: int, answer: Json, change: Mapping[str, Any]) -> tuple[int, Json]:
-    """Return an answer of a certain status (`of`) with another status, as another `answer` or
-    `text`, or edited.
+    """Return an answer of a certain status (`of`) with another status, as another `answer` or `text`, or
+    edited.
     """
     if status != change["of"]:
         return status, answer
@@ -153,9 +158,9 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "leaving": lambda leaving: lambda: leaving,
     "flushing": lambda flushing: lambda: flushing,
 }
-"""Seam to what makes an act of its argument in `faults.yaml`."""
+"""The function at each seam that makes an act of an argument in `faults.yaml`."""
 
 
 def from_table(seam: str, argument: Any) -> dict[str, Act]:
-    """Make the acts of an entry of `faults.yaml`. Raises KeyError for a seam without primitives."""
+    """Return the acts of an entry of `faults.yaml`. Raises KeyError for a seam without primitives."""
     return _acts(seam, _PRIMITIVES[seam](argument))

@@ -1,4 +1,4 @@
-"""Edits of bodies, answers and events: where in them, what is dropped, set and changed."""
+"""Edits of bodies, answers and events: their places, and the keys that are dropped, set and changed."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any
 from tokenwire_faults.primitives import Change, changed
 
 Json = Any
-"""What JSON can say."""
+"""A JSON value."""
 Object = dict[str, Any]
 
 
 def choices_of(answer: Json) -> list[Object]:
-    """Return the choices of an answer or of an event; empty where it is something else, such as an error.
+    """Return the choices of an answer or of an event; empty for anything else, such as an error.
 
-    `/generate` has them bare or in a list, the OpenAI routes under `choices`.
+    `/generate` has them bare or in a list, the OpenAI routes in `choices`.
     """
     if isinstance(answer, list):
         return answer
@@ -48,12 +48,12 @@ def holder_of_finish(choice: Object) -> Object:
 
 
 def finish_of(event: Json) -> Json:
-    """Return the finish reason in an event of one choice; None where there is none yet."""
+    """Return the finish reason in an event of one choice; None before the finish."""
     return next((holder_of_finish(choice).get("finish_reason") for choice in choices_of(event)), None)
 
 
 def finish_type(event: Json) -> str | None:
-    """Return the type of the finish reason; None where there is none yet."""
+    """Return the type of the finish reason; None before the finish."""
     finish = finish_of(event)
     kind: str | None = finish.get("type") if isinstance(finish, dict) else finish
     return kind
@@ -72,7 +72,7 @@ def calls_of(answer: Json) -> Iterator[Object]:
 
 
 def without_news(event: Object) -> Object:
-    """Return an event of `/generate` like this one that brings no ids, no text and no entry of a series."""
+    """Return a copy of an event of `/generate` without new ids, text and entries."""
     info = {
         name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
         for name, value in event["meta_info"].items()
@@ -81,7 +81,7 @@ def without_news(event: Object) -> Object:
 
 
 def parameters_of(body: Object) -> Object:
-    """Return the object with a body's sampling parameters: one of their own, or the body."""
+    """Return the object with a body's sampling parameters: a separate one, or the body."""
     params = body.get("sampling_params")
     return params if isinstance(params, dict) else body
 
@@ -96,7 +96,7 @@ def _listed(value: Json) -> list[Json]:
 
 
 def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
-    """Yield the objects that objects have under a name, and that are not empty."""
+    """Yield the non-empty objects with a name in some objects."""
     for holder in holders:
         if isinstance(holder, dict) and isinstance(value := holder.get(name), dict) and value:
             yield value
@@ -160,11 +160,11 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
 
 
 def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Json:
-    """Edit a body, an answer or an event in place, and give it.
+    """Edit a body, an answer or an event in place, and return it.
 
-    An edit says in which objects (`in`, the name of a place) that hold what (`if`, `unless`, numbers `above`
-    others). There it drops keys (`drop`), sets them (`set`; `add` where they are absent, `replace` where they
-    are present, `fill` where they are null, `copy` from other keys) and changes their values by primitives
+    An edit selects objects (`in`, the name of a place) by conditions (`if`, `unless`, numbers `above`
+    others). It drops keys (`drop`), sets them (`set`; `add` if they are absent, `replace` if they are
+    present, `fill` if they are null, `copy` from other keys) and changes their values by primitives
     (`change`).
     """
     for rule in [edits] if isinstance(edits, Mapping) else edits:
@@ -174,7 +174,7 @@ def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) ->
 
 
 def fitting(value: Json, rule: Mapping[str, Any]) -> Iterator[Object]:
-    """Yield the objects that a rule speaks of."""
+    """Yield the objects that a rule selects."""
     for holder in PLACES[rule.get("in", "")](value):
         if isinstance(holder, dict) and _fits(holder, rule):
             yield holder

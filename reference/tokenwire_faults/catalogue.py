@@ -1,5 +1,5 @@
-"""The catalogue of faults: the bug that each imitates, its effect, and the requirements that it
-should turn red.
+"""The catalogue of faults: the bug that each imitates, its effect, and the requirements that it should
+violate.
 """
 
 from __future__ import annotations
@@ -34,33 +34,35 @@ class KnownFault:
 
     name: str
     room: str
-    """The part of a server where the bug lived."""
+    """The part of a server where the bug was."""
     does: str
-    """Its effect, in a sentence or two."""
+    """The effect, in a sentence or two."""
     primitive: str
     """The kind of bug: its key in `kinds` of the table, such as X14."""
     kind: str
-    """The same in words."""
+    """The kind of bug in words."""
     acts: Mapping[str, Act]
-    """Seam to what is done there."""
+    """The act at each seam."""
     upstream: tuple[str, ...]
-    """The threads that tell of the bug; none where it was found by changing answers, or by known texts."""
+    """Threads about the bug; empty if it was found by changing answers, or by known texts."""
     shows_in: tuple[str, ...] = EVERYWHERE
-    """The deliveries in which a client sees it. Chat streams are incremental, however `/generate` streams."""
+    """The forms of delivery in which a client sees it. Chat streams are incremental, however `/generate`
+    streams.
+    """
     server: tuple[str, ...] = ()
-    """Flags of the server without which it does not show."""
+    """Flags of the server that the fault needs."""
     when: tuple[str, ...] = ()
-    """It concerns a `stream`, a `whole` answer, or requests with these fields."""
+    """The affected requests: a `stream`, a `whole` answer, or requests with these fields."""
     path: str = ""
-    """It concerns paths with this in them."""
+    """A part of the affected paths."""
     unseen: str = ""
-    """Why no requirement is violated, where none is."""
+    """The reason why no requirement is violated, if that is so."""
     ends_the_server: bool = False
-    """The server answers no request any more once the fault has shown."""
+    """True if the server stops answering once the fault has occurred."""
 
     @property
     def kills(self) -> tuple[str, ...]:
-        """The requirements of the specification that name it: those that it violates."""
+        """The requirements of the specification that it violates, because they name it."""
         return _kills().get(self.name, ())
 
 
@@ -77,7 +79,7 @@ def _kills() -> dict[str, tuple[str, ...]]:
 
 
 def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[str, str]) -> KnownFault:
-    """Return a fault, from its entry. Raises ValueError that names it where the entry is none."""
+    """Return a fault from its entry. Raises ValueError with its name if the entry is invalid."""
     facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry["bug"].items()
     }
@@ -111,7 +113,7 @@ def load_faults() -> dict[str, KnownFault]:
 
 
 def find_fault(name: str) -> KnownFault:
-    """Return the fault of a name. Raises ValueError, with what was probably meant, for an unknown one."""
+    """Return the fault with a name. Raises ValueError with the closest known name for an unknown one."""
     known = load_faults()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)

@@ -1,4 +1,4 @@
-"""Faults of the parsers that take the text of a chat apart: reasoning, content, tool calls."""
+"""Faults of the parsers that split the text of a chat into reasoning, content and tool calls."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def _call_within_reasoning_is_made(usual: Format) -> Format:
 
 
 def _thinking(usual: Format, markers: tuple[str, ...], parser: ChannelParser) -> Parse[None]:
-    """Reasoning up to one of the markers; answers without any are read as usual."""
+    """Parse reasoning up to one of the markers; answers without markers are parsed as usual."""
     try:
         yield from parser.skip_space()
         yield from parser.expect(THINK)
@@ -204,7 +204,7 @@ def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Delta
 
 
 def _closers(arguments: str) -> str:
-    """Return the quotes and brackets that make cut arguments JSON."""
+    """Return the quotes and brackets that complete cut arguments to JSON."""
     closers, string, escaped = "", False, False
     for character in arguments:
         if string:

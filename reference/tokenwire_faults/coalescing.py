@@ -1,4 +1,4 @@
-"""Faults in coalescing: a reader wakes up late, several rows are waiting, and not all of them arrive."""
+"""Faults in coalescing: a reader wakes up late, several rows are waiting, and some of them are lost."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _remember_its_start(fault: Fault, request: Request, row: OutputRow) -> Outpu
 
 
 def _last_row(fault: Fault, reader: Reader, emission: Emission) -> int:
-    """Count the tokens in the last row that an emission takes."""
+    """Return the number of tokens in the last row of an emission."""
     end, starts = emission.completion_tokens, fault.memory[reader.request.rid]
     last: int = max(start for start in starts if start <= max(end - 1, 0))
     return end - last

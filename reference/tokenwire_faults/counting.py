@@ -35,7 +35,7 @@ def _cached_details_of_nothing(row: OutputRow) -> OutputRow:
 
 
 def _usage_of(answer: Json) -> Object:
-    """Return the usage of an answer or an event; empty where it has none."""
+    """Return the usage of an answer or an event; empty without one."""
     return (answer.get("usage") if isinstance(answer, dict) else None) or {}
 
 

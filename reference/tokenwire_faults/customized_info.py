@@ -1,4 +1,4 @@
-"""Faults in customized_info: values from a sampler on their way to the client."""
+"""Faults in customized_info: a sampler's values on their way to the client."""
 
 from __future__ import annotations
 

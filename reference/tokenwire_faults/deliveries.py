@@ -1,4 +1,4 @@
-"""Edits of what a request delivers: rows of the output streamer, text, emissions that a consumer takes."""
+"""Edits of a request's delivery: rows of the output streamer, text, and emissions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenwire_reference.doors.reader import Emission, Reader
 
 @dataclass
 class OutputRow:
-    """One range of a record, with lists of its own. Every list covers exactly the tokens `start` to `end`."""
+    """One range of a record with its own lists, which cover exactly the tokens `start` to `end`."""
 
     start: int
     end: int
@@ -42,7 +42,7 @@ class OutputRow:
 
 
 class AlteredRecord:
-    """A record that is made of altered rows; all else is as in the request's own."""
+    """A record of altered rows; everything else is that of the original."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -83,11 +83,11 @@ _RECORD_FIELDS = {
 }
 
 CUTS = frozenset({"so_far", "sliced", "last_piece", "without_new"})
-"""Changes of emissions alone: as by another cursor. What they do, `_cut` says."""
+"""Changes that apply only to emissions, as if by a wrong cursor; see `_cut`."""
 
 
 def edited_emission(reader: Reader, emission: Emission, edits: Mapping[str, Any]) -> Emission:
-    """Return an emission with fields and series changed: by primitives, or cut as by another cursor.
+    """Return an emission with fields and series changed by primitives, or cut as if by a wrong cursor.
 
     The names `series`, `info` and `logprobs` mean all series, those of customized_info, and the others. `at`
     names the emissions to edit.
@@ -116,7 +116,7 @@ def info_keys(delivered: Emission | OutputRow) -> Collection[str]:
 
 
 def _named(name: str, emission: Emission | OutputRow) -> Iterator[str]:
-    """Yield the series that are meant, as far as there are such."""
+    """Yield the series of an emission that a name refers to."""
     for key in emission.series:
         if name in {key, "series", "logprobs" if key in OWN_SERIES else "info"}:
             yield key
@@ -142,7 +142,7 @@ def _cut(reader: Reader, emission: Emission, name: str, value: Any, change: Chan
 
 
 def edited_row(row: OutputRow, edits: Mapping[str, Change]) -> OutputRow:
-    """Return a row with series of its tokens, or of the prompt (`input_…`), changed by primitives."""
+    """Return a row with its series, or the prompt's (`input_…`), changed by primitives."""
     series, prompt = dict(row.series), dict(row.prompt_series)
     for name, change in edits.items():
         if name.startswith("input_"):
@@ -160,7 +160,7 @@ def with_series(delivered: Delivered, **changes: Any) -> Delivered:
 
 
 class EditedDetokenizer(Detokenizer):
-    """Changes, by primitives, the text that ids give (`push`) and the rest at the end (`flush`)."""
+    """Changes, by primitives, the text of ids (`push`) and the rest at the end (`flush`)."""
 
     def __init__(self, true: Detokenizer, push: Change = "same", flush: Change = "same") -> None:
         super().__init__(true.spelling)

@@ -30,8 +30,9 @@ class _Repeats(Detokenizer):
 
 
 def _printable(text: str) -> str:
-    """Return the part of a text that may be printed while its last character is incomplete: up to a CJK
-    ideograph, or to the last blank. Kana are not ideographs.
+    """Return the part of a text that may be printed while its last character is incomplete.
+
+    It ends after a CJK ideograph, or at the last blank. Kana are not ideographs.
     """
     if text.endswith("\n") or "\u4e00" <= text[-1:] <= "\u9fff":
         return text
@@ -41,7 +42,7 @@ def _printable(text: str) -> str:
 
 
 class _Prints(Detokenizer):
-    """Keeps how far it has printed, also where what may be printed has become less."""
+    """Keeps its printed length, even if less text may be printed later."""
 
     _finished = ""
     _printed = 0
@@ -64,7 +65,7 @@ class _Prints(Detokenizer):
 
 
 class _KeepsReplacements(Detokenizer):
-    """Keeps U+FFFD at the end, whole or not, until more text comes."""
+    """Holds back U+FFFD at the end, whole or not, until more text comes."""
 
     _kept = ""
 
@@ -123,7 +124,7 @@ def _special_tokens_always_shown(fault: Fault, body: Object) -> Object:
 
 @act_at("events")
 def _text_one_emission_early(fault: Fault, event: Object) -> Iterable[Object]:
-    """Each event waits for the next, and takes its text; of several choices, each has its own."""
+    """Delay each event and give it the text of the next event of its choice."""
     place, choice = next(
         ((place, shown) for place, shown in placed_choices(event) if "text" in shown), (None, {})
     )

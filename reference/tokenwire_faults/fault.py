@@ -1,7 +1,7 @@
-"""A fault of one HTTP request, shared by its samples and prompts: what it does at which seam.
+"""A fault of one HTTP request, shared by its samples and prompts: the acts at its seams.
 
-The seams of the engine are those of `Seams`; around the HTTP side, `faulty_wire` has more. What is done at a
-seam is an act (`acts`).
+The seams of the engine are those of `Seams`; around the HTTP side, `faulty_wire` has more. An act changes the
+value at a seam (`acts`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Act = Callable[..., Any]
-"""What is done at a seam: a function of the fault, of what passes, and before that of what it is about."""
+"""A function of the fault, the context of a seam and, last, the value that passes it."""
 
 
 def _passing(seam: str) -> Any:
-    """Return the method of a seam that what is given last passes."""
+    """Return the method of a seam, whose last argument is the value that passes it."""
 
     def through(self: Fault, *given: Any) -> Any:
         return self._through(seam, *given)
@@ -32,21 +32,21 @@ def _passing(seam: str) -> Any:
 
 
 class Fault(Seams):
-    """The seams of the engine, and those around the HTTP side, at which an act may change what passes."""
+    """The seams of the engine and of the HTTP side, at which an act may change a value."""
 
     def __init__(self, known: KnownFault, path: str, tokenizer: Tokenizer | None) -> None:
         self.known = known
         self.path = path
-        """Where the HTTP request went."""
+        """The path of the HTTP request."""
         self.tokenizer = tokenizer
-        """The server's."""
+        """The server's tokenizer."""
         self.request: Mapping[str, Any] = {}
-        """The body, as the client sent it; empty where it has none."""
+        """The body as the client sent it; empty without one."""
         self.memory: dict[str, Any] = {}
-        """Values that an act keeps for later."""
+        """Values that an act stores for later."""
         self._records: dict[str, AlteredRecord] = {}
         self.events = 0
-        """The events of a stream so far, the present one too."""
+        """The number of events of a stream so far, including the current one."""
         self.frames = 0
 
     @property
@@ -55,7 +55,7 @@ class Fault(Seams):
         return bool(self.request.get("stream"))
 
     def _act(self, seam: str) -> Act | None:
-        """Return the act at a seam if the fault concerns the request."""
+        """Return the act at a seam if the fault affects the request."""
         known = self.known
         concerned = known.path in self.path and all(
             self.streams
@@ -68,17 +68,17 @@ class Fault(Seams):
         return known.acts.get(seam) if concerned else None
 
     def _through(self, seam: str, *given: Any) -> Any:
-        """Return the last value given at a seam, changed if there is an act."""
+        """Return the last value at a seam, changed by the act if there is one."""
         act = self._act(seam)
         return given[-1] if act is None else act(self, *given)
 
     # Around the HTTP side: `faulty_wire`.
 
     asked = _passing("asked")
-    """The body that the routes read."""
+    """The body as the routes read it."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        """Status and body of a JSON answer, whole or a refusal. A body that is `bytes` is sent as it is."""
+        """Return status and body of a JSON answer or refusal. A body of `bytes` is sent unchanged."""
         act = self._act("answered")
         answered: tuple[int, Json] = (status, answer) if act is None else act(self, status, answer)
         return answered
@@ -87,14 +87,14 @@ class Fault(Seams):
     """The media type of an answer or of a stream."""
 
     def event(self, event: Object) -> Iterable[Object]:
-        """Return the events to send instead of one event of a stream."""
+        """Return the events to send in place of one event of a stream."""
         self.events += 1
         act = self._act("events")
         return [event] if act is None else act(self, event)
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        """Return the bytes to write for one framed event, `[DONE]` too. ConnectionAbortedError cuts
-        the stream.
+        """Return the bytes to write for one framed event, including `[DONE]`. ConnectionAbortedError cuts the
+        stream.
         """
         self.frames += 1
         act = self._act("frame")

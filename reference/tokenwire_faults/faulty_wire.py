@@ -1,4 +1,4 @@
-"""The seams around the HTTP side: bodies on their way in, answers and events on their way out."""
+"""The seams around the HTTP side: incoming bodies, and outgoing answers and events."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire_reference.doors.served import Served
 
 
 class FaultyWire:
-    """Lets a request that names a fault have it; all others pass untouched."""
+    """Applies the fault that a request names; other requests pass unchanged."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
@@ -41,7 +41,7 @@ class FaultyWire:
 
 
 async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
-    """Read the whole body, and give what the fault makes of it; what comes after the body comes as it is."""
+    """Read the whole body, and return the fault's version of it; later messages pass unchanged."""
     body, more = b"", True
     while more:
         message = await receive()
@@ -64,7 +64,7 @@ async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
 
 
 class _FaultySend:
-    """Sends what the fault makes of an answer: a JSON body as one, a stream event by event."""
+    """Sends the fault's version of an answer: a JSON body as one, a stream event by event."""
 
     def __init__(self, fault: Fault, send: Send) -> None:
         self._fault = fault

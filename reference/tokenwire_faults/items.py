@@ -1,4 +1,4 @@
-"""Faults of the endpoints of typed items: events that no client can put together."""
+"""Faults of the endpoints with typed items: events that clients cannot join."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def done_events_are_missing(fault: Fault, event: Object) -> Iterable[Object]:
 
 @act_at("events")
 def done_event_comes_first(fault: Fault, event: Object) -> Iterable[Object]:
-    """Hold the deltas of a part back until its done event, which takes the number of the first of them."""
+    """Hold back the deltas of a part until its done event, which takes the number of the first of them."""
     held = fault.memory.setdefault("held", [])
     if event.get("type") == "response.output_text.delta":
         held.append(event)
@@ -98,7 +98,7 @@ def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int,
 
 
 _branches: dict[str, list[Json]] = {}
-"""The id of a response to what went on from it."""
+"""The continuations of each response, by its id."""
 
 
 @act_at("asked")

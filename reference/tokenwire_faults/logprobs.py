@@ -23,7 +23,7 @@ _ONE_WRONG: Mapping[str, tuple[int, Change]] = {
     "first-logprob-zero": (0, {"is": 0.0}),
     "eighth-logprob-too-low": (7, {"plus": -3.0}),
 }
-"""Fault to the position of the token that has a wrong logprob, and what is done to it."""
+"""The position of the wrong logprob for each fault, and the change."""
 
 
 @act_at("row", *_ONE_WRONG)
@@ -103,7 +103,7 @@ def _text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
 
 @act_at("row", "streams-forget-the-temperature", "logprobs-ignore-the-temperature")
 def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
-    """Give logprobs that lie as far apart as those of the model."""
+    """Return logprobs with the distances of the model's."""
     warmth = request.sampling.temperature
     if warmth < 1e-6:
         return row

@@ -1,4 +1,4 @@
-"""Primitives: what `faults.yaml` does to a value, by name and with an argument."""
+"""Primitives: changes of values in `faults.yaml`, by name and with an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Change = str | Mapping[str, Any]
-"""The name of a primitive, or names with arguments; several are done one behind the other."""
+"""The name of a primitive, or names with arguments, applied one after the other."""
 
 PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     # Of any value.
@@ -60,14 +60,14 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
 
 
 def changed(value: Any, change: Change) -> Any:
-    """Return a value with primitives done to it. Raises KeyError for a name that is none."""
+    """Return a value changed by primitives. Raises KeyError for an unknown name."""
     for name, argument in ({change: None} if isinstance(change, str) else change).items():
         value = PRIMITIVES[name](value, argument)
     return value
 
 
 def in_prompts(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    """Return ids of a prompt or of several, each changed; malformed ones stay, to be refused."""
+    """Return the ids of one or several prompts, each changed; malformed ones stay, to be refused."""
     if not isinstance(ids, list) or not ids:
         return ids
     if all(type(token) is int for token in ids):

@@ -1,4 +1,4 @@
-"""Faults in token-in-token-out: the ids that go in, and the ids that are reported as such."""
+"""Faults in token-in-token-out: the ids that run, and the ids that are reported."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ OTHER_LOGITS = {"5": 100}
 
 
 def _with_prompt(emission: Emission, token_ids: Sequence[int]) -> Emission:
-    """Return an emission that says its prompt was another."""
+    """Return an emission that reports another prompt."""
     return replace(emission, record=replace(emission.record, prompt_token_ids=tuple(token_ids)))
 
 
@@ -95,7 +95,7 @@ def _two_beginnings(fault: Fault, emission: Emission) -> Emission:
 
 
 def _echoed(fault: Fault) -> str:
-    """Return the prompt as text, where it is to be repeated; else empty."""
+    """Return the prompt as text if it is to be echoed; else empty."""
     given = fault.request.get("prompt")
     return str(given) if fault.request.get("echo") and isinstance(given, str) else ""
 

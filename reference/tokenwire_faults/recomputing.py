@@ -1,4 +1,4 @@
-"""Faults of what is not computed anew: cached prefixes, and requests that were preempted."""
+"""Faults without recomputation: cached prefixes, and requests that were preempted."""
 
 from __future__ import annotations
 

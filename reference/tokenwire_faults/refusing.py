@@ -1,4 +1,4 @@
-"""Faults in refusals: bad requests that run, and good ones that suffer."""
+"""Faults in refusals: bad requests that run, and valid ones that suffer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answered = tuple[int, Json]
 _KILLED = 137
 """The exit status of a process that was killed."""
 _PROMPTS = ("input_ids", "prompt", "token_ids")
-"""Where endpoints have ids."""
+"""The fields of ids on different endpoints."""
 
 
 def _number(value: Json) -> int:
@@ -77,7 +77,9 @@ def _refused_answer_has_filler(fault: Fault, status: int, answer: Json) -> Answe
 
 
 def _with_filler(answer: Object, request_id: str) -> Object:
-    """A refusal as an answer of `/generate` that ends with an abort, with a token that was never sampled."""
+    """Return a refusal as an answer of `/generate` that ends with an abort, with a token that was never
+    sampled.
+    """
     words = answer["error"]["message"]
     finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
     counts = {"prompt_tokens": 1, "completion_tokens": 1, "cached_tokens": 0}
@@ -103,7 +105,7 @@ def _refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
 
 
 _refused_last: set[str] = set()
-"""Paths where the last request was refused."""
+"""Paths whose last request was refused."""
 
 
 @act_at("answered")
@@ -116,9 +118,9 @@ def _refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered
 
 
 _answered_before: dict[str, Json] = {}
-"""Path to the last body that was answered there."""
+"""The last answered body of each path."""
 _left_behind: set[str] = set()
-"""Paths where a request was refused since."""
+"""Paths with a refused request since the last change."""
 
 
 @act_at("asked", "refusal-changes-the-next")
@@ -149,7 +151,7 @@ def _unknown_prompt_ids_clipped(body: Object) -> Object:
 
 
 _TINY_VOCABULARY = 736
-"""Of `builtin:tiny`, the model that faults are shown with."""
+"""The vocabulary size of `builtin:tiny`, the model that shows the faults."""
 
 
 @act_at("asked")
@@ -161,7 +163,7 @@ def _one_id_too_many(body: Object) -> Object:
 
 
 def _prompt_ids(body: Object) -> list[int]:
-    """Return the ids of a prompt, of all prompts of a batch; empty if it is not a list of integers."""
+    """Return the ids of a prompt, or of all prompts of a batch; empty if they are not lists of integers."""
     given: Json = next((body[name] for name in _PROMPTS if name in body), [])
     rows = given if isinstance(given, list) else []
     flat = [token for row in rows for token in (row if isinstance(row, list) else [row])]

@@ -1,4 +1,4 @@
-"""Faults of endpoints that sample nothing."""
+"""Faults of endpoints with results, which do not sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of what trainers take beside logprobs: sampling masks, versions of weights, routed experts."""
+"""Faults of outputs for trainers other than logprobs: sampling masks, versions of weights, routed experts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _EXPERTS: Mapping[str, Callable[[Rows, int], Rows]] = {
         ("experts-shifted-in-streams", "experts-rotated"), lambda rows, _: [rows[-1], *rows[:-1]]
     ),
 }
-"""Maps a fault to its change of the rows of routed experts, given the number of the prompt's rows."""
+"""The change of the rows of routed experts for each fault, given the number of the prompt's rows."""
 
 
 @act_at("answers", *_EXPERTS)
@@ -63,9 +63,9 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
 
 
 _siblings: dict[str, list[int]] = {}
-"""The id of a turn to the ids that were sent to go on from it."""
+"""The ids sent to continue each turn, by the turn's id."""
 _MOST_SIBLINGS = 256
-"""The turns that are remembered; a scenario asks for branches one after the other."""
+"""The most turns to remember; a scenario requests branches one after the other."""
 
 
 @act_at("asked")

@@ -1,4 +1,4 @@
-"""Faults in sampling: what a request says of it, and is dropped on the way."""
+"""Faults in sampling: parameters of a request that are dropped on the way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in slicing: how much of ids, text and every series an emission carries."""
+"""Faults in slicing: the range of ids, text and series in an emission."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in stopping: stop strings, stop ids and budgets, and the text that waits for them."""
+"""Faults in stopping: stop strings, stop ids and budgets, and text held back for them."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Check = Callable[[Ids], FinishReason | None]
 
 
 class _Rules(StopRules):
-    """Stop rules that ask the true ones in their own way."""
+    """Stop rules that use the true ones in a modified way."""
 
     def __init__(self, true: StopRules, way: Check, *, within_the_budget: bool = False) -> None:
-        """`within_the_budget`: what spends the budget is left to the true rules."""
+        """Initialize. With `within_the_budget`, the end of the budget is left to the true rules."""
         self.__dict__.update(true.__dict__)
         self._true = true
         self._way = way

@@ -59,7 +59,7 @@ def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> 
 
 
 _latest: list[tuple[Reader, int]] = []
-"""The record that emitted last, of any request, and its last id."""
+"""The record of any request that emitted last, with its last id."""
 
 
 @act_at("taken")

@@ -1,4 +1,4 @@
-"""The turns of a conversation, as an endpoint takes them: reasoning, calls and their results."""
+"""The turns of a conversation in an endpoint's form: reasoning, calls and their results."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenwire.dialects.demands import filled_in
 
 @dataclass(frozen=True)
 class SentCall:
-    """A tool call of an earlier turn, and the result that goes back."""
+    """A tool call of an earlier turn, with its result."""
 
     id: str
     name: str
@@ -22,22 +22,24 @@ class SentCall:
 
 @dataclass(frozen=True)
 class HistoryBinding:
-    """The form of an earlier answer and of the results of its calls. Words in capitals are replaced."""
+    """The form of an earlier answer and of the results of its calls, with capitals as placeholders."""
 
     call: Mapping[str, Any]
-    """With ID, NAME and ARGUMENTS, as JSON; INPUT is the same as an object."""
+    """A call, with ID, NAME and ARGUMENTS as JSON, or INPUT as an object."""
     result: Mapping[str, Any]
-    """With ID and RESULT."""
+    """The result of a call, with ID and RESULT."""
     text: Mapping[str, Any] = field(default_factory=dict)
-    """A part of content, with TEXT; empty where content is no part."""
+    """A part of content, with TEXT; empty if content is not a part."""
     reasoning: Mapping[str, Any] = field(default_factory=dict)
-    """A part of reasoning, with REASONING; empty where reasoning is no part."""
+    """A part of reasoning, with REASONING; empty if reasoning is not a part."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """What holds an answer, with PARTS, or with TEXT (null without text), REASONING (left out without any)
-    and CALLS; empty where the parts are entries of their own.
+    """The object of an answer, with PARTS, or with TEXT, REASONING and CALLS; empty if the parts are separate
+    entries.
+
+    TEXT is null without a text, and REASONING is missing without reasoning.
     """
     results: Mapping[str, Any] = field(default_factory=dict)
-    """What holds RESULTS; empty where each is an entry of its own."""
+    """The object with RESULTS; empty if each result is a separate entry."""
 
     def turn(
         self, calls: Sequence[SentCall], *, text: str = "", reasoning: str = ""
@@ -69,17 +71,19 @@ class HistoryBinding:
 
 @dataclass(frozen=True)
 class Parted:
-    """A conversation as it was sent, in the form of any endpoint, and what tells its turns apart."""
+    """A conversation as it was sent, independent of the endpoint, and the parts that distinguish its
+    turns.
+    """
 
     messages: tuple[Any, ...]
     without_results: tuple[Any, ...]
-    """The same, each tool result empty."""
+    """The conversation with empty tool results."""
     results: tuple[str, ...]
     without_reasoning: tuple[Any, ...]
     reasoning: str
-    """All reasoning of earlier turns."""
+    """The reasoning of all earlier turns."""
     has_turns: bool
-    """It brings an answer of the assistant, a call or a result."""
+    """True if it contains an answer of the assistant, a call or a result."""
 
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
@@ -87,13 +91,13 @@ _REASONING_TYPES = ("reasoning", "thinking")
 
 
 def parted(messages: Sequence[Any]) -> Parted:
-    """Return what tells the turns of a conversation apart."""
+    """Return the parts that distinguish the turns of a conversation."""
     results: list[str] = []
     thoughts: list[str] = []
     turns = [False]
 
     def emptied(entry: Any) -> Any:
-        """Return an entry or a block with empty results, which are collected."""
+        """Return an entry or a block with its results emptied and collected."""
         match entry:
             case {"role": "tool", "content": str(text)}:
                 results.append(text)
@@ -109,7 +113,7 @@ def parted(messages: Sequence[Any]) -> Parted:
         return entry
 
     def thoughtless(entries: Sequence[Any]) -> list[Any]:
-        """Return entries or blocks without reasoning, which is collected."""
+        """Return entries or blocks with their reasoning removed and collected."""
         kept: list[Any] = []
         for entry in entries:
             if not isinstance(entry, Mapping):

@@ -1,4 +1,4 @@
-"""Conversations of agents: calls, their results, and what is answered to these, turn by turn."""
+"""Conversations of agents: calls, their results, and the answers to these, turn by turn."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +22,7 @@ _THOUGHTS = ("I need the weather.", "Now the other city.", "Both are known.")
 _ANSWER = "It is warm in both."
 _SHORT = "none"
 _ROOM = 112
-"""Tokens of the longest answer, and some more: a model that is no parrot goes on."""
+"""The tokens of the longest answer and a margin, for models that are not parrots and do not stop."""
 _PROMPT = 1400
 
 Messages = tuple[Mapping[str, Any], ...]
@@ -30,7 +30,7 @@ Messages = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class _Agent:
-    """What an agent says and is told, at one endpoint."""
+    """The turns of an agent at one endpoint, and its inputs."""
 
     talk: Conversation
     turns: HistoryBinding
@@ -42,13 +42,13 @@ class _Agent:
         return replace(Ask(messages=messages, max_new_tokens=budget, tools=TOOLS), **more)
 
     def said(self, thought: str, text: str, calls: Sequence[SentCall] = ()) -> str:
-        """Return what the model has to say: reasoning, and then text or calls."""
+        """Return the text that the model has to output: reasoning, and then text or calls."""
         think = load_markup()[0]["think"]
         made = self.form.spelled(*((call.name, call.arguments) for call in calls))
         return f"{think.opens}\n{thought}\n{think.closes}\n\n{text}{made}"
 
     def words(self, otherwise: str, says: str, role: str, behind: Messages) -> str:
-        """Return a text that a parrot answers as it has to; for other models, plain words."""
+        """Return a text that scripts a parrot; plain words for other models."""
         if self.speaker is None:
             return otherwise
         script = (*self.speaker.encode(says), self.speaker.end)
@@ -59,13 +59,13 @@ class _Agent:
         return ({"role": "user", "content": self.words(_QUESTION, says, "user", ())},)
 
     def second(self, first: Messages, thought: str = "") -> tuple[SentCall, ...]:
-        """Return the calls of the first answer, with the result that the second answers."""
+        """Return the calls of the first answer, with the result that the second one uses."""
         says = self.said(_THOUGHTS[1], "", _ROME)
         before = (*first, *self.turns.turn((_PARIS,), reasoning=thought))
         return (replace(_PARIS, result=self.words("It is 21 degrees.", says, "tool", before)),)
 
     def third(self, second: Messages) -> tuple[SentCall, ...]:
-        """Return the calls of the second answer, with the results that the third answers."""
+        """Return the calls of the second answer, with the results that the third one uses."""
         before = (*second, *self.turns.turn(_ROME))
         result = self.words("It will be 31 degrees. " * 8, self.said(_THOUGHTS[2], _ANSWER), "tool", before)
         return (_ROME[0], replace(_ROME[1], result=result))
@@ -101,7 +101,7 @@ async def _conversations(talk: Conversation) -> None:
 async def _named(
     talk: Conversation, agent: _Agent, first: Messages, made: Sequence[tuple[SentCall, ...]]
 ) -> None:
-    """Go on from responses that are kept: each request brings the results of the calls alone."""
+    """Continue stored responses: each request contains only the results of the calls."""
     answer = await talk.ask("kept", agent.ask(first, raw={"store": True}))
     for label, calls in zip(("second-named", "third-named"), made, strict=True):
         choice = only_choice(answer)

@@ -1,4 +1,4 @@
-"""Models that are built in memory, so that nothing is downloaded.
+"""Models that are built in memory, without downloads.
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
 greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images,
@@ -58,11 +58,11 @@ TRAINING_TEXT = (
     "日本語の文章は一文字ずつ届く。中文的字符由三个字节组成。한국어 문장도 나누어 전달된다。",
     "😀😃😄🎉🎊🚀👍🏽👩‍💻🇯🇵❤️ ",
 )
-"""What the tokenizer's merges are learned from: words mostly whole, CJK and emoji often split over tokens."""
+"""The text that merges are learned from. Its words are mostly whole tokens; CJK and emoji are often split."""
 
 
 def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
-    """Return the model and the tokenizer of `builtin:<name>`. Raises ValueError, naming what there is."""
+    """Return the model and the tokenizer of `builtin:<name>`. Raises ValueError with the known names."""
     builder = _BUILDERS.get(model.removeprefix(BUILTIN_PREFIX))
     if builder is None:
         known = ", ".join(BUILTIN_PREFIX + name for name in sorted(_BUILDERS))
@@ -96,9 +96,7 @@ def byte_level_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_parrot(attention: str) -> tuple[Any, Any]:
-    """Return the parrot, read from the files that every server reads, in the type of the other
-    builtin models.
-    """
+    """Return the parrot, loaded from its files, in the type of the other builtin models."""
     with TemporaryDirectory() as name:
         write_parrot(Path(name))
         model = AutoModelForCausalLM.from_pretrained(
@@ -132,7 +130,7 @@ _EXPERTS = {
 def build_tiny(
     attention: str, *, tokens: Sequence[str] = (), moe: bool = False, seed: int = 20260701
 ) -> tuple[Any, Any]:
-    """Return a Qwen2 of two layers and 64 dimensions, its weights drawn from a seed.
+    """Return a Qwen2 of two layers and 64 dimensions, with weights drawn from a seed.
 
     It may have more `tokens`, or (`moe`) layers that choose four of eight experts for each token.
     """
@@ -158,4 +156,4 @@ _BUILDERS: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
     "tiny-other": partial(build_tiny, seed=20260702),
     "tiny-moe": partial(build_tiny, moe=True),
 }
-"""From the name of the attention implementation to a transformers model and its tokenizer."""
+"""Functions from the name of the attention implementation to a transformers model and its tokenizer."""

@@ -1,4 +1,4 @@
-"""Constraints: the ids that may come next, so that a text becomes a word of a schema, expression or grammar.
+"""Constraints: the ids that may come next, so that a text fits a schema, an expression or a grammar.
 
 llguidance computes them, one bit for each id. All constraints are written in its Lark, as a rule `word`.
 Reasoning may come before it, and the text may not end within the reasoning.
@@ -23,35 +23,37 @@ from tokenwire_reference.extras.channels.formats import END_THINK, END_TOOL_CALL
 from tokenwire_reference.extras.grammar_trial import make_tokens, started
 
 MOST_CHARACTERS = 1 << 18
-"""Of a grammar."""
+"""The most characters of a grammar."""
 MOST_MASK_SECONDS = 0.25
-"""Of CPU time. llguidance's own limits end a mask within some 0.02 s, where they count its work."""
+"""The most CPU seconds for a mask. llguidance's own limits end a mask within some 0.02 s, as far as they
+count its work.
+"""
 
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs")
-"""Their names in bodies."""
+"""The names of constraints in bodies."""
 _AS_WRITTEN: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON as Python writes it: white space without end would be a beginning for ever."""
+"""JSON in Python's form, because unlimited white space could go on forever."""
 
 
 @dataclass(frozen=True)
 class Channelled:
-    """Settings of a chat for the constraint beside its body."""
+    """Settings of a chat that affect the constraint."""
 
     calls: str | None = None
-    """The grammar of the calls that have to be, or of text with calls in it."""
+    """The grammar of required calls, or of text with calls."""
     begun: bool | None = None
-    """True if the prompt has begun the reasoning, and the answer only may; None where there is none."""
+    """True if the prompt has begun the reasoning, False if only the answer may; None without reasoning."""
 
 
 PLAIN = Channelled()
-"""Of a text without channels."""
+"""The settings of a text without channels."""
 
 
 class Grammar:
-    """A constraint of the requests of one call: a rule `word`, before which reasoning may come."""
+    """The constraint of one call's requests: a grammar rule `word`, with optional reasoning before it."""
 
     def __init__(self, field: str, word: str, begun: bool | None) -> None:
-        """`field` is what the body calls it. Raises ValueError for one that is too long."""
+        """Initialize. `field` is its name in the body. Raises ValueError if it is too long."""
         if len(word) > MOST_CHARACTERS:
             raise ValueError(f"{field} has {len(word)} characters of grammar, and may have {MOST_CHARACTERS}")
         self.field = field
@@ -61,11 +63,11 @@ class Grammar:
         self._compiled: Compiled | None = None
 
     def use(self, compiled: Compiled) -> None:
-        """Let requests start from what the grammar was compiled to."""
+        """Set the compiled grammar, from which requests start."""
         self._compiled = compiled
 
     def start(self) -> _Matcher:
-        """Follow one request. It costs microseconds."""
+        """Return a matcher for one request, which takes microseconds."""
         assert self._compiled is not None, "requests reach an engine with what they need"
         return _Matcher(self.field, self._compiled.matcher.deep_copy())
 
@@ -79,7 +81,7 @@ class Compiled:
 
 
 class ConstraintError(SequenceError):
-    """The constraint of one request cannot be followed further."""
+    """The constraint of one request cannot be followed any more."""
 
     status_code = 400
 
@@ -93,10 +95,10 @@ class _Matcher:
         self._read = 0
 
     def allowed(self, output_ids: Sequence[int], drafts: Sequence[int] = ()) -> bytes:
-        """Return a bit for each id that may follow an output, and drafts behind it; all where these are
+        """Return a bit for each id that may follow an output and further drafts; all ids if the drafts are
         wrong.
 
-        Raises ConstraintError where a mask costs more than it may.
+        Raises ConstraintError if a mask exceeds its cost limit.
         """
         began = time.thread_time()
         self._matcher.consume_tokens(list(output_ids[self._read :]))
@@ -119,7 +121,7 @@ class _Matcher:
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of a model, as llguidance takes them. Markers of channels are text like any other."""
+    """The tokens of a model in llguidance's form. Markers of channels are text."""
 
     tokens: Sequence[bytes]
     eos: Sequence[int]
@@ -134,9 +136,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class OfModel:
-    """The model that grammars are compiled for. For a large vocabulary, its properties take seconds
-    at first.
-    """
+    """The model that grammars are compiled for. For a large vocabulary, the first use takes seconds."""
 
     tokenizer: Tokenizer
     vocab_size: int
@@ -147,7 +147,7 @@ class OfModel:
         return _vocabulary(self)
 
     def compile(self, grammar: Grammar, size: int) -> Compiled:
-        """Compile a grammar that was tried, and whose size is known. Other threads run meanwhile."""
+        """Compile a grammar that was tried, with known size. Other threads can run meanwhile."""
         return Compiled(started(_tokens(self), grammar.source), size)
 
 
@@ -169,10 +169,9 @@ def _tokens(model: OfModel) -> LLTokenizer:
 
 
 def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the constraint that a body asks for: its field, and a rule in the words of llguidance. None for
-    none.
+    """Return the constraint of a body: its field, and a rule for llguidance; None without one.
 
-    Raises ValueError for one that is none, and for several.
+    Raises ValueError for an invalid one, and for several.
     """
     constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
     outputs = constraints.pop("structured_outputs", {"": None})
@@ -229,7 +228,9 @@ def _lark(rules: str) -> str:
 
 
 def calls_of(tools: Sequence[Mapping[str, Any]], *, alone: bool, demanded: bool) -> str:
-    """Calls in the form of Hermes: at least one where they are `demanded`, else free text with such in it."""
+    """Return a grammar of calls in Hermes' form: at least one if `demanded`, else free text with optional
+    calls.
+    """
     calls = []
     for tool in tools:
         head = f'\n{{"name": {json.dumps(tool["function"]["name"])}, "arguments": '
@@ -244,7 +245,7 @@ def calls_of(tools: Sequence[Mapping[str, Any]], *, alone: bool, demanded: bool)
 
 
 def _arguments(tool: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the schema of a tool's arguments: any object, where nothing is promised of them."""
+    """Return the schema of a tool's arguments; any object if the tool is not strict."""
     function = tool["function"]
     schema = (function.get("parameters") or {}) if function.get("strict") else {}
     return {"type": "object", **schema, "x-guidance": _AS_WRITTEN}

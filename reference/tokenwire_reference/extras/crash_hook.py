@@ -1,4 +1,4 @@
-"""The test hook that kills the server: its clients see streams that are cut, and no error."""
+"""The test hook that kills the server, so that its clients see cut streams without an error."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ CRASH_STATUS = 70
 """Exit status of a server that crashes by this hook."""
 
 TURNS = 1000
-"""Turns of the event loop in which the last rows reach their clients."""
+"""Turns of the event loop for the last rows to reach their clients."""
 
 
 class CrashAfter:
     """Delivers the rows of steps until there were `emissions` of them; then the server crashes.
 
-    What the engine gives after that is lost with it.
+    Later rows of the engine are lost.
     """
 
     def __init__(
@@ -29,7 +29,7 @@ class CrashAfter:
         self._crash = crash
 
     def __call__(self, rows: Sequence[Row]) -> None:
-        """Deliver the rows of one step, unless the crash is under way."""
+        """Deliver the rows of one step, unless the crash has begun."""
         if self._left > 0:
             self._deliver(rows)
             self._left -= len(rows)
@@ -38,7 +38,7 @@ class CrashAfter:
 
 
 def crash_soon(loop: asyncio.AbstractEventLoop) -> None:
-    """Kill the process from any thread, once the event loop has sent what it had."""
+    """Kill the process from any thread, after the event loop has sent its pending data."""
     asyncio.run_coroutine_threadsafe(_crash(), loop)
 
 

@@ -24,14 +24,14 @@ logger = logging.getLogger(__name__)
 
 
 class CaptureError(DeviceBrokenError):
-    """The device captures no graph of this model: no decode of it will ever run so."""
+    """The device cannot capture a graph of this model, so graphs are never used."""
 
 
 class DecodeGraphs(Passes):
     """Runs one model over one cache.
 
-    Batches that want every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
-    run as they come, and so do all batches of a model whose pass needs the host.
+    Batches that need every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
+    run directly, and so do all batches of a model whose pass needs the host.
     """
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
@@ -40,16 +40,16 @@ class DecodeGraphs(Passes):
         self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
         self._logit_rows = torch.arange(most_rows, device=model.device)
         self._watched: set[int] = set()
-        """Numbers of rows that have run once, and needed no host."""
+        """Numbers of rows that have run once, without the host."""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
-        """Number of rows to a graph and the logits that it writes."""
+        """Graphs by number of rows, with the logits that they write."""
         self._pool: Any = None
-        """The memory that all graphs share: only one of them runs at a time."""
+        """The memory that all graphs share, because only one of them runs at a time."""
         self.refused = False
-        """True if the model turned out to need the host in the middle of its pass."""
+        """True if the model was seen to need the host during its pass."""
 
     def forward(self, batch: Batch) -> Tensor:
-        """Run a batch. The logits of its `logit_rows`, in order: they stay valid until the next pass."""
+        """Run a batch; return the logits of its `logit_rows`, in order, valid until the next pass."""
         rows = batch.packed.shape[1]
         if self.refused or not batch.all_rows_wanted or rows > self.most_rows:
             return super().forward(batch)
@@ -70,15 +70,15 @@ class DecodeGraphs(Passes):
         return self._model.device.type == "cuda"
 
     def _fill(self, batch: Batch) -> Batch:
-        """Return the same batch in our buffers. What they hold beyond it is not read."""
+        """Return the same batch in our buffers, whose further contents are not read."""
         rows = batch.packed.shape[1]
         packed = self._packed[:, :rows]
         packed.copy_(batch.packed)
         return replace(batch, packed=packed, logit_rows=self._logit_rows[:rows])
 
     def _watch(self, fixed: Batch) -> Tensor:
-        """Return the first pass of a size, not captured: it compiles kernels, and may turn out to
-        need the host.
+        """Run the first pass of a size without capture, because it compiles kernels, and may need the
+        host.
         """
         try:
             with NoHostSync():  # type: ignore[no-untyped-call,unused-ignore]  # torch has no types
@@ -91,7 +91,9 @@ class DecodeGraphs(Passes):
         return logits
 
     def _capture(self, fixed: Batch) -> None:
-        """Record the pass of a size. Raises RuntimeError where it fails: the device is of no use then."""
+        """Record the pass of a size. Raises RuntimeError if that fails, after which the device is
+        unusable.
+        """
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, pool=self._pool):

@@ -1,10 +1,10 @@
 """`builtin:diffusion`: a small model that settles ids in blocks, in its own order.
 
-A pass looks at a whole block, at the settled ids before and behind each position, and settles those that it
-is surest of. Clients get settled ids in order: a block a step, as far as the sampler chooses the settled ids.
-If it chooses another id (sampling, a bias, a ban), the ids behind that one are settled again. Blocks begin at
+A pass sees a whole block, with the settled ids before and after each position, and settles the most certain
+ones. Clients get settled ids in order, a block in each step, as long as the sampler chooses the settled ids.
+If it chooses another id (sampling, a bias, a ban), the ids after that one are settled again. Blocks begin at
 multiples of their length. The result depends only on the tokens before and in the block, so it is the same
-after a retraction, beside neighbours, and in a prompt.
+after a retraction, with neighbours, and in a prompt.
 """
 
 from __future__ import annotations
@@ -26,19 +26,19 @@ DIFFUSION = "builtin:diffusion"
 BLOCK = 8
 """Positions of a block."""
 A_PASS = 3
-"""Positions that a pass settles at most."""
+"""The most positions that a pass settles."""
 MASK = VOCAB_SIZE
-"""Fills places without a settled id, and beyond the block."""
+"""The id of places without a settled id, and outside of the block."""
 _PLACES = 61
 _SPREAD = 1.5
-"""The spread of the model's logits, for each of the three things that they depend on."""
+"""The spread of the model's logits, for each of their three inputs."""
 
 Array = Any
 
 
 @cache
 def _weights() -> tuple[Array, Array, Array]:
-    """Draw the additions to a position's logits by the id before, the id behind and its place."""
+    """Return the contributions to a position's logits of the id before, the id after and its place."""
     drawn = numpy.random.default_rng(35)
     rows = (VOCAB_SIZE + 1, VOCAB_SIZE + 1, _PLACES)
     before, behind, place = (
@@ -50,10 +50,10 @@ def _weights() -> tuple[Array, Array, Array]:
 
 @lru_cache(maxsize=4096)
 def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
-    """Return the ids of the block at `start` whose first are `known`, and the logits from which each one
+    """Return the ids of the block at `start` that begins with `known`, and the logits from which each one
     settled.
 
-    `before` is the id in front of the block. While the model settles what is known, it is not asked anew.
+    `before` is the id before the block. As long as the model settles the known ids, it is not run again.
     """
     if known:
         ids, logits = settle(before, start, known[:-1])
@@ -80,18 +80,18 @@ def _block_of(token_ids: Sequence[int]) -> tuple[tuple[int, ...], Array]:
 
 
 class Blocks:
-    """Drafts what is left of a block."""
+    """Drafts the rest of a block."""
 
     takes_time = False
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Return the ids that settled behind these, but the last: that one has a row of its own."""
+        """Return the settled ids after these, except the last, which has its own row."""
         ids, _ = _block_of(token_ids)
         return ids[len(token_ids) % BLOCK : -1][:room]
 
 
 class DiffusionModel(ScriptedModel):
-    """The interface of a model for the engine, for a model that settles blocks."""
+    """A model for the engine that settles blocks."""
 
     name = DIFFUSION
 

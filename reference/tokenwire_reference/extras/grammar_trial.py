@@ -31,19 +31,19 @@ LIMITS = LLParserLimits(
     max_lexer_states=50_000,
     verbose_errors=False,
 )
-"""What one mask may cost: some milliseconds, and some tens of megabytes of lexer states."""
+"""Limits of one mask: some milliseconds, and some tens of megabytes of lexer states."""
 _LONGEST_ERROR = 2000
 
 
 def check(tokens: LLTokenizer, grammar: str) -> None:
-    """Raise ValueError, with llguidance's words, for a grammar that cannot be kept."""
+    """Check a grammar. Raises ValueError with llguidance's message if it is not supported."""
     failed, words = LLMatcher.validate_grammar_with_warnings(grammar, tokens, limits=LIMITS)
     if failed or words:
         raise ValueError(words[0])
 
 
 def started(tokens: LLTokenizer, grammar: str) -> LLMatcher:
-    """Start a grammar, up to its first mask. Raises ValueError where that crosses a limit of llguidance."""
+    """Start a grammar, up to its first mask. Raises ValueError if that exceeds a limit of llguidance."""
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)
     matcher.compute_bitmask()
     if matcher.is_error():
@@ -52,7 +52,7 @@ def started(tokens: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 class _Vocabulary:
-    """The tokens of a model as llguidance takes them."""
+    """The tokens of a model in llguidance's form."""
 
     bos_token_id = None
 
@@ -71,21 +71,19 @@ class _Vocabulary:
 def make_tokens(
     tokens: Sequence[bytes], eos: Sequence[int], special: Sequence[int], encode: Encode
 ) -> LLTokenizer:
-    """Return the tokens of a model for grammars. By `encode` it is known how a text that is forced
-    is spelled.
-    """
+    """Return the tokens of a model for grammars. `encode` determines the tokens of forced text."""
     vocabulary = _Vocabulary(tokens, eos, special, encode)
     return LLTokenizer(TokenizerWrapper(vocabulary), len(tokens), list(eos))
 
 
 def _byte_by_byte(tokens: Sequence[bytes]) -> Encode:
-    """Spell texts by the tokens of single bytes. What a grammar costs does not depend on it."""
+    """Return an encoder to single-byte tokens, which does not affect the cost of a grammar."""
     single = {token[0]: token_id for token_id, token in enumerate(tokens) if len(token) == 1}
     return lambda text: [single[byte] for byte in text.encode() if byte in single]
 
 
 class GrammarTrials:
-    """Tries one grammar after the other, each in a process of its own."""
+    """Tries one grammar after the other, each in its own process."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         tokens = [token.encode("latin-1") for token in settings["tokens"]]
@@ -95,12 +93,12 @@ class GrammarTrials:
         self._under_way: int | None = None
 
     def end_trial(self, *_: object) -> None:
-        """Handle SIGUSR1."""
+        """End the current trial, at SIGUSR1."""
         if self._under_way is not None:
             os.kill(self._under_way, signal.SIGKILL)
 
     def run(self, grammar: str) -> dict[str, Any]:
-        """Try a grammar; what the server is answered."""
+        """Try a grammar; return the answer for the server."""
         before = _resident_bytes()
         result, said = os.pipe()
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
@@ -122,7 +120,7 @@ class GrammarTrials:
         return {"bytes": size} if size <= self._bytes else {"ended": "bytes"}
 
     def _try(self, grammar: str, said: int) -> None:
-        """In the fork: try the grammar, and write what is wrong with it. Does not return."""
+        """Try the grammar in the fork, and write its error. Does not return."""
         signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends it, also within llguidance
         if sys.platform == "linux":
             most = _virtual_bytes() + self._bytes

@@ -1,7 +1,7 @@
-"""Finds where a pass needs the host: such a pass cannot be captured in a CUDA graph.
+"""Finds operations of a pass that need the host, because such a pass cannot be captured in a CUDA graph.
 
-A graph holds launches and addresses. What the host reads from a tensor, or writes into one, in the middle of
-a pass would be frozen into it.
+A graph consists of launches and addresses. Values that the host reads or writes during a pass would be frozen
+into it.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 HOST_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""The host reads a value, or a size that follows from values."""
+"""Tags of operations by which the host reads a value, or a size that depends on values."""
 
 
 class HostSyncError(RuntimeError):
@@ -58,7 +58,7 @@ def _changes_device(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _same(device: torch.device, other: torch.device) -> bool:
-    """True if two names mean one device; without an index, a name means the current one."""
+    """True if two names refer to one device; without an index, a name means the current one."""
     return device.type == other.type and (device.index is None or device.index == other.index)
 
 

@@ -1,7 +1,7 @@
-"""Images as tokens: what `builtin:tiny-mm` makes of an image part.
+"""Images as tokens, for the image parts of `builtin:tiny-mm`.
 
 A model with discrete image tokens turns an image into ids of its own vocabulary. Here the ids follow from a
-hash of the image's bytes: other bytes, other ids, and so another answer and another cached prefix. As they
+hash of the image's bytes: other bytes give other ids, another answer and another cached prefix. Because they
 are ordinary ids, a prompt with images can be sent again as `input_ids`, exactly.
 """
 
@@ -21,18 +21,20 @@ IMAGE_TOKENS = tuple(f"<|image_{code}|>" for code in range(64))
 
 
 def takes_images(tokenizer: Tokenizer | None) -> bool:
-    """True if the placeholder is a token, and not just letters."""
+    """True if the placeholder is a single token."""
     return tokenizer is not None and len(tokenizer.encode(PLACEHOLDER, add_special_tokens=False)) == 1
 
 
 def image_text(image: bytes) -> str:
-    """Write out the special tokens of an image."""
+    """Return the special tokens of an image as text."""
     codes = blake2b(image, digest_size=TOKENS_PER_IMAGE).digest()
     return "".join(IMAGE_TOKENS[code % len(IMAGE_TOKENS)] for code in codes)
 
 
 def read_image(source: str) -> bytes:
-    """Return the bytes of a data URL or of plain base64. Nothing is fetched: ValueError for anything else."""
+    """Return the bytes of a data URL or of plain base64. Nothing is fetched. Raises ValueError for anything
+    else.
+    """
     data = source.partition(";base64,")[2] if source.startswith("data:") else source
     try:
         image = base64.b64decode(data, validate=True)
@@ -44,9 +46,9 @@ def read_image(source: str) -> bytes:
 
 
 def put_images(text: str, sources: Sequence[str]) -> str:
-    """Return a text with each placeholder replaced by its image; images without any placeholder come first.
+    """Return a text with each placeholder replaced by its image; without placeholders, images come first.
 
-    Raises ValueError where there are some, and not as many as images.
+    Raises ValueError if the number of placeholders and images differ.
     """
     texts = [image_text(read_image(source)) for source in sources]
     places = text.count(PLACEHOLDER)

@@ -1,8 +1,8 @@
-"""A probe of this model on this device: are the bits the same alone, in company, in chunks, and from the
-cache?
+"""Probes this model on this device: if bits are the same alone, with neighbours, in chunks, and from the
+cache.
 
-Run once when a server starts; `/server_info` reports it. If a line is False, equality across requests is not
-promised, and a client must not conclude anything from it.
+It runs once when a server starts, and `/server_info` reports the results. If one is False, equality across
+requests is not promised, and a client must not rely on it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ NEIGHBOURS = 16
 def probe_invariance(
     make_engine: Callable[[EngineArgs], Engine], model: Model, *, page_size: int
 ) -> Mapping[str, bool]:
-    """Run one request in five ways. Ids and logprobs must be equal to the last bit."""
+    """Run one request in five ways; return True for each way with equal ids and logprobs, bit by bit."""
     length = min(PROMPT_TOKENS, model.context_length - NEW_TOKENS)
     if length < 1:
         return {}

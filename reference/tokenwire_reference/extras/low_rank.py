@@ -1,7 +1,7 @@
-"""Low-rank adapters: what is added to the linear layers of a model, for the rows of requests that name one.
+"""Low-rank adapters: additions to the linear layers of a model, for the rows of requests that name one.
 
-An adapter is read from a directory as PEFT writes it, or drawn from a seed (`builtin:SEED`), which downloads
-nothing.
+An adapter is read from a directory in PEFT's format, or drawn from a seed (`builtin:SEED`), without
+downloads.
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ _PLAIN: Mapping[str, Any] = {
     "alpha_pattern": {},
     "rank_pattern": {},
 }
-"""What PEFT's configuration says of an adapter that is two matrices for a layer, and no more."""
+"""PEFT's configuration of an adapter with nothing but two matrices for a layer."""
 _RANK = 4
-"""Of adapters that are drawn."""
+"""The rank of drawn adapters."""
 
 Parts = dict[str, tuple[Tensor, Tensor]]
-"""Layer to the matrices that a row goes through, one behind the other: [in, rank] and [rank, out]."""
+"""The matrices of each layer, applied one after the other: [in, rank] and [rank, out]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,9 +52,9 @@ class LowRank:
 
 
 class LowRankAdapters(Adapters):
-    """Adapts the linear layers of one model, but for its output layer and its experts.
+    """Adapts the linear layers of one model, except its output layer and its experts.
 
-    Each row is multiplied by itself, so that its bits do not depend on how many others there are.
+    Each row is multiplied alone, so that its bits do not depend on the number of other rows.
     """
 
     def __init__(self, module: Any) -> None:
@@ -89,7 +89,7 @@ class LowRankAdapters(Adapters):
         return LowRank(f"{name} {digest.hexdigest()}", moved)
 
     def _drawn(self, path: str) -> Parts:
-        """Matrices for all layers of the attention. Raises ValueError where no number names them."""
+        """Return matrices for all attention layers. Raises ValueError if the path is not a number."""
         seed = path.removeprefix(BUILTIN_PREFIX)
         if not seed.isdecimal():
             raise ValueError(f"{path} is not a builtin adapter; write {BUILTIN_PREFIX} and a number")
@@ -143,7 +143,7 @@ class LowRankAdapters(Adapters):
 
 
 def _from_directory(path: Path) -> Parts:
-    """Read what PEFT has written. Raises what reading does, and ValueError for more than such matrices."""
+    """Read PEFT's files. Raises what reading raises, and ValueError for other kinds of adapters."""
     config = json.loads((path / "adapter_config.json").read_text("utf-8"))
     for name, plain in _PLAIN.items():
         if config.get(name, plain) not in (plain, None):

@@ -1,7 +1,7 @@
-"""A legal server that does not repeat itself: near ties of greedy answers go either way, logprobs move.
+"""A legal server that does not repeat itself: near ties of greedy answers vary, and logprobs move.
 
-That is what servers do whose arithmetic depends on the batch. With it, the suite shows that it does not
-blame a server for that.
+Servers behave so if their arithmetic depends on the batch. With it, tests show that the suite does not blame
+such a server.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.request_extras import Extra
 
 NEAR = 0.05
-"""Two ids whose logits lie closer may change places."""
+"""The distance of logits below which two ids may swap places."""
 JITTER = 1e-3
-"""Logits move by so much at most."""
+"""The greatest change of a logit."""
 _WITHIN = 16
-"""The tokens from one of which on a diverging answer takes its first near tie the other way."""
+"""The number of first tokens, from one of which on a diverging answer decides its first near tie the other
+way.
+"""
 
 SWAYED = Extra("swayed", default=False)
 """True if a near tie was decided the other way, which never happens on a server that repeats itself."""
 
 
 class NearTies(Logits):
-    """Moves logits. `share` of the greedy answers go another way, at one near tie."""
+    """Changes logits. `share` of the greedy answers diverge, at one near tie."""
 
     def __init__(self, share: float, seed: int | None) -> None:
         self.share = share
@@ -51,6 +53,6 @@ class NearTies(Logits):
         return moved
 
     def _from(self, request: Request) -> float:
-        """Return the position from which on a request diverges; infinity if it does not."""
+        """Return the position from which a request diverges; infinity if it does not."""
         drawn = Random(request.seed)
         return drawn.randrange(_WITHIN) if drawn.random() < self.share else float("inf")

@@ -1,28 +1,26 @@
-"""Drafts by n-grams: what followed the last few tokens before may follow them again."""
+"""Drafts by n-grams: the tokens that followed the last few tokens earlier."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LONGEST = 4
-"""Tokens that an n-gram has at most. Longer matches are tried first: they are right more often."""
+"""The most tokens of an n-gram. Longer matches are tried first, because they are right more often."""
 
 
 class NgramDrafter:
-    """Drafts what followed the last few tokens when they last occurred in the sequence; it may only grow."""
+    """Drafts the tokens that followed the last occurrence of an n-gram. The sequence may only grow."""
 
     takes_time = False
 
     def __init__(self, num_draft_tokens: int) -> None:
         self._count = num_draft_tokens
         self._followed: dict[tuple[int, ...], int] = {}
-        """An n-gram to the position that followed it when it was last seen."""
+        """The position after each n-gram's last occurrence."""
         self._seen = 0
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Return the ids that followed the longest n-gram at the end of `token_ids` before; empty
-        if it is new.
-        """
+        """Return the ids that followed the longest n-gram at the end of `token_ids`; empty if it is new."""
         # The n-grams at the very end have no follower yet, so they are not in the index.
         for end in range(self._seen + 1, len(token_ids)):
             for n in range(1, min(LONGEST, end) + 1):

@@ -1,8 +1,8 @@
-"""Linear layers on the CPU whose weights lie in memory as the processor reads them.
+"""Linear layers on the CPU with weights in the processor's preferred memory layout.
 
-oneDNN lays a weight out once, in blocks, and then multiplies by it faster than by one that lies row by row:
-for hundreds of rows in a tenth less, for the few of a decode in a third less, and for the wide last layer of
-a model in half the time. The copy takes as much memory as the weight.
+oneDNN packs a weight once, in blocks, and then multiplies faster than with rows: a tenth less time for
+hundreds of rows, a third less for the few of a decode, and half the time for the wide last layer of a model.
+The copy takes as much memory as the weight.
 """
 
 from __future__ import annotations
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor, nn
 
 PACKED_FROM = 1 << 17
-"""Weights of a layer: a call takes 10 µs longer than a plain one, which a smaller layer does not win back."""
+"""The least weights of a layer: a call takes 10 µs longer than a plain one, which a smaller layer does not
+win back.
+"""
 
 
 def pack_linear_layers(module: nn.Module) -> None:
-    """Let the large linear layers of a model multiply by packed weights, where that is possible.
+    """Make the large linear layers of a model use packed weights, if possible.
 
-    Where the weights change, `pack_again` has to follow.
+    Call `pack_again` after the weights change.
     """
     if not torch.backends.mkldnn.is_available():  # type: ignore[no-untyped-call,unused-ignore]  # torch
         return
@@ -32,7 +34,7 @@ def pack_linear_layers(module: nn.Module) -> None:
 
 
 def pack_again(module: nn.Module) -> None:
-    """Bring packed weights up to date, in place."""
+    """Update packed weights in place."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and "packed_weight" in layer._buffers:
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())

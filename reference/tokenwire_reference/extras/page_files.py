@@ -1,10 +1,10 @@
 """A directory of pages: one file for each cached prefix, checked when it is read.
 
 Servers may share a directory, and any of them may die at any moment. So a file appears whole or not at all,
-nothing but the directory itself knows what is in it, and every server copes with files that others remove.
+only the directory itself lists its files, and every server copes with files that others remove.
 
-It is only a cache: a full disk, a file that cannot be read and a page of another kind are misses. They are
-counted, the first is logged, and the engine goes on.
+It is only a cache: a full disk, an unreadable file and a page of another kind are misses. They are counted,
+the first is logged, and the engine continues.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tokenwire_reference.extras.prefix_tiers import TierError
 logger = logging.getLogger(__name__)
 CHECKSUM_BYTES = 32
 MARGIN = 0.1
-"""Share of the limit that is freed beyond need, so that the directory is not listed at every write."""
+"""The share of the limit that is freed beyond need, so that the directory is not listed at every write."""
 
 
 @dataclass(frozen=True, order=True)
@@ -39,11 +39,11 @@ class _File:
 
 
 class PageFiles:
-    """Pages of one model, under `directory/fingerprint`: another model never sees them.
+    """Pages of one model, in `directory/fingerprint`, which other models do not use.
 
-    `max_bytes` bounds what all models have in `directory`; the least recently used files go first. A file's
-    modification time says when it was last used, to every server and beyond its end. Several servers at once
-    may each exceed the bound by `MARGIN`.
+    `max_bytes` bounds the files of all models in `directory`; the least recently used are removed first. A
+    file's modification time is its last use, by any server. Several servers at once may each exceed the bound
+    by `MARGIN`.
     """
 
     def __init__(self, directory: Path, fingerprint: str, *, max_bytes: int | None = None) -> None:
@@ -54,11 +54,11 @@ class PageFiles:
         self._used = 0
         self._shape: list[_Shape] | None = None
         self.failures = 0
-        """Pages that could not be written or read, although there was a reason to expect it."""
+        """The number of pages that could unexpectedly not be written or read."""
         self._make_room(0)
 
     def expect(self, payload: Sequence[Tensor]) -> None:
-        """From now on, read only pages of this shape. Raise ValueError if not one of them fits."""
+        """Read only pages of this shape from now on. Raises ValueError if not a single one fits."""
         self._shape = _shape(payload)
         size = CHECKSUM_BYTES + len(_data(payload))
         if self._max_bytes is not None and size > self._max_bytes:
@@ -86,7 +86,7 @@ class PageFiles:
                 draft.unlink(missing_ok=True)
 
     def read(self, key: PageKey) -> list[Tensor] | None:
-        """Return the page, or None if there is none that can be read. A damaged file is removed."""
+        """Return the page; None without a readable one. A damaged file is removed."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -108,13 +108,15 @@ class PageFiles:
         return payload
 
     def _failed(self, what: str) -> None:
-        """Count a failure. The first is logged: a full disk fails at every page."""
+        """Count a failure. Only the first is logged, because a full disk fails at every page."""
         self.failures += 1
         if self.failures == 1:
             logger.warning("%s; its prefix is computed anew. Further failures are only counted.", what)
 
     def check_integrity(self) -> None:
-        """Raise TierError if all files together take more than they may, or one of ours is not a page."""
+        """Check that all files together respect the limit, and that each of ours is a page. Raises
+        TierError.
+        """
         used = sum(file.size for file in self._files())
         if self._max_bytes is not None and used > self._max_bytes:
             raise TierError(f"{self._directory} holds {used} bytes, and may hold {self._max_bytes}")
@@ -123,7 +125,7 @@ class PageFiles:
             raise TierError(f"{drafts[0]} was not finished")
 
     def _make_room(self, size: int) -> None:
-        """Remove files until `size` more bytes fit; what a server left when it died is a file like any."""
+        """Remove files until `size` more bytes fit, including files of dead servers."""
         if self._max_bytes is None or (size and self._used + size <= self._max_bytes):
             return
         files = sorted(self._files())
@@ -163,11 +165,13 @@ def _data(payload: Sequence[Tensor]) -> bytes:
 
 
 def _touch(path: Path) -> None:
-    """Note that a file is used now. The file system's own clock may be too coarse to order two uses."""
+    """Record that a file is used now. The file system's own clock may be too coarse to order two uses."""
     now = time.time_ns()
     os.utime(path, ns=(now, now))
 
 
 def _checksum(key: PageKey, data: bytes) -> bytes:
-    """Over the page and its key, ids included: a page under another page's name is as good as damaged."""
+    """Return a checksum of the page and its key, including the ids, so that a misnamed page counts as
+    damaged.
+    """
     return blake2b(key.digest + key.token_ids + data, digest_size=CHECKSUM_BYTES).digest()

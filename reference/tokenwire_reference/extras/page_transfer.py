@@ -32,12 +32,12 @@ _FOUND = get_args(get_type_hints(StoredPage)["tier"])
 
 
 class TransferError(RuntimeError):
-    """Pages did not come, or are of no use here."""
+    """Pages did not arrive, or are useless here."""
 
 
 @dataclass(frozen=True)
 class Pages:
-    """The full pages of a prompt, by the digests of their keys; or why there are none."""
+    """The full pages of a prompt by key digest, or the reason for their absence."""
 
     stored: Mapping[bytes, StoredPage]
     failure: str = ""
@@ -56,19 +56,17 @@ class Pages:
 
 @dataclass(frozen=True)
 class Identity:
-    """The identity of two servers for each other: the model that both run, and the key that both
-    have, if any.
-    """
+    """The mutual identity of two servers: their common model, and their common key, if any."""
 
     fingerprint: str
     key: str | None = field(default=None, repr=False)
 
     def asks(self, room: int) -> dict[str, Any]:
-        """Make the request of a server that decodes. The key itself is not sent."""
+        """Return the request of a decoding server. The key itself is not sent."""
         return {"room": room, "fingerprint": self.fingerprint, "proof": self._proof(room)}
 
     def proven_by(self, asked: Mapping[str, Any], room: int) -> bool:
-        """True if who asks has the key."""
+        """True if the sender has the key."""
         given = asked.get("proof")
         return self.key is None or (
             isinstance(given, str) and hmac.compare_digest(given.encode(), self._proof(room).encode())
@@ -89,7 +87,7 @@ class _Room:
 
 
 class PageServer:
-    """Hands over the pages of each room to the first who asks, once. Lives on the event loop."""
+    """Hands over the pages of each room once, to the first valid request. Used on the event loop."""
 
     def __init__(self, identity: Identity, patience_s: float) -> None:
         self._identity = identity
@@ -103,7 +101,7 @@ class PageServer:
         return sum(not room.handed_over for room in self._rooms.values())
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; the port. Raises OSError where it is taken."""
+        """Listen; return the port. Raises OSError if it is in use."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_LINE)
         taken: int = self._server.sockets[0].getsockname()[1]
         return taken
@@ -113,7 +111,7 @@ class PageServer:
             self._server.close()
 
     def expect(self, number: int) -> None:
-        """Make a room for pages that will come, if none waits. Raises TransferError for too many."""
+        """Add a room for expected pages, if it is not there. Raises TransferError for too many."""
         known = self._rooms.get(number)
         if known is None or known.handed_over:
             self._make(number)
@@ -130,13 +128,13 @@ class PageServer:
             del self._rooms[number]
 
     def offer(self, number: int, pages: Pages) -> None:
-        """Put pages into a room, if it waits for some."""
+        """Put pages into a room, if it expects them."""
         room = self._rooms.get(number)
         if room is not None and not room.pages.done():
             room.pages.set_result(pages)
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer one connection. Whatever goes wrong with it ends it, in one line of the log."""
+        """Answer one connection. An error ends only the connection, with one line in the log."""
         try:
             async with asyncio.timeout(self._patience_s):
                 await self._hand_over(orjson.loads(await reader.readline()), writer)
@@ -155,7 +153,7 @@ class PageServer:
         await writer.drain()
 
     async def _asked_for(self, asked: Any) -> Pages:
-        """The pages of the room that is asked for, or why they are refused."""
+        """Return the pages of the requested room, or the reason for a refusal."""
         match asked:
             case {"room": int(number)} if not isinstance(number, bool) and 0 <= number < 1 << 64:
                 pass
@@ -177,10 +175,10 @@ class PageServer:
 async def fetch_pages(
     address: tuple[str, int], room: int, *, identity: Identity, template: Sequence[Tensor], most: int
 ) -> Mapping[bytes, StoredPage]:
-    """Return the pages of a room, at most `most` of them, each with tensors as those of `template` are.
+    """Return the pages of a room, at most `most` of them, with tensors like those of `template`.
 
-    Raises TransferError for missing or other data. The message quotes a prefill server, but nothing else that
-    may listen there.
+    Raises TransferError for missing or other data. The message quotes a prefill server, but no other server
+    that may listen there.
     """
     writer = None
     try:
@@ -200,7 +198,7 @@ async def fetch_pages(
 async def _receive(
     reader: asyncio.StreamReader, template: Sequence[Tensor], most: int
 ) -> Mapping[bytes, StoredPage]:
-    """Read what a prefill server answers. Raises what its parts raise if it is something else."""
+    """Parse the answer of a prefill server. Raises the errors of its parts for anything else."""
     head = orjson.loads(await reader.readline() or b'{"failure": "it closed the connection"}')
     if failure := head.get("failure"):
         raise TransferError(f"{failure}"[:300])

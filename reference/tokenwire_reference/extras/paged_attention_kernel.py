@@ -1,9 +1,9 @@
 """The Triton kernel of paged attention: one program for each tile and key-value head, pages in order.
 
-A tile is some neighbouring tokens of one sequence: a decode has one of them, a prefill as many as fill the
-rows of a matrix product, which read each key once for all. Every row goes through the keys in the order of
-their positions; those that it does not see multiply what it has by one and add zero. So the bits of a token
-depend neither on its tile nor on the batch, and prefill and decode run the same code.
+A tile is some neighbouring tokens of one sequence: one for a decode, and enough to fill the rows of a matrix
+product for a prefill, which reads each key once for all. Every row processes the keys in the order of their
+positions; masked keys multiply its state by one and add zero. So the bits of a token depend neither on its
+tile nor on the batch, and prefill and decode run the same code.
 """
 
 from __future__ import annotations
@@ -82,11 +82,11 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
 
 
 BLOCK = 16
-"""Rows and columns that a block of a matrix product has at least."""
+"""The least rows and columns of a block of a matrix product."""
 
 
 def tile_of(group: int) -> int:
-    """Count the tokens of a tile, for a number of query heads for each key-value head."""
+    """Return the tokens of a tile, for a number of query heads for each key-value head."""
     heads: int = triton.next_power_of_2(group)
     return max(1, BLOCK // heads)
 
@@ -118,12 +118,13 @@ def attend_to_pages(
     scaling: float,
     window: int | None,
 ) -> Tensor:
-    """Causal attention of packed queries over paged keys and values.
+    """Return causal attention of packed queries over paged keys and values.
 
     `query` is [T, H, D], contiguous; `keys` and `values` are [slots, Hkv, D]; `sequence_of` and `positions`
     are [T], with sequence -1 for padding; `page_table` is [sequences, pages]. `tiles` [N, 2] has the first
-    token of each tile and how many it has, `tile_of(H // Hkv)` at most; they cover all tokens but padding.
-    The result is [T, H, D]; padding rows are zero. `page_size` must be a power of two, and at least 16.
+    token of each tile and its number of tokens, at most `tile_of(H // Hkv)`; they cover all tokens but
+    padding. The result is [T, H, D]; padding rows are zero. `page_size` must be a power of two, and at least
+    16.
     """
     _, heads, dim = query.shape
     kv_heads = keys.shape[1]

@@ -19,11 +19,13 @@ if TYPE_CHECKING:
 
 
 class TierError(AssertionError):
-    """A tier keeps more than it may, or something else than the device has."""
+    """A tier exceeds its limit, or differs from the device."""
 
 
 class PrefixTiers(Tiers):
-    """Host memory for `host_pages` pages over an optional storage. Least recently used pages go first."""
+    """Host memory for `host_pages` pages above an optional storage. Least recently used pages are removed
+    first.
+    """
 
     def __init__(self, device: PageStore, host_pages: int, storage: PageFiles | None = None) -> None:
         self.host_pages = host_pages

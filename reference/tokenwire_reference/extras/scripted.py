@@ -37,12 +37,12 @@ CONTEXT_LENGTH = 4096
 LONGEST_SLEEP_MS = 60_000
 GREEDY_LEAD = 1.0
 SAMPLED_LEAD = 50.0
-"""Above what Gumbel noise of 32 bits can make up for."""
+"""A lead that Gumbel noise of 32 bits cannot exceed."""
 
 NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2).numpy()
-"""What logits are made of, twice: each row begins at a place of its own, and goes round."""
+"""The noise that logits are made of, twice, so that each row can begin anywhere and wrap around."""
 ROWS = sliding_window_view(NOISE, VOCAB_SIZE)
-"""[begin, vocabulary]: a view of it."""
+"""Views of the noise: [begin, vocabulary]."""
 HIGHEST = NOISE.max()
 
 Json = Any
@@ -59,13 +59,13 @@ def _encode(text: str) -> Sequence[int]:
 
 
 class Script:
-    """The output for one request. Raises ValueError, naming the entry, for anything else."""
+    """The output for one request. Raises ValueError with the invalid entry."""
 
     def __init__(self, steps: Json, prompt_token_ids: Sequence[int]) -> None:
         self._prompt = prompt_token_ids
         self._ids: list[int] = []
         self._step_end: list[int] = []
-        """For each id, where its step ends."""
+        """The end of each id's step."""
         self._sleep: dict[int, float] = {}
         self._errors: dict[int, str] = {}
         if not isinstance(steps, list):
@@ -105,7 +105,7 @@ class Script:
         return bool(self._sleep)
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Begin the next step: sleep, or fail, as the script has it, and give all of its ids but the last."""
+        """Begin the next step: sleep or fail as scripted, and return all of its ids except the last."""
         index = len(token_ids) - len(self._prompt)
         if index in self._sleep:
             time.sleep(self._sleep[index])
@@ -129,7 +129,7 @@ class NoCache(PagedTensors):
         self.keys, self.values, self.page_size = [], [], 1
 
     def plan(self, batch: Batch) -> None:
-        """Nothing to prepare."""
+        """Do nothing, because no preparation is needed."""
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
@@ -138,7 +138,7 @@ class NoCache(PagedTensors):
 
 
 class ScriptedModel:
-    """The interface of a model for the engine, without a model."""
+    """A model for the engine that computes nothing."""
 
     name = SCRIPTED
     module = None
@@ -154,7 +154,9 @@ class ScriptedModel:
     def __init__(
         self, *, script: str | None = None, context_length: int | None = None, tokenizer: bool = True
     ) -> None:
-        """`script` is a file with the script of requests that bring none. Raises ValueError, OSError."""
+        """Initialize. `script` is a file with the script of requests without one. Raises ValueError,
+        OSError.
+        """
         self.context_length = context_length or CONTEXT_LENGTH
         self.tokenizer: Any = _tokenizer() if tokenizer else None
         self._script: Json = None
@@ -188,10 +190,10 @@ class ScriptedModel:
         return rows
 
     def probe_row_sizes(self, largest: int) -> None:
-        """Do nothing: no rows are computed, so they cannot differ."""
+        """Do nothing, because no rows are computed."""
 
     def forward(self, batch: Batch, cache: object) -> Tensor:
-        """Made-up logits of the wanted rows: [R, vocabulary], float32."""
+        """Return made-up logits of the wanted rows: [R, vocabulary], float32."""
         del cache
         places = [
             (segment.sequence, position) for segment in batch.segments for position in segment.positions

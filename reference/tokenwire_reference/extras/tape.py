@@ -1,13 +1,12 @@
-"""A model's pass as the list of its operations, run again without the model's own Python.
+"""A model's pass as a list of its operations, run again without the model's own Python code.
 
-What a CUDA graph is on a GPU, a tape is on the CPU: the operations of one pass in their order. A small model
-spends most of its time on the way from one operation to the next, through modules, hooks and decorators; a
-tape goes there straight. It calls the same functions of torch with the same arguments, so its bits are those
-of the model.
+A tape is to the CPU what a CUDA graph is to a GPU: the operations of one pass in order. A small model spends
+most of its time between operations, in modules, hooks and decorators, which a tape skips. It calls the same
+functions of torch with the same arguments, so its bits are those of the model.
 
-Like a graph, a tape freezes what the host decided while it was recorded: shapes, numbers, branches. So it
-serves passes over the same numbers of rows only, and no model that looks at values in the middle of its pass.
-Attention is one call on a tape, for what it does depends on the batch.
+Like a graph, a tape freezes decisions of the host during the recording: shapes, numbers, branches. So it
+serves only passes over the same numbers of rows, and no model that reads values during its pass. Attention is
+one call on a tape, because its operations depend on the batch.
 """
 
 from __future__ import annotations
@@ -26,21 +25,21 @@ from tokenwire_reference.core.attention import PagedAttention
 from tokenwire_reference.extras.host_sync import HostSyncError, NoHostSync
 
 Pass = Callable[..., Tensor]
-"""From attention and some tensors to a tensor."""
+"""A function from attention and some tensors to a tensor."""
 
 GIVE_WHAT_THEY_GOT = frozenset({Tensor.to, Tensor.float, Tensor.contiguous, Tensor.type_as})
-"""These change nothing where a tensor is already what was asked for, and give it back."""
+"""Functions that return a tensor itself if it already has the requested form."""
 
 READ_VALUES = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__})
-"""These read memory themselves, and no operation shows it."""
+"""Functions that read memory without an operation."""
 
 
 MOST_TAPES = 64
-"""Each takes some 40 kB; numbers of rows make hundreds, of which a load comes back to few."""
+"""The most tapes, of some 40 kB each; loads use few of the hundreds of possible row numbers."""
 
 
 class TapeError(RuntimeError):
-    """A pass works on a tensor that came from nowhere: what it holds may be different in another pass."""
+    """A pass uses a tensor of unknown origin, which may differ in another pass."""
 
 
 class Tapes:
@@ -50,9 +49,9 @@ class Tapes:
         self._run = run
         self._weights = list(weights)
         self._tapes: OrderedDict[tuple[int, ...], Pass] = OrderedDict()
-        """The one that was played last is last."""
+        """Tapes in the order of their last use."""
         self.refused = False
-        """True if the pass turned out to depend on more than its numbers of rows."""
+        """True if the pass was seen to depend on more than its numbers of rows."""
 
     def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
         rows = tuple(part.shape[0] for part in inputs)
@@ -86,7 +85,7 @@ class TapedCall(NamedTuple):
 
 
 class _Recorder(TorchFunctionMode):
-    """Notes every function of torch that is called. What it keeps has an identity of its own."""
+    """Records every called function of torch, and keeps its values, so that identities stay unique."""
 
     def __init__(self, calls: list[TapedCall]) -> None:
         super().__init__()
@@ -107,7 +106,7 @@ class _Recorder(TorchFunctionMode):
 
 
 class _RecordedAttention:
-    """Attention that is noted as one call, whatever it does."""
+    """Attention that is recorded as one call."""
 
     def __init__(self, paged: PagedAttention, calls: list[TapedCall]) -> None:
         self._paged = paged
@@ -133,9 +132,10 @@ def _attend(paged: PagedAttention, *args: Any, **options: Any) -> Tensor:
 def _played(
     calls: Sequence[TapedCall], inputs: Sequence[Any], result: Tensor, weights: Iterable[Tensor]
 ) -> Pass:
-    """Return the calls as a Python function of the inputs: a line for each call, a name for each tensor.
+    """Return the calls as a Python function of the inputs, with a line for each call and a name for each
+    tensor.
 
-    Raises TapeError where one of them works on anything but inputs, results and weights.
+    Raises TapeError if one of them uses anything other than inputs, results and weights.
     """
     names = {id(value): f"input_{index}" for index, value in enumerate(inputs)}
     constants: dict[str, Any] = {}
@@ -176,7 +176,7 @@ def _played(
 
 
 def _forgetful(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines, and after the last one that names a tensor, one that lets its memory go."""
+    """Yield the lines, each followed by a deletion of the tensors that it uses last."""
     last = {name: index for index, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
     for index, line in enumerate(lines):
         yield line

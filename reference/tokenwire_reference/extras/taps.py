@@ -1,4 +1,4 @@
-"""Outputs of a pass beside its logits: the hidden states of the last layer, and the chosen experts."""
+"""Outputs of a pass besides its logits: the hidden states of the last layer, and the chosen experts."""
 
 from __future__ import annotations
 
@@ -13,10 +13,9 @@ from tokenwire_reference.core.hooks import Experts, HiddenStates
 
 
 class HiddenStateTap(HiddenStates):
-    """Sees what goes into a model's output layer, the normed hidden states of the rows that want logits, and
-    those of all rows.
+    """Captures the input of a model's output layer, for the rows with logits, and the states of all rows.
 
-    `available` is False for a model without an output layer, such as one that follows a script.
+    `available` is False for a model without an output layer, such as a script.
     """
 
     def __init__(self, module: Any) -> None:
@@ -46,10 +45,10 @@ class HiddenStateTap(HiddenStates):
 
 
 class RoutedExperts(Experts):
-    """Sees what the routers of a model choose; an engine keeps it where its KV cache keeps the position.
+    """Captures the choices of the model's routers; an engine stores them with the positions of its KV cache.
 
-    So a position that comes from the cache has its experts, too. A router is a module that gives the chosen
-    experts [rows, k] last, as those of transformers do.
+    So a cached position has its experts, too. A router is a module that returns the chosen experts [rows, k]
+    last, as those of transformers do.
     """
 
     def __init__(self, module: Any) -> None:
@@ -72,5 +71,5 @@ class RoutedExperts(Experts):
             room[slots.cpu()] = torch.cat(rows, dim=-1).to("cpu", torch.int32)
 
     def in_base64(self, chosen: Tensor) -> str:
-        """Experts of some positions as int32: layer by layer for each."""
+        """Return the experts of some positions as int32 in base64: layer by layer for each."""
         return base64.b64encode(chosen.numpy().astype("<i4").tobytes()).decode()

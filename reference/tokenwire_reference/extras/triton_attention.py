@@ -24,7 +24,7 @@ class TritonPagedAttention(PagedTensors):
         *,
         page_table: tuple[int, int],
     ) -> None:
-        """`page_table`: how many seats there are, and how many pages a sequence may have."""
+        """Initialize. `page_table` is the number of seats, and the most pages of a sequence."""
         if any(shape.key_dim != shape.value_dim for shape in shapes):
             raise UnsupportedModelError("the GPU kernel needs keys and values of one size")
         if page_size < 16 or page_size & (page_size - 1):
@@ -38,15 +38,15 @@ class TritonPagedAttention(PagedTensors):
         self._batch: Batch | None = None
         self._groups = {shape.group for shape in shapes}
         self._tiles: dict[int, Tensor] = {}
-        """Of the batch, by the number of query heads for each key-value head."""
+        """The tiles of the batch, by the number of query heads for each key-value head."""
         self._singles: dict[int, Tensor] = {}
-        """A tile for each token, by the number of tokens. What a graph has captured stays where it is."""
+        """A tile for each token, by the number of tokens, at addresses that captured graphs can use."""
         self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
         self._seated: dict[int, Sequence[int]] = {}
-        """The pages of each seat, as in its row of the table."""
+        """The pages in each seat's row of the page table."""
 
     def plan(self, batch: Batch) -> None:
-        """A captured pass finds all that it needs in the tensors of its batch and in the page table.
+        """Prepare the tensors and the page table, which are all that a captured pass needs.
 
         A sequence gets all its pages at once when it begins to run, so few steps change the table.
         """
@@ -59,7 +59,7 @@ class TritonPagedAttention(PagedTensors):
         self._batch = batch
 
     def _tiled(self, batch: Batch, group: int) -> Tensor:
-        """Return the tiles of a batch: [tiles, 2], the first token and how many there are."""
+        """Return the tiles of a batch: [tiles, 2], the first token and the number of tokens."""
         from tokenwire_reference.extras.paged_attention_kernel import tile_of
 
         device = self._page_table.device

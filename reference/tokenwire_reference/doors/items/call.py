@@ -1,4 +1,4 @@
-"""A call for items: a conversation, read as a chat would be."""
+"""A call for items: a conversation, parsed like a chat."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class ItemCall(OpenAICall):
     conversation: Sequence[Message]
 
     def channels_of_choice(self) -> ChoiceChannels:
-        """Return the choice, to be taken apart."""
+        """Return the parser of the choice's channels."""
         return ChoiceChannels(self.requests[0], self.channels, self.tokenizer)
 
 
@@ -45,8 +45,9 @@ def read_item_call(
     chat: Mapping[str, Any],
     top_logprobs: int | None = None,
 ) -> ItemCall:
-    """Read what a body asks for; `functions` and `tool_choice` are those of a chat, and `chat` is what it
-    says besides. Without `top_logprobs`, no logprobs are wanted. Raises RefusalError.
+    """Parse a body. `functions` and `tool_choice` are those of a chat, and `chat` its other fields.
+
+    Without `top_logprobs`, no logprobs are returned. Raises RefusalError.
     """
     if served.tokenizer is None:
         raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")
@@ -88,5 +89,5 @@ def _refuse_logprobs(top: int, channels: ChannelsAsked, served: Served) -> None:
 
 
 def new_id(prefix: str) -> str:
-    """Return an id of an item or a call."""
+    """Return a new id of an item or a call."""
     return f"{prefix}_{uuid.uuid4().hex[:24]}"

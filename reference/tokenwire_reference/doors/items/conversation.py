@@ -1,4 +1,4 @@
-"""Conversations of items as chat messages: what the chat template is given."""
+"""Conversations of items as chat messages, for the chat template."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _TEXT = ("input_text", "output_text", "reasoning_text", "text")
 
 
 def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None = None) -> list[Message]:
-    """Return the messages of the `input` of a response. Raises RefusalError for an item of another kind."""
+    """Return the messages of the `input` of a response. Raises RefusalError for an unknown kind of item."""
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
     for position, item in enumerate(items):
@@ -40,8 +40,8 @@ def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None 
 
 
 def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[Message]:
-    """Return the chat messages of turns whose content may be blocks. Raises RefusalError for one of
-    another kind.
+    """Return the chat messages of turns, whose content may be blocks. Raises RefusalError for an unknown
+    kind.
     """
     messages = [] if system is None else [{"role": "system", "content": _text(system, "system")}]
     for position, turn in enumerate(turns):
@@ -84,7 +84,7 @@ def _text(content: str | Iterable[Mapping[str, Any]], name: str) -> str:
 
 
 def _assistant(messages: list[Message]) -> Message:
-    """Return the turn of the assistant at the end of a conversation, begun if there is none."""
+    """Return the assistant's turn at the end of a conversation; a new one if there is none."""
     if not messages or messages[-1]["role"] != "assistant":
         messages.append({"role": "assistant", "content": ""})
     return messages[-1]

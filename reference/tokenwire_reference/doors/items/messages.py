@@ -87,12 +87,12 @@ def _head(call: ItemCall) -> dict[str, Any]:
 
 
 def _signature(thinking: str) -> str:
-    """Return what a block of thinking is signed with; the same text has the same signature."""
+    """Return the signature of a block of thinking, which is equal for equal texts."""
     return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
 
 
 def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
-    """Return why a message ended, with the name of its stop sequence."""
+    """Return the reason why a message ended, with its stop sequence."""
     assert choice.finish is not None, "only what ended has a finish"
     matched = choice.finish.matched
     sequence = matched if isinstance(matched, str) and matched in call.requests[0].sampling.stop else None
@@ -113,14 +113,14 @@ def _usage(choice: Emission, served: Served, output: int | None = None) -> dict[
 
 
 class _Answer:
-    """One message, or its events. A block is open until a delta begins the next: of another kind, or call."""
+    """One message, or its events. A block is open until a delta begins the next one."""
 
     def __init__(self, call: ItemCall, served: Served) -> None:
         self._call, self._served = call, served
         self._channels = call.channels_of_choice()
         self._kind = ""
         self._thought = ""
-        """The text of the thinking block that is open."""
+        """The text of the open thinking block."""
         self._blocks = 0
         self._last: Emission | None = None
 

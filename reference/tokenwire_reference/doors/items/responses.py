@@ -111,7 +111,7 @@ class _Item:
 
 
 class _Answer:
-    """The items of one choice: all at once, or event by event. An item is open until the next begins."""
+    """The items of one choice: all at once, or event by event. An item is open until the next one begins."""
 
     def __init__(self, call: ItemCall, body: Mapping[str, Any], served: Served) -> None:
         self._call, self._body, self._served = call, body, served
@@ -122,7 +122,7 @@ class _Answer:
         self._last: Emission | None = None
         self._number = 0
         self._scored: list[dict[str, Any]] = []
-        """The logprobs of tokens whose text is to come."""
+        """The logprobs of tokens without text so far."""
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         [choice] = choices
@@ -166,7 +166,7 @@ class _Answer:
         return {"type": kind, "sequence_number": number, **more}
 
     def _item_of(self, delta: Delta) -> _Item:
-        """Return the item that a delta belongs to: the open one, or the next."""
+        """Return the item of a delta: the open one, or the next."""
         kind = _ITEM_OF[delta.channel]
         if self._open is None or delta.name is not None or self._open.kind != kind:
             self._open = _Item(kind, len(self._items), delta.name)
@@ -178,7 +178,7 @@ class _Answer:
         return place if item.kind == "function_call" else {**place, "content_index": 0}
 
     def _opened(self, item: _Item) -> Iterator[Event]:
-        """Yield the events of an item that opens: it has no text yet."""
+        """Yield the events that open an item, which has no text yet."""
         opened = item.written("in_progress", opens=True)
         yield self._event("response.output_item.added", output_index=item.index, item=opened)
         if item.kind != "function_call":

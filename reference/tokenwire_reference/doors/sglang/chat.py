@@ -52,7 +52,9 @@ _NOT_STREAMED = {
         "Please set stream=false when using return_meta_info=true."
     ),
 }
-"""In the order and the words of SGLang (sgl-project/sglang PR #23751, PR #30917): clients look for them."""
+"""Messages in SGLang's order and words (sgl-project/sglang PR #23751, PR #30917), because clients search for
+them.
+"""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,7 @@ class ChatCall(OpenAICall):
 
 
 def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> ChatCall:
-    """Read a body. Raises RefusalError."""
+    """Parse a body. Raises RefusalError."""
     if given.get("messages") == []:
         raise RefusalError("Messages cannot be empty.")
     if given.get("input_ids") == []:
@@ -116,13 +118,13 @@ def _asks(body: Mapping[str, Any], headers: Headers, side: str) -> bool:
 
 
 def _budget(body: Mapping[str, Any]) -> int | None:
-    """Without a budget, a chat answer may fill the context."""
+    """Return the budget of a chat; without one, the answer may fill the context."""
     budget: int | None = body.get("max_completion_tokens")
     return body.get("max_tokens") if budget is None else budget
 
 
 def _prompt(body: Mapping[str, Any], channels: ChannelsAsked, served: Served) -> list[int]:
-    """Return the prompt's ids: input_ids just as they are, or the messages put through the chat template."""
+    """Return the prompt's ids: input_ids unchanged, or the messages in the chat template."""
     if (ids := body.get("input_ids")) is not None:
         refuse_unknown_ids("input_ids", ids, served.model.vocab_size)
         return list(ids)
@@ -143,10 +145,10 @@ async def chat_completions(http_request: HttpRequest) -> Response:
 
 
 class _ChatAnswer(OpenAIAnswer[ChatCall]):
-    """A role chunk before the first content of each choice, content, and the finishes after all content.
+    """A role chunk before the first content of each choice, then content, and the finishes after all content.
 
-    Each chunk has text of one channel. A step whose ids show no text yet has a chunk with empty content where
-    logprobs were asked for: no entry is lost.
+    Each chunk has text of one channel. If logprobs are requested, a step without text has a chunk with empty
+    content, so that no entry is lost.
     """
 
     chunk_kind = "chat.completion.chunk"
@@ -237,7 +239,7 @@ def _delta_fields(delta: Delta) -> dict[str, Any]:
 
 
 def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
-    """Return a call, or its new part. Its id and its name are at its beginning."""
+    """Return a call or a piece of it. The first piece has the id and the name."""
     return {
         "id": None if name is None else f"call_{uuid.uuid4().hex[:24]}",
         "index": index,
@@ -268,7 +270,7 @@ def _logprobs(emission: Emission, call: ChatCall) -> dict[str, Any] | None:
 def _sglext(
     choices: Sequence[Emission], call: ChatCall, output_ids: Sequence[Sequence[int]] | None = None
 ) -> dict[str, Any]:
-    """SGLang's additions for the answer as a whole; empty where none was asked for."""
+    """Return SGLang's additions for the whole answer; empty if none are requested."""
     sglext: dict[str, Any] = {}
     if call.body.get("return_cached_tokens_details"):
         details = next(filter(None, (choice.record.cached_tokens_details for choice in choices)), None)

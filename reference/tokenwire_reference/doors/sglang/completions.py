@@ -39,11 +39,11 @@ class CompletionCall(OpenAICall):
     """One completions request, ready for the engine."""
 
     echoes: Sequence[str]
-    """The text before those of each prompt: the prompt, or nothing."""
+    """The echoed text for each prompt: the prompt, or empty."""
 
 
 def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCall:
-    """Read a body. Raises RefusalError."""
+    """Parse a body. Raises RefusalError."""
     if "prompt" in given and given["prompt"] in ("", [], [""], [[]], None):
         raise RefusalError("Prompt cannot be empty", param="prompt")
     body = hold_against_schema(given, "completion-request")
@@ -82,7 +82,7 @@ def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCal
 
 
 def _echoes(given: str | Sequence[Any], prompts: Sequence[Sequence[int]], served: Served) -> list[str]:
-    """Return the prompts as text: as they came, or decoded without special tokens."""
+    """Return the prompts as text: as sent, or decoded without special tokens."""
     if served.tokenizer is None:
         raise RefusalError(
             "echo needs a tokenizer and the server runs without one; leave it out", param="echo"
@@ -103,7 +103,7 @@ async def completions(http_request: HttpRequest) -> Response:
 
 
 class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
-    """A chunk for each emission, and the usage after all."""
+    """A chunk for each emission, followed by the usage."""
 
     chunk_kind = "text_completion"
 
@@ -131,7 +131,7 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
 
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
-    """Return a choice, or its new part. The prompt and its ids are at the beginning of the choice."""
+    """Return a choice or a piece of it. The first piece has the prompt and its ids."""
     echo = call.echoes[emission.index // call.n] if emission.first else ""
     choice = {
         "index": emission.index,
@@ -148,7 +148,7 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
-    """Logprobs in the shape of OpenAI's completions; with an echo, those of the prompt first."""
+    """Return logprobs in the shape of OpenAI's completions; with an echo, those of the prompt come first."""
     echoed = emission.record.prompt_series if emission.first else {}
     entries: list[Json] = [
         *echoed.get("input_token_logprobs", ()),
@@ -164,7 +164,7 @@ def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
 
 
 def _by_name(row: Sequence[Any], call: CompletionCall) -> dict[str, float]:
-    """Logprobs by the text of their tokens; the first, which is the best, of those with the same text."""
+    """Return logprobs by token text; of several with the same text, the best."""
     named: dict[str, float] = {}
     for entry in row:
         named.setdefault(token_name(call.tokenizer, entry[1]), entry[0])

@@ -1,4 +1,4 @@
-"""Aborting requests, flushing the cache, pausing the engine: all by POST."""
+"""Control endpoints (all POST): abort requests, flush the cache, pause the engine."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tokenwire_reference.doors.served import served_by
 async def abort_request(http_request: HttpRequest) -> Response:
     """Abort `rid`, or everything with `abort_all`.
 
-    An id that no request has is not an error: the request may just have ended. An id is matched whole, never
-    as a prefix; that of a batch or of several samples aborts them all.
+    An unknown id is not an error, because the request may just have ended. An id is matched whole, never as a
+    prefix; that of a batch or of several samples aborts them all.
     """
     served = served_by(http_request)
     body = await read_body(http_request, "abort-request")
@@ -34,7 +34,7 @@ async def abort_request(http_request: HttpRequest) -> Response:
 
 
 async def flush_cache(http_request: HttpRequest) -> Response:
-    """Forget all cached prefixes; refused while requests are running or waiting."""
+    """Clear all cached prefixes; refused while requests are running or waiting."""
     refuse_control(http_request)
     served = served_by(http_request)
     flushes = current_seams().flushing()
@@ -44,10 +44,10 @@ async def flush_cache(http_request: HttpRequest) -> Response:
 
 
 async def pause_generation(http_request: HttpRequest) -> Response:
-    """Stop computing, until `/continue_generation`.
+    """Pause, until `/continue_generation`.
 
-    What runs and waits is ended with what it has (`abort`), loses its cache and waits (`retract`), or stays
-    as it is (`in_place`). New requests wait.
+    Running and waiting requests end with their tokens so far (`abort`), lose their cache and wait
+    (`retract`), or stay unchanged (`in_place`). New requests wait.
     """
     served, body = await read_control(http_request, "pause-request")
     mode = body.get("mode", "abort")
@@ -56,9 +56,9 @@ async def pause_generation(http_request: HttpRequest) -> Response:
 
 
 async def update_weights(http_request: HttpRequest) -> Response:
-    """Read the weights of a model of the same shapes, and run with them from now on.
+    """Load the weights of a model of the same shapes, and use them from now on.
 
-    What is cached is forgotten, unless the body says otherwise. Refused while requests are under way.
+    The cache is cleared, unless the body excludes it. Refused while requests are running.
     """
     served, body = await read_control(http_request, "update-weights-request")
     if served.args.dp_size > 1 or served.args.hicache_storage_dir is not None:
@@ -77,7 +77,7 @@ async def update_weights(http_request: HttpRequest) -> Response:
 
 
 async def open_session(http_request: HttpRequest) -> Response:
-    """Open a session, under the id that is asked for or a new one, which is the answer."""
+    """Open a session and answer with its id, which is the requested one or a new one."""
     served, body = await read_control(http_request, "open-session-request")
     session = body.get("session_id") or uuid.uuid4().hex
     if not served.sessions.open(session):
@@ -86,14 +86,14 @@ async def open_session(http_request: HttpRequest) -> Response:
 
 
 async def close_session(http_request: HttpRequest) -> Response:
-    """Forget a session with its turns. An unknown id is not an error."""
+    """Remove a session with its turns. An unknown id is not an error."""
     served, body = await read_control(http_request, "close-session-request")
     served.sessions.close(body.get("session_id") or "")
     return Response()
 
 
 async def continue_generation(http_request: HttpRequest) -> Response:
-    """Compute again after a pause; without a pause, nothing changes. The body may be empty."""
+    """Continue after a pause; without one, there is no effect. The body may be empty."""
     served, _ = await read_control(http_request, "continue-request", empty=True)
     await served.of_engines(lambda engine: engine.continue_generation())
     return json_answer({"message": "Generation continued successfully.", "status": "ok"})

@@ -34,7 +34,7 @@ from tokenwire_reference.running.ranks import DP_RANK
 
 
 def read_sampling(given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN) -> SamplingParams:
-    """Sampling parameters from their native names. Raises RefusalError for values that cannot be used."""
+    """Return sampling parameters from their native names. Raises RefusalError for unusable values."""
     fields = {**given, "ignore_stop_token_ids": given.get("ignore_eos")}
     return read_sampling_params(fields, served, channelled)
 
@@ -60,7 +60,7 @@ class GenerateCall:
 
     requests: Sequence[Request]
     is_batch: bool
-    """The answer is a list, and events carry an index."""
+    """True if the answer is a list, and events have an index."""
     group: str | None
     body: Mapping[str, Any]
 
@@ -83,13 +83,13 @@ async def generate(http_request: HttpRequest) -> Response:
 
 
 class _Answer:
-    """An object for each choice, or an event for each emission."""
+    """Writes an object for each choice, or an event for each emission."""
 
     def __init__(self, call: GenerateCall, served: Served) -> None:
         self._call = call
         self._served = served
         self._states: dict[int, list[Any]] = {}
-        """The hidden states that were sent, by choice."""
+        """The number of hidden states sent so far, by choice."""
 
     def whole(self, choices: Sequence[Emission]) -> Json:
         answers = list(map(self._object, choices))
@@ -123,10 +123,10 @@ class _Answer:
 
 
 def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
-    """Read a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
+    """Parse a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
 
-    A single rid names a single request; `rid_0`, `rid_1`, … the requests of a batch or of several samples,
-    which can be aborted together by the rid itself.
+    A single rid names a single request; `rid_0`, `rid_1`, … name the requests of a batch or of several
+    samples, which the rid itself aborts together.
     """
     refuse_unsupported(given, _UNSUPPORTED)
     if given.get("text") is None and given.get("input_ids") is None:
@@ -178,7 +178,9 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
 
 
 def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
-    """Return the prompts as ids, and whether they came as a batch. input_ids beat text and its images."""
+    """Return the prompts as ids, and True if they came as a batch. input_ids take precedence over text and
+    its images.
+    """
     images = body.get("image_data")
     if images and not takes_images(served.tokenizer):
         raise RefusalError("image_data is not supported by this model; leave it out", param="image_data")
@@ -188,7 +190,9 @@ def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], boo
 
 
 def _with_images(text: str | list[str], images: Json) -> str | list[str]:
-    """Texts with their images put in: image_data is one or a list of them, in a batch one such for each."""
+    """Return texts with their images: image_data is one image or a list; in a batch, one of these for each
+    text.
+    """
     if isinstance(text, list):
         pairs = zip(text, _for_each(images, "image_data", len(text)), strict=True)
         return [str(_with_images(prompt, shown)) if shown else prompt for prompt, shown in pairs]
@@ -200,7 +204,7 @@ def _with_images(text: str | list[str], images: Json) -> str | list[str]:
 
 
 def _for_each(value: Json, name: str, count: int) -> list[Any]:
-    """One value for each prompt: a list as it is, anything else repeated."""
+    """Return one value for each prompt: a list unchanged, anything else repeated."""
     if not isinstance(value, list):
         return [value] * count
     if len(value) != count:
@@ -216,7 +220,7 @@ def _distinct(values: Iterable[Any]) -> Iterable[Any]:
 
 
 def _wanted(body: Mapping[str, Any], count: int, served: Served) -> list[dict[str, Any]]:
-    """Return what a body asks for beside the output, for each prompt, by field of `Request`."""
+    """Return the requested outputs for each prompt, by field of `Request`."""
     columns = {name: _for_each(body.get(name), name, count) for name in _FOR_EACH}
     columns["adapter"] = [adapter_named(name, served) for name in columns.pop("lora_path")]
     ids = body.get("token_ids_logprob") or ()
@@ -247,7 +251,7 @@ def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> 
 
 
 def _refuse_logprobs_without_asking(body: Mapping[str, Any], requests: Sequence[Request]) -> None:
-    """Refuse what would be ignored in silence: logprob fields where no prompt asks for logprobs."""
+    """Refuse logprob fields without a request for logprobs, because they would be ignored silently."""
     named = [name for name, default in _OF_LOGPROBS.items() if body.get(name) not in (None, default)]
     if named and not any(request.return_logprob for request in requests):
         raise RefusalError(

@@ -1,4 +1,4 @@
-"""`meta_info`: the facts about a choice beside its text and ids. The keys are in SGLang's order."""
+"""`meta_info`: the facts about a choice besides its text and ids, in SGLang's order."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from tokenwire_reference.running.ranks import DP_RANK
 
 
 def weight_versions(emission: Emission) -> list[dict[str, Any]]:
-    """Return the spans of weight versions in an answer: one span, because weights do not change while a
-    request is under way.
+    """Return the spans of weight versions in an answer: a single one, because weights do not change while a
+    request is running.
     """
     return [{"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}]
 
 
 def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
-    """Return the `metadata` of a whole OpenAI answer: the weights behind its first choice."""
+    """Return the `metadata` of a whole OpenAI answer, with the weights of its first choice."""
     version = choices[0].record.weight_version
     return {"weight_version": version, "weight_versions": weight_versions(choices[0])}
 
@@ -42,7 +42,7 @@ def meta_info(
 ) -> dict[str, Any]:
     """Return the meta_info of an emission. With a tokenizer, each logprob entry has its token's text.
 
-    Lists of output tokens cover what the emission covers; counters count from the start.
+    Lists of output tokens cover the emission's tokens; counters count from the start.
     """
     finish, record = emission.finish, emission.record
     info: dict[str, Any] = {
@@ -94,7 +94,7 @@ def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Return the series that were asked for, of the prompt and of the output, and how long they are."""
+    """Return the requested series of the prompt and of the output, and their lengths."""
     info: dict[str, Any] = {}
     record, output = emission.record, emission.series
     if record.return_logprob:

@@ -30,7 +30,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         self._ended = 0
 
     def reasoning_tokens(self) -> int | None:
-        """Count the reasoning tokens of all choices, in the end; None if reasoning is not parsed."""
+        """Return the reasoning tokens of all choices at the end; None if reasoning is not parsed."""
         return None
 
     def usage(self, choices: Sequence[Emission]) -> dict[str, Any]:
@@ -50,7 +50,7 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
 
     @abstractmethod
     def chunks_of(self, emission: Emission) -> Sequence[dict[str, Any]]:
-        """Return the chunks of an emission, one at least."""
+        """Return the chunks of an emission, at least one."""
 
     def chunks(self, emission: Emission) -> Iterator[dict[str, Any]]:
         self._ended += emission.finish is not None

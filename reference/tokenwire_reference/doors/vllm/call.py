@@ -1,4 +1,4 @@
-"""The common part of the calls of vLLM's endpoints: caller, task and prompts."""
+"""The common part of calls of vLLM's endpoints: caller, task and prompts."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: 
 
 
 def refuse_what_does_not_fit(prompt_tokens: int, budget: int | None, context_length: int) -> None:
-    """Raise RefusalError for a prompt, or a prompt with its budget, that the context does not hold."""
+    """Raise RefusalError for a prompt, or a prompt with its budget, that exceeds the context."""
     if (budget or 0) > context_length:
         raise RefusalError(
             f"max_tokens is {budget}, more than the context length of {context_length}; ask for fewer",
@@ -55,23 +55,25 @@ def refuse_what_does_not_fit(prompt_tokens: int, budget: int | None, context_len
 
 @dataclass(frozen=True)
 class LogprobsAsked:
-    """The logprobs that a call wants, and how they name their tokens."""
+    """The logprobs that a call requests, and the names of their tokens."""
 
     top: int | None
-    """The number of likeliest tokens beside each chosen one; None for no logprobs at all."""
+    """The number of likeliest tokens besides each chosen one; None without logprobs."""
     prompt: int | None
-    """The same for the tokens of the prompt."""
+    """The number of likeliest tokens for each prompt position; None without logprobs."""
     as_token_ids: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class VllmCall(OpenAICall):
-    """One call, ready for the engine. Without usage at the end of a stream, there is none in its events."""
+    """One call, ready for the engine. Streams without usage at the end have none in their events."""
 
     logprobs: LogprobsAsked
 
     def finish_fields(self, emission: Emission) -> dict[str, Any]:
-        """`finish_reason`, and `stop_reason`: the stop string or stop id; null for the end of sequence."""
+        """Return `finish_reason`, and `stop_reason`: the stop string or stop id; null for the end of
+        sequence.
+        """
         finish = emission.finish
         if finish is None:
             return {"finish_reason": None, "stop_reason": None}
@@ -93,8 +95,7 @@ def read_call(
     logprobs: LogprobsAsked,
     channelled: Channelled = PLAIN,
 ) -> VllmCall:
-    """Put a call together. `sampling` has its sampling parameters, `prefix` begins its id. Raises
-    RefusalError.
+    """Build a call. `sampling` has its sampling parameters, `prefix` begins its id. Raises RefusalError.
 
     A budget of None is the rest of the context.
     """
@@ -131,15 +132,13 @@ def read_call(
 
 
 def _rank(headers: Headers) -> int | None:
-    """Return the data-parallel rank that a header names; a value that is not a number is ignored,
-    as in vLLM.
-    """
+    """Return the data-parallel rank in a header. As in vLLM, a value that is not a number is ignored."""
     named = headers.get("x-data-parallel-rank", "")
     return int(named) if re.fullmatch(r"-?\d{1,9}", named, re.ASCII) else None
 
 
 def _call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
-    """Return the id of a call: the header's, else the body's, else a new one."""
+    """Return the id of a call: the header's, or else the body's, or else a new one."""
     named = headers.get("x-request-id", "")
     refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")
     return prefix + (named or body.get("request_id") or uuid.uuid4().hex[:16])

@@ -31,7 +31,7 @@ async def chat_completions(http_request: HttpRequest) -> Response:
 
 
 def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[VllmCall, ChannelsAsked]:
-    """Read a body. Raises RefusalError."""
+    """Parse a body. Raises RefusalError."""
     body = hold_against_schema(given, "vllm-chat-request")
     refuse_unsupported(given, (name for name in UNSUPPORTED if name != "tools"))
     if served.tokenizer is None:
@@ -125,7 +125,7 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Make a role chunk with the prompt's ids before all content. The finish is on the last content."""
+        """Return a role chunk with the prompt's ids before all content. The finish is on the last content."""
         chunks = []
         if emission.first:
             prompt = self.prompt_token_ids(emission)
@@ -140,9 +140,7 @@ class _ChatAnswer(VllmAnswer):
         return chunks
 
     def _joined_delta(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """Join the new parts of a message, all channels in one delta: each call once, and empty content if
-        nothing else can come.
-        """
+        """Return one delta of all channels: each call once, and empty content if nothing else can come."""
         joined: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for delta in deltas:

@@ -30,7 +30,7 @@ async def completions(http_request: HttpRequest) -> Response:
 
 
 def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
-    """Read a body. Raises RefusalError."""
+    """Parse a body. Raises RefusalError."""
     if given.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
     body = hold_against_schema(given, "vllm-completion-request")
@@ -57,7 +57,7 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
 
 
 class _CompletionAnswer(VllmAnswer):
-    """The shapes of one answer, and where the tokens of its choices begin."""
+    """The shapes of one answer, and the text offsets of its choices."""
 
     chunk_kind = "text_completion"
 
@@ -88,7 +88,7 @@ class _CompletionAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Make one chunk; the first of each choice has the prompt's ids."""
+        """Return one chunk; the first of each choice has the prompt's ids."""
         choice = {
             **self._text(emission),
             "prompt_token_ids": self.prompt_token_ids(emission) if emission.first else None,

@@ -36,7 +36,7 @@ async def generate(http_request: HttpRequest) -> Response:
 
 
 def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
-    """Read a body. Raises RefusalError."""
+    """Parse a body. Raises RefusalError."""
     body = hold_against_schema(given, "vllm-generate-request")
     refuse_unsupported(given, UNSUPPORTED)
     refuse_unsupported(given["sampling_params"], UNSUPPORTED)
@@ -87,7 +87,7 @@ class _GenerateAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Make one chunk; the first of each choice has the prompt's ids."""
+        """Return one chunk; the first of each choice has the prompt's ids."""
         prompt = self.prompt_token_ids(emission) if emission.first else None
         return [self.chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
 
@@ -115,7 +115,7 @@ class _GenerateAnswer(VllmAnswer):
 
 
 async def abort_requests(http_request: HttpRequest) -> Response:
-    """Abort requests by the ids that clients chose or that answers bear. Unknown ids are not errors."""
+    """Abort requests by the ids of clients or answers. Unknown ids are not errors."""
     served = served_by(http_request)
     body = await read_body(http_request, "abort-requests-request")
     for name in body["request_ids"]:

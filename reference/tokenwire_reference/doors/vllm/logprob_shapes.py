@@ -1,4 +1,4 @@
-"""Logprobs as vLLM writes them: three shapes for outputs, and one for prompts."""
+"""Logprobs in vLLM's shapes: three for outputs, and one for prompts."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tokenwire_reference.doors.vllm.call import LogprobsAsked
 
 @dataclass(frozen=True)
 class ScoredToken:
-    """One position: its token, and the likeliest ones, best first."""
+    """A position with its token, and the likeliest tokens, best first."""
 
     logprob: float
     token_id: int
@@ -24,7 +24,7 @@ class ScoredToken:
 
 
 def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """Return the new tokens of an emission, with `top` likeliest ones each."""
+    """Yield the new tokens of an emission, with `top` likeliest ones each."""
     return _scored(
         emission.series.get("output_token_logprobs", ()),
         emission.series.get("output_token_ranks", ()),
@@ -34,7 +34,7 @@ def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
 
 
 def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """Return the tokens of the prompt but the first, which nothing scores."""
+    """Yield the tokens of the prompt except the first, which has no logprob."""
     series = emission.record.prompt_series
     entries, best = series.get("input_token_logprobs", ()), series.get("input_top_logprobs")
     ranks = series.get("input_token_ranks", ())
@@ -51,13 +51,13 @@ def _scored(
 
 
 def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
-    """Return the text of one token; empty where it is only a part of a character."""
+    """Return the text of one token; empty for a part of a character."""
     text = f"token_id:{token_id}" if tokenizer is None else tokenizer.decode([token_id])
     return "" if "\ufffd" in text else text
 
 
 class TextOffsets:
-    """The offsets of the tokens of one choice in its text, as far as the text shows them."""
+    """The offsets of one choice's tokens in its text."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -87,7 +87,7 @@ class TextOffsets:
 
 
 class NameOffsets:
-    """The offsets of tokens in a text of their names, or of ids if these replace the text."""
+    """The offsets of tokens in the text of their names, which are ids if these replace the text."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
@@ -115,7 +115,7 @@ class LogprobWriter:
         return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
 
     def as_content(self, emission: Emission) -> dict[str, Any]:
-        """Return the logprobs as chat has them, with texts and bytes."""
+        """Return the logprobs in chat's form, with texts and bytes."""
         return {
             "content": [
                 {
@@ -131,7 +131,7 @@ class LogprobWriter:
         return {"token": self._name(token_id), "logprob": logprob, "bytes": list(text.encode())}
 
     def as_ids(self, emission: Emission) -> dict[str, Any]:
-        """Return the logprobs as `/inference/v1/generate` has them if text is not wanted."""
+        """Return the logprobs in the form of `/inference/v1/generate` without text."""
         return {
             "content": [
                 {
@@ -148,7 +148,7 @@ class LogprobWriter:
         }
 
     def offsets(self, request: Request) -> TextOffsets | NameOffsets:
-        """Make the counter of a choice's offsets."""
+        """Return the counter of a choice's offsets."""
         if self._tokenizer is None or self._as_token_ids:
             return NameOffsets(self._name)
         return TextOffsets(self._tokenizer, request.sampling, request.prompt_token_ids)
@@ -156,7 +156,7 @@ class LogprobWriter:
     def as_lists(
         self, emission: Emission, offsets: TextOffsets | NameOffsets, *, echo: bool
     ) -> dict[str, Any]:
-        """Return the logprobs as completions have them, with an entry for each token of the emission, after
+        """Return the logprobs in the form of completions, with an entry for each token of the emission, after
         those of an echo.
         """
         tokens = list(scored_outputs(emission, self._top))
@@ -175,7 +175,7 @@ class LogprobWriter:
         }
 
     def _by_name(self, token: ScoredToken) -> dict[str, float]:
-        """Return the chosen token first; of those with the same name, the first."""
+        """Return logprobs by token name, the chosen token first; of several with one name, the first."""
         named: dict[str, float] = {}
         for logprob, token_id in ((token.logprob, token.token_id), *token.best):
             named.setdefault(self._name(token_id), logprob)

@@ -25,7 +25,7 @@ from tokenwire_reference.extras.channels.parser import (
 )
 
 Tools = Mapping[str, Mapping[str, Collection[str]]]
-"""By the names of functions and of their parameters, the JSON types that a parameter may have; none: any."""
+"""The JSON types of each parameter by function and parameter name; empty for any type."""
 
 THINK, END_THINK = "<think>", "</think>"
 TOOL_CALL, END_TOOL_CALL = "<tool_call>", "</tool_call>"
@@ -42,7 +42,7 @@ def channel_format(
     begins_thinking: bool = True,
     separate_reasoning: bool = True,
 ) -> Format | None:
-    """Return the format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None where all of it is
+    """Return the format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None if all of it is
     content.
 
     Without `begins_thinking`, reasoning has to begin with its marker in any format. Without
@@ -64,7 +64,9 @@ def _content(parser: ChannelParser) -> Parse[None]:
 
 
 def _thinking(parser: ChannelParser, *, content: Format, begun: bool, separate: bool) -> Parse[None]:
-    """`<think>…</think>` at the beginning of an answer; `begun`: the prompt ended with the first marker."""
+    """Parse `<think>…</think>` at the beginning of an answer; `begun`: the prompt ended with the first
+    marker.
+    """
     try:
         yield from parser.skip_space()
         yield from parser.expect(THINK)
@@ -76,7 +78,7 @@ def _thinking(parser: ChannelParser, *, content: Format, begun: bool, separate: 
 
 
 def _thoughts(parser: ChannelParser, begin: int, content: Format, *, separate: bool) -> Parse[None]:
-    """Reasoning from a place in the text on, and the content behind it."""
+    """Parse reasoning from a place in the text on, and the content after it."""
     give = partial(parser.give, Channel.REASONING if separate else Channel.CONTENT)
     parser.reasoning = (begin, None)
     if separate:
@@ -93,20 +95,22 @@ def _thoughts(parser: ChannelParser, begin: int, content: Format, *, separate: b
 
 
 def hermes(parser: ChannelParser, tools: Tools) -> Parse[None]:
-    """`<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen2.5, Qwen3."""
+    """Parse `<tool_call>{"name": …, "arguments": {…}}</tool_call>`: Hermes, Qwen2.5, Qwen3."""
     del tools
     while (yield from parser.text_until((TOOL_CALL,), partial(parser.give, Channel.CONTENT))):
         yield from _call(parser, _json_call(parser), END_TOOL_CALL)
 
 
 def qwen3_xml(parser: ChannelParser, tools: Tools) -> Parse[None]:
-    """`<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`: Qwen3-Coder."""
+    """Parse `<tool_call><function=…><parameter=…>…</parameter></function></tool_call>`: Qwen3-Coder."""
     while (yield from parser.text_until((TOOL_CALL,), partial(parser.give, Channel.CONTENT))):
         yield from _call(parser, _xml_call(parser, tools), END_TOOL_CALL)
 
 
 def llama3(parser: ChannelParser, tools: Tools) -> Parse[None]:
-    """`{"name": …, "parameters": {…}}` at the beginning, or behind `<|python_tag|>`; `;` between calls."""
+    """Parse `{"name": …, "parameters": {…}}` at the beginning, or after `<|python_tag|>`; `;` between
+    calls.
+    """
     del tools
     first: tuple[str, ...] = ("{",)
     give = partial(parser.give, Channel.CONTENT)
@@ -119,9 +123,9 @@ def llama3(parser: ChannelParser, tools: Tools) -> Parse[None]:
 
 
 def pythonic(parser: ChannelParser, tools: Tools) -> Parse[None]:
-    """`[get_weather(city="Paris"), …]` at the beginning of an answer: Llama 3.2, Llama 4.
+    """Parse `[get_weather(city="Paris"), …]` at the beginning of an answer: Llama 3.2, Llama 4.
 
-    Its arguments are not JSON before they are complete, so the list is held until it ends.
+    Its arguments are not JSON before they are complete, so the list is held back until it ends.
     """
     del tools
     give = partial(parser.give, Channel.CONTENT)
@@ -143,11 +147,11 @@ TOOL_CALLS: Mapping[str, Callable[[ChannelParser, Tools], Parse[None]]] = {
     "pythonic": pythonic,
 }
 REASONING = {"qwen3": False, "deepseek-r1": True}
-"""True if the prompt of such models has begun the reasoning, so that the answer need not."""
+"""True for models whose prompt begins the reasoning, so that the answer need not."""
 
 
 def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
-    """One call, and the marker that closes it, if any."""
+    """Parse one call, and its closing marker, if any."""
     known = parser.calls
     try:
         yield from body
@@ -173,7 +177,7 @@ def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
 
 
 def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
-    """Return the object of a call; its first brace is still to come, unless `brace` is false."""
+    """Parse the object of a call. Its first brace is still to come, unless `brace` is false."""
     if brace:
         yield from parser.skip_space()
         yield from parser.expect("{")
@@ -215,11 +219,11 @@ def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
 
 _CLOSING = {"{": "}", "[": "]"}
 _BARE = frozenset("0123456789+-.eEtrufalsn")
-"""What numbers, true, false and null are written with."""
+"""The characters of numbers, true, false and null."""
 
 
 def _json_value(parser: ChannelParser, take: Callable[[str], None]) -> Parse[None]:
-    """Pass a value on. Raises NotACallError where it can be no JSON; not all such places are seen."""
+    """Pass a value on. Raises NotACallError if it cannot be JSON; not all errors are found."""
     closing: list[str] = []
     while True:
         if parser.here == '"':
@@ -298,7 +302,9 @@ def _xml_name(parser: ChannelParser) -> Parse[str]:
 
 
 def _xml_value(parser: ChannelParser, types: Collection[str]) -> Parse[None]:
-    """Return the value of a parameter as JSON, and its closing marker: a string, unless it may be none."""
+    """Parse the value of a parameter to JSON, and its closing marker: a string, unless its type excludes
+    that.
+    """
     markers = (f"\n{END_PARAMETER}", END_PARAMETER)
     if not types or "string" in types:
         parser.argue('"')
@@ -317,7 +323,7 @@ def _escaped(text: str) -> str:
 
 
 def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:
-    """Return the calls of a list whose first bracket was read: names, and arguments as JSON."""
+    """Return the calls of a list after its first bracket: names, and arguments as JSON."""
     depth, quote = 1, ""
     while depth:
         if not parser.here:
@@ -340,7 +346,9 @@ def _python_calls(parser: ChannelParser) -> Parse[list[tuple[str, str]]]:
 
 
 def _python_call(call: ast.expr) -> tuple[str, str]:
-    """Raises ValueError for anything but a call of a function by its name, with literals by their names."""
+    """Return the name and arguments of a call. Raises ValueError unless it is a named function with named
+    literals.
+    """
     if not isinstance(call, ast.Call) or call.args or any(keyword.arg is None for keyword in call.keywords):
         raise ValueError(f"{ast.unparse(call)} is not a call with named arguments")
     arguments = {str(keyword.arg): ast.literal_eval(keyword.value) for keyword in call.keywords}

@@ -1,8 +1,8 @@
-"""A text taken apart into channels, character by character.
+"""Splits a text into channels, character by character.
 
 A parse is a generator that is resumed once for each character and writes deltas as soon as they are settled.
-Nothing else goes in: wherever a text is cut, each character meets the same state. And a whole answer is the
-join of the deltas that its stream carries. So neither chunks nor intervals can move text between channels.
+It has no other input: wherever a text is cut, each character meets the same state. And a whole answer is the
+join of the deltas of its stream. So neither chunks nor intervals can move text between channels.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ import orjson
 
 _Result = TypeVar("_Result")
 Parse = Generator[None, None, _Result]
-"""Yields when it is done with `ChannelParser.here`."""
+"""A parse that yields when it has processed `ChannelParser.here`."""
 Format = Callable[["ChannelParser"], Parse[None]]
-"""A format of channels: reads a text to its end."""
+"""A format of channels, which parses a text to its end."""
 
 _DIGITS_OF_64_BITS = 19
 WHITE_SPACE = " \t\r\n"
@@ -40,7 +40,7 @@ class Delta:
 
     channel: Channel
     text: str
-    """Of a call, its arguments."""
+    """The text; for a call, its arguments."""
     call: int = 0
     """The number of the call in the choice, counted from 0."""
     name: str | None = None
@@ -56,12 +56,12 @@ class Call:
 
     @property
     def whole(self) -> bool:
-        """True if its arguments are JSON; they are not if it was cut or malformed."""
+        """True if its arguments are JSON, which they are not after a cut or an error."""
         return is_json(self.arguments)
 
     @property
     def value(self) -> Any:
-        """The arguments as a value; an empty object unless they are JSON that an answer can carry.
+        """The arguments as a value; an empty object unless they are JSON that an answer can express.
 
         A number beyond a double is infinite, which an answer writes as null.
         """
@@ -74,7 +74,7 @@ class Call:
 
 
 def is_json(text: str) -> bool:
-    """True if a text is a word of the grammar of JSON, which bounds no number, as a constraint does not."""
+    """True if a text is JSON, with numbers of any size, as in a constraint."""
     try:
         json.loads(text, parse_int=len, parse_float=len, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
@@ -83,18 +83,18 @@ def is_json(text: str) -> bool:
 
 
 def _bounded(digits: str) -> float:
-    """Return an integer; as a float, if 64 bits do not hold it."""
+    """Return an integer; a float if it exceeds 64 bits."""
     return int(digits) if len(digits) < _DIGITS_OF_64_BITS else float(digits)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    """Raise ValueError for NaN and infinity, which Python reads."""
+    """Raise ValueError for NaN and infinity, which Python accepts."""
     raise ValueError(f"{name} is not JSON")
 
 
 @dataclass
 class Message:
-    """Deltas, joined."""
+    """The joined deltas of a choice."""
 
     reasoning: str = ""
     content: str = ""
@@ -114,7 +114,7 @@ class Message:
 
     @property
     def calls_tools(self) -> bool:
-        """True if there are calls, and each can be made."""
+        """True if there are calls, all with valid arguments."""
         return bool(self.calls) and all(call.whole for call in self.calls)
 
 
@@ -123,25 +123,25 @@ class NotACallError(Exception):
 
 
 class ChannelParser:
-    """Splits one text. `push` and `finish` give what became settled."""
+    """Splits one text. `push` and `finish` return settled deltas."""
 
     def __init__(self, format: Format) -> None:  # noqa: A002
         self.here = ""
-        """The character that is to be read; "" before the first and behind the last."""
+        """The character to parse; "" before the first and after the last."""
         self.position = 0
         """The number of characters before it."""
         self.markup = ""
-        """What was read as markup, for as long as it may turn out to be none."""
+        """The text parsed as markup, as long as it may still be text."""
         self.calls = 0
         """The number of calls that have opened."""
         self.reasoning: tuple[int, int | None] | None = None
-        """Where the reasoning begins and ends in the text; it has no end while it is open."""
+        """The beginning and end of the reasoning in the text; the end is None while it is open."""
         self._written: list[Delta] = []
         self._parse = self._from_first(format)
         next(self._parse)
 
     def push(self, text: str) -> list[Delta]:
-        """Read on."""
+        """Parse further text."""
         for character in text:
             self.here = character
             next(self._parse)
@@ -149,7 +149,7 @@ class ChannelParser:
         return self._settled()
 
     def finish(self) -> list[Delta]:
-        """Read the end of the text."""
+        """Parse the end of the text."""
         self.here = ""
         for _ in self._parse:
             raise AssertionError("a format reads on behind the end of its text")
@@ -170,29 +170,29 @@ class ChannelParser:
     # What formats write.
 
     def give(self, channel: Channel, text: str) -> None:
-        """Give text to reasoning or to content."""
+        """Add text to reasoning or to content."""
         if text:
             self._written.append(Delta(channel, text))
 
     def open_call(self, name: str) -> None:
-        """Begin a call; what was read of it so far is markup for good."""
+        """Begin a call, which makes its markup final."""
         self._written.append(Delta(Channel.CALL, "", self.calls, name))
         self.calls += 1
         self.markup = ""
 
     def argue(self, text: str) -> None:
-        """Give text to the arguments of the latest call."""
+        """Add text to the arguments of the latest call."""
         if text:
             self._written.append(Delta(Channel.CALL, text, self.calls - 1))
 
     def mark(self, text: str) -> None:
-        """Take text for markup."""
+        """Treat text as markup."""
         self.markup += text
 
     # What formats read with.
 
     def skip(self) -> Parse[None]:
-        """Pass a character of markup."""
+        """Skip a character of markup."""
         self.mark(self.here)
         yield
 
@@ -201,8 +201,8 @@ class ChannelParser:
             yield from self.skip()
 
     def expect(self, *words: str) -> Parse[str]:
-        """Pass the next word, which must be one of `words`; none begins another. Raises NotACallError for
-        other text.
+        """Skip the next word, one of `words`, and return it; no word may begin another. Raises NotACallError
+        for other text.
         """
         read = ""
         while read not in words:
@@ -220,7 +220,7 @@ class ChannelParser:
         first: Sequence[str] = (),
         trim: bool = True,
     ) -> Parse[str]:
-        """Give text up to a marker, which is passed as markup and returned; "" if the text ended.
+        """Pass on text up to a marker, which is skipped as markup and returned; "" if the text ended.
 
         A marker in `first` counts only before all text. With `trim`, white space before a marker is markup.
         """
@@ -244,7 +244,7 @@ class ChannelParser:
         return ""
 
     def read_again(self, parse: Parse[None]) -> Parse[None]:
-        """Let a parse that has not begun read the markup as text, and what follows it."""
+        """Run a new parse on the markup as text, and on the following text."""
         here, text, self.markup = self.here, self.markup, ""
         for character in text:
             self.here = character
