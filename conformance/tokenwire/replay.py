@@ -23,7 +23,7 @@ from tokenwire.record import Answer
 from tokenwire.report.subject import Subject
 from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
-from tokenwire.target.capability import drops_its_constraint
+from tokenwire.target.shown import drops_its_constraint
 from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead

@@ -38,8 +38,8 @@ from tokenwire.checks.same_answers import (
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
-from tokenwire.target.capability import least_inner_step
 from tokenwire.target.determinism import Comparison
+from tokenwire.target.shown import least_inner_step
 
 _SOURCE = "the worker's answer"
 _MOST_NAMED = 5

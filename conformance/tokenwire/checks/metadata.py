@@ -41,7 +41,7 @@ from tokenwire.dialects.logprobs import (
 from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
-from tokenwire.target.capability import LOGPROBS_LENGTH, MIRRORED_ID
+from tokenwire.target.shown import LOGPROBS_LENGTH, MIRRORED_ID
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"

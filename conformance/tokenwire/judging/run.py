@@ -22,11 +22,12 @@ from tokenwire.judging.chance import Determinism, Doubt, determinism, doubt
 from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.capability import BATCH_INVARIANCE, Capability, capabilities, shows
+from tokenwire.target.capability import BATCH_INVARIANCE, Capability, capabilities
 from tokenwire.target.death import Death, clouded, deaths
 from tokenwire.target.determinism import AnswerPair, Comparison, comparisons
 from tokenwire.target.honesty import Honesty, honesty
 from tokenwire.target.sampler_lists import unknown_lists, without_lists
+from tokenwire.target.shown import shows
 from tokenwire.target.tokenizer import LocalTokenizer, RemoteTokenizer, Tokenizer, detokenizer_of
 
 _OK = 200
