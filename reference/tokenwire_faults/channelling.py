@@ -294,3 +294,12 @@ def _later_pieces_have_an_empty_name(event: Object) -> None:
     for call in calls_of(event):
         if not call.get("id"):
             call["id"] = call["function"]["name"] = ""
+
+
+@act_at("deltas")
+def _reasoning_comes_last(fault: Fault, parser: ChannelParser, ended: bool, deltas: list[Delta]) -> Deltas:
+    late: list[Delta] = fault.memory.setdefault(f"late {id(parser)}", [])
+    late += [delta for delta in deltas if delta.channel is Channel.REASONING]
+    yield from (delta for delta in deltas if delta.channel is not Channel.REASONING)
+    if ended:
+        yield from late

@@ -16,6 +16,7 @@ WHOLE = whole(SAID, "Look.", piece("get_weather", '{"city":"Paris"}'), reasoning
 GOOD = streamed(SAID, thought("hm\n"), text("Look."), text("\n"), OPENED, FILLED)
 LOST = streamed(SAID, thought("hm\n"), text("L"), OPENED, FILLED)
 LEAKED = streamed(SAID, thought("hm\n"), text("</think>"), text("Look."), OPENED, FILLED)
+HOISTED = streamed(SAID, text("Look.\n"), thought("hm\n"), OPENED, FILLED)
 CUT = CALL[: CALL.index("ris")]
 BEHIND = f"{CALL}\nDone."
 TWO = f"{CALL}\n{PING}"
@@ -99,6 +100,7 @@ CHANNEL_PAIRS = [
         HERMES,
         why="arguments that a server closed itself",
     ),
+    Pair("channels-keep-their-order", GOOD, HOISTED, 2, "/choices/0/delta/reasoning_content", HERMES),
     Pair("channels-hold-no-markers", GOOD, LEAKED, 3, "/choices/0/delta/content", HERMES),
     Pair(
         "unmatched-stop-moves-no-text",

@@ -161,6 +161,12 @@ class RequestBinding:
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
+    def added(self) -> tuple[str, ...]:
+        """The fields that the suite adds to all requests, the budget and report-only fields aside."""
+        needed = {*self.fields.get("max_new_tokens", ()), *self.report_only}
+        return tuple(str(keys[0]) for keys in self.constants if keys not in needed)
+
+    @cached_property
     def wanted(self) -> Mapping[Keys, Wanted]:
         """Return the outputs that the fields of `asks` enable."""
         return {keys: _wanted(keys, names) for keys, names in self.asks.items()}

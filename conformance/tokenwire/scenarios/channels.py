@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from tokenwire.ask import Ask, Budget, Tool
+from tokenwire.ask import OMIT, Ask, Budget, Tool
 from tokenwire.asking.scenario import Conversation, Steps, only_choice, scenario, text_of
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import forms, intervals_taken, worded
+from tokenwire.scenarios.forms import forms, intervals_taken, with_sayable, worded
 
 _HELLO = "Hello there, this is plain text: é 😀 done."
 _PARAMETERS = {
@@ -230,3 +230,34 @@ def _tool_choice(talk: Conversation) -> Steps:
         yield forms(replace(calling, raw={**calling.raw, **binding.choosing(choice, _CITY[0])}), choice)
     yield forms(replace(calling_twice, raw={**calling_twice.raw, **binding.one_at_most()}), "one-at-most")
     yield forms(replace(spoken(talk, form.spelled(_MISFIT), ask), tools=(_STRICT,)), "strict")
+
+
+@scenario(chat=True, parrot=True)
+async def _plain_path(talk: Conversation) -> None:
+    """Texts of a parrot with reasoning, calls, samples and an unmatched stop, asked by a message as
+    applications do: without logprobs, ids, usage in streams and whatever else the suite adds to all requests.
+    One is asked with logprobs and usage, too. Whole and streamed.
+    """
+    speaker, tool = talk.parrot, talk.dialect.request.tool
+    if speaker is None or tool is None:
+        return
+    form, bare = (
+        load_markup()[1][talk.tool_calls or "hermes"],
+        dict.fromkeys(talk.dialect.request.added, OMIT),
+    )
+    for label, text, more in _texts(form):
+        script = (*speaker.encode(text), speaker.end)
+        words = speaker.reply(script, "user", ()) if label in _ON_THE_PLAIN_PATH else None
+        if words is None:
+            continue
+        told = Ask(
+            messages=({"role": "user", "content": words},), max_new_tokens=len(script) + 1, tools=TOOLS
+        )
+        plain = replace(told, raw=bare, **more)
+        asks = forms(plain, label)
+        if label == _ON_THE_PLAIN_PATH[0]:
+            asks |= forms(with_sayable(talk, told, logprobs=True), f"{label}-with-more", usage=True)
+        await talk.ask_all({label: ask for label, ask in asks.items() if talk.can_say(ask)})
+
+
+_ON_THE_PLAIN_PATH = ("reasoning-content-call", "content", "calls", "samples", "unmatched-stop")
