@@ -44,8 +44,9 @@ class Summary:
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows of `bad` to show: those that no other violation implies. The first fails in the way in which
-        most do that are as grave.
+        """The rows of `bad` to show: those that no other violation implies.
+
+        The first fails in the way in which most do that are as grave.
         """
         rows = [row for row in self.bad if "follows_from" not in row]
         ways = [(row["verdict"], _way(row)) for row in rows]
