@@ -395,7 +395,11 @@ class Settings:
         "Write the report as JSON.",
         but={name: {"help": "Write the comparison as JSON."} for name in ("compare", "twin")},
     )
-    junit: Path | None = _file(_REPORT, "Write the report as JUnit XML.")
+    junit: Path | None = _file(
+        f"{_REPORT} compare",
+        "Write the report as JUnit XML.",
+        but={"compare": {"help": "Write the differences as JUnit XML."}},
+    )
     html: Path | None = _file(f"{_REPORT} twin", "Write the report as one page.")
     sarif: Path | None = _file(_REPORT, "Write the report as SARIF.")
     badge: Path | None = _file(_REPORT, "Write the JSON of a badge.")

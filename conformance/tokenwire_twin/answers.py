@@ -1,74 +1,107 @@
-"""Two answers to one request side by side: status, fields, record, values, and each event."""
+"""Two answers to one request side by side: status, fields, record, values, and event by event."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sized
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
 from functools import partial
-from itertools import islice, zip_longest
+from itertools import zip_longest
 from typing import Any
 
 from tokenwire.checks.about import ended
+from tokenwire.checks.difference import first_difference
 from tokenwire.checks.evidence import Observation
-from tokenwire.checks.reading.chance import goes_apart
-from tokenwire.checks.reading.fields import start_place
-from tokenwire.checks.reading.json_fields import fields_of, is_of_the_cache, lost
-from tokenwire.checks.same_answers import COUNTERS, same_finish, same_ids, same_series, same_text
+from tokenwire.checks.reading.chance import DRIFT, entries_go_apart, goes_apart
+from tokenwire.checks.reading.channels import CALLED, CHANNEL_WORDS, Channels
+from tokenwire.checks.reading.channels import differences as channel_differences
+from tokenwire.checks.reading.fields import bringing, start_place, told_prompt
+from tokenwire.checks.reading.json_fields import fields_of, is_of_the_cache, lost, told_by
+from tokenwire.checks.same_answers import COUNTERS, same_finish, same_ids, same_text
+from tokenwire.dialects.dialect import dialect_of
+from tokenwire.judging.failure_kind import lasting_words
 from tokenwire.record import Choice, Place, Stream
 from tokenwire.report.excerpt import written
-from tokenwire.report.wording import clause, value
-from tokenwire.target.alike import alike
+from tokenwire.report.wording import clause, cut, value
+from tokenwire.target.alike import alike, known_by
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join
 
 _NAMES = frozenset({"model", "rid", "request_id"})
-"""Fields that may differ between two equal requests."""
-_VOLATILE = frozenset(
-    {"id", "created", "request_id", "rid", "dp_rank", "num_retractions", "system_fingerprint", "queue_time"}
-)
-_VOLATILE_ENDS = ("_ts", "_time", "_latency", "_timestamp", "latency", "throughput")
-"""Endings of names whose values differ between answers of one server."""
+"""Fields in which two requests that ask the same may differ."""
 ABORTING = frozenset(
-    {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one", "script-abort"}
+    {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one"}
+    | {"scheduled-aborts", "script-abort"}
 )
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
-"""Scenarios with racing requests: timing decides which of them is too late."""
-_MOST_EVENTS = 5
+"""Scenarios whose requests race: which of them is too late depends on timing."""
+_OK = 200
+NO_ANSWER = "no answer"
 _ABSENT = object()
+_LONGEST_REASON = 120
+_SHORT_WORD = 40
+"""Values up to this length are words of a protocol, and name a family."""
+
+
+class Gravity(StrEnum):
+    """Subjects of differences, the gravest first."""
+
+    SERVED = "not served"
+    PROMPT = "prompt ids"
+    IDS = "output ids"
+    TEXT = "text"
+    CHANNELS = "channels"
+    FINISH = "finish, usage"
+    LOGPROBS = "logprobs"
+    FIELDS = "other fields"
+    ERRORS = "words of errors"
+    ROWS = "promises"
+    REMARKS = "remarks"
 
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two answers to one request."""
+    """One thing in which two answers to one request differ."""
 
+    gravity: Gravity
     kind: str
-    """The kind: status, field, ids, text, series, finish, counter or value; events and request are
-    remarks.
-    """
+    """status, field, text, channels, series, finish, counter, value and others."""
     subject: str
-    """The field or path, or empty. Differences of one kind and subject are one finding."""
+    """The field, the path or the series; empty for the whole answer."""
+    says: str
+    """How they differ, without numbers and names of one exchange. With kind and subject it names a family."""
     message: str
     exchange: str
+    dialect: str
+    key: str = ""
+    """Equal for requests of the same answer, however it is delivered."""
     one: Place | None = None
     other: Place | None = None
     excerpts: tuple[str, str] = ("", "")
     """The values at both places."""
 
     @property
+    def family(self) -> tuple[str, str, str]:
+        return self.kind, self.subject, self.says
+
+    @property
     def decides(self) -> bool:
-        """True if it makes the answers different; the cuts of a stream, for example, do not."""
-        return self.kind not in {"events", "request"}
+        """True if it makes the answers different. The cuts of a stream, for example, do not."""
+        return self.gravity is not Gravity.REMARKS
 
 
-def _is_volatile(path: str) -> bool:
+def _is_volatile(path: str, volatile: frozenset[str]) -> bool:
+    """True if the value of a field differs between two answers of one server."""
     name = path.rpartition("/")[2]
-    return name in _VOLATILE or name.endswith(_VOLATILE_ENDS) or "cached" in path
+    return is_of_the_cache(path) or any(fnmatchcase(name, pattern) for pattern in volatile)
 
 
-def _body(request: HttpRequest) -> Any:
+def body_of(request: HttpRequest) -> Any:
+    """Return the body of a request without the names that a client chooses."""
     body = request.body
     if request.raw_body is not None:
         try:
@@ -81,7 +114,7 @@ def _body(request: HttpRequest) -> Any:
 
 
 def _without_names(found: Any, stream: Stream) -> Any:
-    """Return a value in which names from the request are replaced by the names of their fields."""
+    """Return a value in which the names from the request are replaced by their fields."""
     body = stream.exchange.request.body
     if isinstance(found, str) and isinstance(body, dict):
         for name in sorted(_NAMES & body.keys()):
@@ -90,9 +123,11 @@ def _without_names(found: Any, stream: Stream) -> Any:
     return found
 
 
-def _first_difference(first: Any, second: Any, path: str = "") -> tuple[str, Any, Any] | None:
+def _parting(
+    first: Any, second: Any, volatile: frozenset[str] = frozenset(), path: str = ""
+) -> tuple[str, Any, Any] | None:
     """Return the first path at which two JSON values differ by more than rounding, except volatile ones."""
-    if _is_volatile(path):
+    if volatile and _is_volatile(path, volatile):
         return None
     if isinstance(first, Mapping) and isinstance(second, Mapping):
         pairs: Iterator[tuple[object, Any, Any]] = (
@@ -104,103 +139,423 @@ def _first_difference(first: Any, second: Any, path: str = "") -> tuple[str, Any
     else:
         return None if alike(first, second) else (path, first, second)
     for key, ours, theirs in pairs:
-        found = _first_difference(ours, theirs, path + join(key))
+        found = _parting(ours, theirs, volatile, path + join(key))
         if found is not None:
             return found
     return None
+
+
+def asked_otherwise(first: Stream, second: Stream) -> tuple[str, Any, Any] | None:
+    """Return the first path at which two requests differ, with both values; None if they ask the same."""
+    return _parting(body_of(first.exchange.request), body_of(second.exchange.request))
 
 
 def _words(thing: Any) -> str:
     return "nothing" if thing is _ABSENT else value(thing)
 
 
-def _was_aborted(stream: Stream) -> bool:
-    return any(choice.finish is not None and choice.finish.type == "abort" for choice in stream.choices)
+@dataclass(frozen=True)
+class _Pair:
+    """Two answers to requests of one name, and what of them may be compared."""
+
+    both: Comparison
+    names: tuple[str, str]
+    """Those of the sides."""
+    volatile: frozenset[str] = field(init=False)
+
+    def __post_init__(self) -> None:
+        dialects = map(dialect_of, (self.both.baseline, self.both.other))
+        names = frozenset(name for dialect in dialects if dialect is not None for name in dialect.volatile)
+        object.__setattr__(self, "volatile", names)
+
+    @property
+    def first(self) -> Stream:
+        return self.both.baseline
+
+    @property
+    def second(self) -> Stream:
+        return self.both.other
+
+    @property
+    def source(self) -> str:
+        return self.names[0]
+
+    def differs(
+        self,
+        gravity: Gravity,
+        family: tuple[str, str, str],
+        message: str = "",
+        places: tuple[Place | None, Place | None] = (None, None),
+    ) -> Difference:
+        """Return a difference of a family: its kind, its subject and what it says."""
+        name, dialect = self.first.exchange.name, self.second.dialect
+        key = self.first.asked.key or name
+        return Difference(gravity, *family, message or family[-1], name, dialect, key, *places)
+
+    def in_sides(self, ours: str, theirs: str) -> str:
+        return f"{ours} in {self.names[0]}, {theirs} in {self.names[1]}"
+
+    def longer(self, ours: Sized, theirs: Sized) -> str:
+        """Return the side that holds more."""
+        return self.names[len(ours) < len(theirs)]
+
+    def may_differ(self, seen: Observation) -> bool:
+        """True if a difference is none that chance explains."""
+        return not seen.holds and (self.both.steady or not seen.by_chance)
+
+
+# Status.
+
+
+def _reason(stream: Stream) -> str:
+    """Return the words of a refusal, without what differs from one to another."""
+    error = stream.error
+    found = [
+        held
+        for path, held in fields_of(error)
+        if path.rpartition("/")[2] in {"message", "detail", "msg"} and isinstance(held, str)
+    ]
+    words = found[0] if found else stream.exchange.body[:_LONGEST_REASON].decode(errors="replace")
+    return cut(lasting_words(words), _LONGEST_REASON)
+
+
+def _answer_in_words(stream: Stream) -> str:
+    status = stream.exchange.status
+    return NO_ANSWER if status is None else str(status)
+
+
+def _statuses(pair: _Pair) -> Iterator[Difference]:
+    sides = pair.first, pair.second
+    words = pair.in_sides(*map(_answer_in_words, sides))
+    refusing = [stream for stream in sides if stream.exchange.status != _OK]
+    reason = _reason(refusing[-1])
+    gravity = Gravity.SERVED if len(refusing) == 1 else Gravity.ERRORS
+    says = f"{words}: {reason}" if reason else words
+    yield pair.differs(gravity, ("status", "", says), "", (start_place(pair.first), start_place(pair.second)))
+
+
+# Fields.
+
+_CHANNELS = frozenset({"text", "reasoning", "calls"})
+_GRAVITY_OF_PART = {
+    "output_ids": Gravity.IDS,
+    "prompt_token_ids": Gravity.PROMPT,
+    "finish": Gravity.FINISH,
+    **dict.fromkeys(_CHANNELS, Gravity.CHANNELS),
+}
+
+
+def _record_paths(stream: Stream) -> dict[str, Gravity]:
+    """Return the paths, without positions, of the fields in the record, with the gravity of each."""
+    paths: dict[str, Gravity] = {}
+    for emission in stream.emissions():
+        for name, pointer in emission.pointers.items():
+            if name in emission.details:
+                continue
+            path = _without_positions(pointer)
+            usual = Gravity.FINISH if name in emission.counters else Gravity.LOGPROBS
+            paths[path] = _GRAVITY_OF_PART.get(name, usual)
+        paths.update((_without_positions(piece.pointer), Gravity.CHANNELS) for piece in emission.calls)
+    return paths
+
+
+def _without_positions(pointer: str) -> str:
+    return "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
+
+
+def _within(path: str, fields: Mapping[str, Gravity]) -> Gravity | None:
+    """Return the gravity of the field of the record that a path lies in; None if it lies in none."""
+    return next((gravity for name, gravity in fields.items() if f"{path}/".startswith(f"{name}/")), None)
+
+
+def _gravity_of(path: str, record: Mapping[str, Gravity], pair: _Pair) -> Gravity:
+    if pair.first.refused or pair.second.refused or path.startswith(("/error", "/detail")):
+        return Gravity.ERRORS
+    return _within(path, record) or (Gravity.FINISH if "usage" in path else Gravity.FIELDS)
+
+
+def _outermost(path: str, there: frozenset[str]) -> str:
+    """Return the outermost field on the way to a path that the other side lacks altogether."""
+    keys = path.split("/")
+    for depth in range(2, len(keys)):
+        outer = "/".join(keys[:depth])
+        if not any(f"{other}/".startswith(f"{outer}/") for other in there):
+            return outer
+    return path
+
+
+def _fields(pair: _Pair, *, parts: bool) -> Iterator[Difference]:
+    """Yield the fields that one side lacks. Without `parts`, those of the record are left out."""
+    sides = pair.first, pair.second
+    record = {**_record_paths(sides[0]), **_record_paths(sides[1])}
+    held = [frozenset(told_by(side)) for side in sides]
+    for side, missing in enumerate((lost(*sides), lost(*reversed(sides)))):
+        seen: set[str] = set()
+        for path, place in missing.items():
+            outer = _outermost(path, held[1 - side])
+            gravity = _gravity_of(path, record, pair)
+            is_part = _within(path, record) is not None
+            # The channels are compared as channels.
+            if outer in seen or (is_part and (gravity is Gravity.CHANNELS or not parts)):
+                continue
+            seen.add(outer)
+            places = (place, None) if side == 0 else (None, place)
+            says = f"only in {pair.names[side]}"
+            yield pair.differs(gravity, ("field", outer, says), "", places)
+
+
+# The record.
+
+
+def _prompts(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
+    told = told_prompt(ours), told_prompt(theirs)
+    counts = ours.counter("prompt_tokens"), theirs.counter("prompt_tokens")
+    if told[0] and told[1] and told[0][1] != told[1][1]:
+        ids = told[0][1], told[1][1]
+        position = first_difference(*ids)
+        message = (
+            f"prompt id {position} differs: {value(ids[1][:8])}, but {value(ids[0][:8])} in {pair.source}"
+        )
+        places = told[0][0], told[1][0]
+        yield pair.differs(Gravity.PROMPT, ("prompt ids", "", "differ"), message, places)
+    elif None not in counts and counts[0] != counts[1]:
+        message = f"{counts[1]}, but {counts[0]} in {pair.source}"
+        places = ours.last_at("prompt_tokens"), theirs.last_at("prompt_tokens")
+        yield pair.differs(Gravity.PROMPT, ("counter", "prompt_tokens", "differs"), message, places)
 
 
 def _observed(
-    kind: str, subject: str, observations: Iterator[Observation], pair: Comparison
+    pair: _Pair, gravity: Gravity, family: tuple[str, str, str], seen: Iterator[Observation]
 ) -> Iterator[Difference]:
-    name = pair.baseline.exchange.name
-    for seen in observations:
-        if not seen.holds and (pair.steady or not seen.by_chance):
-            related = seen.related[0] if seen.related else None
-            yield Difference(kind, subject, clause(seen), name, related, seen.place)
+    for found in seen:
+        if pair.may_differ(found):
+            related = found.related[0] if found.related else None
+            yield pair.differs(gravity, family, clause(found), (related, found.place))
 
 
-def _fields(first: Stream, second: Stream, names: tuple[str, str]) -> Iterator[Difference]:
-    for side, missing in enumerate((lost(first, second), lost(second, first))):
-        for path, place in missing.items():
-            places = (place, None) if side == 0 else (None, place)
-            yield Difference("field", path, f"only in {names[side]}", first.exchange.name, *places)
+def _filled(channels: Channels) -> list[str]:
+    """Return the channels that hold anything, in words."""
+    held = {"reasoning": channels.reasoning.strip(), "text": channels.content.strip(), CALLED: channels.calls}
+    return [CHANNEL_WORDS[name] for name, content in held.items() if content]
 
 
-def _record(ours: Choice, theirs: Choice, source: str, both: Comparison) -> Iterator[Difference]:
-    pair, name = (ours, theirs), both.baseline.exchange.name
-    yield from _observed("ids", "output_ids", same_ids(pair, source), both)
-    yield from _observed("text", "text", same_text(pair, source), both)
-    yield from _observed(
-        "series", "", same_series(pair, source, partial(both.noise.rounding, both.other)), both
+def _all_text(channels: Channels) -> str:
+    calls = "".join(f"{call.name}{call.arguments}" for call in channels.calls)
+    return "".join(f"{channels.reasoning}{channels.content}{calls}".split())
+
+
+def _channels(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
+    """Yield in which channels two sides put the same output."""
+    both = Channels.of(pair.first, ours), Channels.of(pair.second, theirs)
+    found = [difference for difference in channel_differences(*both) if difference.channel != "finish"]
+    if not found:
+        return
+    chance = (
+        ours.output_ids is None and _all_text(both[0]) != _all_text(both[1]) and goes_apart((ours, theirs))
     )
-    yield from _observed("finish", "finish_reason", same_finish(pair, source), both)
-    for counter in COUNTERS if both.steady or not goes_apart(pair) else ("prompt_tokens",):
+    if chance and not pair.both.steady:
+        return
+    held = [_filled(channels) for channels in both]
+    message = "; ".join(difference.message(pair.source) for difference in found)
+    places = tuple(channels.place(found[0].channel) for channels in both)
+    if held[0] != held[1]:
+        words = [" and ".join(names) or "nothing" for names in held]
+        says = f"what is {words[0]} in {pair.names[0]} is {words[1]} in {pair.names[1]}"
+    else:
+        says = f"other {' and '.join(CHANNEL_WORDS[difference.channel] for difference in found)}"
+    yield pair.differs(Gravity.CHANNELS, ("channels", "", says), message, (places[0], places[1]))
+
+
+def _type_name(thing: Any) -> str:
+    match thing:
+        case None:
+            return "null"
+        case bool():
+            return "a boolean"
+        case int() | float():
+            return "a number"
+        case str():
+            return "a text"
+        case list():
+            return "a list"
+        case _:
+            return "an object"
+
+
+def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[tuple[str, str, str]]:
+    """Yield each path in two entries of a series at which they differ, how, and both sizes in words."""
+    if alike(ours, theirs, DRIFT):
+        return
+    named = isinstance(ours, Mapping) and "logprob" in ours
+    if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and named:
+        for name in {**ours, **theirs}:
+            if name not in ours or name not in theirs:
+                yield f"{path}{join(name)}", f"only in {pair.names[name not in ours]}", ""
+            else:
+                yield from _ways(ours[name], theirs[name], pair, f"{path}{join(name)}")
+    elif isinstance(ours, list | Mapping) and isinstance(theirs, type(ours)):
+        if len(ours) == len(theirs):
+            yield path, "others", ""
+        else:
+            sizes = f" ({len(theirs)} of them, {len(ours)} in {pair.source})"
+            yield path, f"more in {pair.longer(ours, theirs)}", sizes
+    elif type(ours) is not type(theirs) and not all(isinstance(side, int | float) for side in (ours, theirs)):
+        yield path, pair.in_sides(_type_name(ours), _type_name(theirs)), ""
+    elif isinstance(ours, str) and not (ours and theirs):
+        yield path, f"empty in {pair.names[bool(ours)]}", ""
+    else:
+        yield path, "others", ""
+
+
+def _series(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
+    """Yield how the series of two choices of the same ids differ: once for each way."""
+    customized = ours.customized & theirs.customized
+    for name in sorted(ours.series_names & theirs.series_names):
+        one, other = ours.series(name), theirs.series(name)
+        rounding = pair.both.noise.rounding(pair.second, name)
+        if one is None or other is None or (rounding > DRIFT and name not in customized):
+            continue
+        entries = one, other
+        same = partial(alike, tolerance=rounding)
+        ways: dict[tuple[str, str], tuple[int | None, str]] = {}
+        if len(entries[0]) != len(entries[1]):
+            message = f"{len(entries[1])} entries, but {len(entries[0])} in {pair.source}"
+            ways["", f"more entries in {pair.longer(*entries)}"] = None, message
+        for position, (first, second) in enumerate(zip(*entries, strict=False)):
+            if first is second or same(first, second):
+                continue
+            if not pair.both.steady and entries_go_apart((ours, theirs), position, entries):
+                continue
+            for path, says, sizes in _ways(first, second, pair):
+                message = f"entry {position}{sizes} is {value(second)}, but {value(first)} in {pair.source}"
+                ways.setdefault((path, says), (position, message))
+        for (path, says), (where, message) in ways.items():
+            places = bringing(ours, name, where), bringing(theirs, name, where)
+            yield pair.differs(Gravity.LOGPROBS, ("series", f"{name}{path}", says), message, places)
+
+
+def _finish(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
+    if ours.finish is None or theirs.finish is None:
+        if ours.finish is not theirs.finish:
+            says = f"only in {pair.names[ours.finish is None]}"
+            places = ours.last_at("finish"), theirs.last_at("finish")
+            yield pair.differs(Gravity.FINISH, ("finish", "", says), "", places)
+        return
+    types = ours.finish.type, theirs.finish.type
+    says = pair.in_sides(*map(repr, types)) if types[0] != types[1] else "another stop is named"
+    seen = same_finish((ours, theirs), pair.source)
+    yield from _observed(pair, Gravity.FINISH, ("finish", "", says), seen)
+
+
+def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
+    """Yield what differs in the record of a choice. What follows from other ids is not repeated."""
+    sides, apart = (ours, theirs), False
+    for found in (
+        *_prompts(pair, *sides),
+        *_observed(pair, Gravity.IDS, ("output ids", "", "differ"), same_ids(sides, pair.source)),
+    ):
+        apart = True
+        yield found
+    if apart:
+        return
+    if ours.output_ids is not None and theirs.output_ids is not None and ours.output_ids != theirs.output_ids:
+        return  # by chance
+    if ours.parsed or theirs.parsed:
+        yield from _channels(pair, *sides)
+    else:
+        seen = same_text(sides, pair.source)
+        yield from _observed(pair, Gravity.TEXT, ("text", "", "differs"), seen)
+    yield from _finish(pair, *sides)
+    yield from _series(pair, *sides)
+    for counter in COUNTERS if pair.both.steady or not goes_apart(sides) else ():
         first, second = ours.counter(counter), theirs.counter(counter)
-        if first is not None and second is not None and first != second:
-            places = ours.emissions[-1].at(counter), theirs.emissions[-1].at(counter)
-            yield Difference("counter", counter, f"{second}, but {first} in {source}", name, *places)
+        if counter != "prompt_tokens" and first is not None and second is not None and first != second:
+            places = ours.last_at(counter), theirs.last_at(counter)
+            message = f"{second}, but {first} in {pair.source}"
+            says = f"larger in {pair.names[first < second]}"
+            yield pair.differs(Gravity.FINISH, ("counter", counter, says), message, places)
 
 
-def _record_paths(stream: Stream) -> frozenset[str]:
-    """Return the paths, without indices, of the fields in the record, which are compared after joining."""
-    return frozenset(
-        "".join(f"/{key}" for key in pointer.split("/")[1:] if not key.isdecimal())
-        for emission in stream.emissions()
-        for name, pointer in emission.pointers.items()
-        if name not in emission.details
-    )
+# What is not in the record.
 
 
-def _values(stream: Stream) -> dict[str, tuple[Any, Place]]:
+def _values(stream: Stream, volatile: frozenset[str]) -> dict[str, tuple[Any, Place]]:
     """Return the last value, with its place, of each path outside the record."""
     record = _record_paths(stream)
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
         for path, found in fields_of(event.data):
-            if _is_volatile(path) or is_of_the_cache(path):
-                continue
-            if not any(f"{path}/".startswith(f"{field}/") for field in record):
+            if not _is_volatile(path, volatile) and _within(path, record) is None:
                 last[path] = (found, event.place)
     return last
 
 
-def _other_values(first: Stream, second: Stream, source: str) -> Iterator[Difference]:
-    if len(first.choices) > 1 and first.asked.stream:
+def _is_word(thing: Any) -> bool:
+    """True for a value that names something: a word of a protocol, a flag, null."""
+    if isinstance(thing, str):
+        return len(thing) <= _SHORT_WORD and not any(map(str.isdigit, thing))
+    return thing is None or isinstance(thing, bool)
+
+
+def _other_values(pair: _Pair) -> Iterator[Difference]:
+    if len(pair.first.choices) > 1 and pair.first.asked.stream:
         return  # the server chooses which choice comes last
-    ours, theirs = _values(first), _values(second)
+    record = {**_record_paths(pair.first), **_record_paths(pair.second)}
+    ours, theirs = (_values(stream, pair.volatile) for stream in (pair.first, pair.second))
     for path in sorted(ours.keys() & theirs.keys()):
-        if not alike(_without_names(ours[path][0], first), _without_names(theirs[path][0], second)):
-            message = f"{value(theirs[path][0])}, but {value(ours[path][0])} in {source}"
-            yield Difference("value", path, message, first.exchange.name, ours[path][1], theirs[path][1])
+        first, second = (
+            _without_names(ours[path][0], pair.first),
+            _without_names(theirs[path][0], pair.second),
+        )
+        if alike(first, second):
+            continue
+        words = [value(held) for held in (ours[path][0], theirs[path][0])]
+        gravity = _gravity_of(path, record, pair)
+        says = "other words" if gravity is Gravity.ERRORS else "other values"
+        if gravity is not Gravity.ERRORS and _is_word(first) and _is_word(second):
+            says = pair.in_sides(*words)
+        message = f"{words[1]}, but {words[0]} in {pair.source}"
+        yield pair.differs(gravity, ("value", path, says), message, (ours[path][1], theirs[path][1]))
 
 
-def _events(first: Stream, second: Stream) -> Iterator[Difference]:
-    """Yield the first difference of each event, if both streams have the same number of events."""
-    name = first.exchange.name
-    if len(first.events) != len(second.events):
-        yield Difference("events", "", f"cut into {len(first.events)} and {len(second.events)} events", name)
+def _events(pair: _Pair) -> Iterator[Difference]:
+    """Yield how both streams are cut, and the first event that differs if both have as many."""
+    ours, theirs = pair.first.events, pair.second.events
+    if len(ours) != len(theirs):
+        message = f"cut into {len(ours)} and {len(theirs)} events"
+        yield pair.differs(Gravity.REMARKS, ("events", "", "another number of events"), message)
         return
-    for ours, theirs in zip(first.events, second.events, strict=True):
-        found = _first_difference(ours.data, theirs.data)
+    for one, other in zip(ours, theirs, strict=True):
+        found = _parting(one.data, other.data, pair.volatile)
         if found is not None:
             path, was, became = found
-            message = f"event {ours.index}, {path or 'the whole'}: {_words(was)} and {_words(became)}"
-            yield Difference("events", "", message, name, ours.place, theirs.place)
+            message = f"event {one.index}, {path or 'the whole'}: {_words(was)} and {_words(became)}"
+            places = one.place, other.place
+            yield pair.differs(Gravity.REMARKS, ("events", "", "other events"), message, places)
+            return
 
 
-def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """Yield the differences between two answers to requests of one name. `names` are the sides' names."""
-    found = list(_differences(pair, names))
-    bodies = [side.exchange.body if found else b"" for side in (pair.baseline, pair.other)]
+def _was_aborted(stream: Stream) -> bool:
+    return any(choice.finish is not None and choice.finish.type == "abort" for choice in stream.choices)
+
+
+def _failed(stream: Stream) -> bool:
+    return any(choice.finish is not None and choice.finish.failed for choice in stream.choices)
+
+
+def shown(stream: Stream) -> int:
+    """Equal for answers with the same results, however they were delivered."""
+    results = [
+        (choice.index, choice.output_ids, choice.text, choice.reasoning, choice.finish and choice.finish.type)
+        for choice in stream.choices
+    ]
+    return known_by(results)
+
+
+def differences(both: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
+    """Yield the differences between two answers to requests of one name. `names` are those of the sides."""
+    found = list(_differences(_Pair(both, names)))
+    bodies = [side.exchange.body if found else b"" for side in (both.baseline, both.other)]
     for difference in found:
         ours, theirs = (
             "" if place is None else written(body, place)
@@ -209,39 +564,109 @@ def differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference
         yield replace(difference, excerpts=(ours, theirs))
 
 
-def _differences(pair: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
+def _differences(pair: _Pair) -> Iterator[Difference]:
     """Yield the differences of two answers.
 
-    Values are compared only if both sides repeat themselves. Chance differences count only if neither side
-    ever had two answers, or both repeated these answers. Differences by timing do not count: the length of an
-    aborted answer, or the order of two requests with one id.
+    Values are compared only if both sides repeat themselves, and were asked the same. What may differ by
+    chance is compared only if neither side answered in two ways, or both gave these answers again. What
+    depends on timing is no difference: the length of an aborted answer, or which of two requests with one id
+    was first. Fields of samples that came out differently belong to other results.
     """
-    first, second = pair.baseline, pair.other
-    name, source = first.exchange.name, names[0]
-    asked = _first_difference(_body(first.exchange.request), _body(second.exchange.request))
-    if asked is not None:
-        message = f"asked differently at {asked[0] or 'the whole'}: {_words(asked[1])} and {_words(asked[2])}"
-        yield Difference("request", "", message, name)
-        return
+    first, second = pair.first, pair.second
     if first.exchange.scenario in RACING:
         return
+    asked = asked_otherwise(first, second)
+    if asked is not None:
+        says = f"asked differently at {asked[0] or 'the whole'}"
+        message = f"{says}: {_words(asked[1])} and {_words(asked[2])}"
+        yield pair.differs(Gravity.REMARKS, ("request", "", says), message)
     statuses = first.exchange.status, second.exchange.status
     if statuses[0] != statuses[1]:
-        message = f"{statuses[1]}, but {statuses[0]} in {source}"
-        yield Difference("status", "", message, name, start_place(first), start_place(second))
+        if asked is None:
+            yield from _statuses(pair)
         return
     if not (ended(first) and ended(second)) and (first.answered or second.answered):
         return
     if first.exchange.scenario in ABORTING and (_was_aborted(first) or _was_aborted(second)):
         return
-    yield from _fields(first, second, names)
-    if not pair.repeats:
+    if _failed(first) or _failed(second):
+        return
+    if asked is not None:
+        return
+    refused = not (first.answered and second.answered)
+    if refused or pair.both.repeats or shown(first) == shown(second):
+        yield from _fields(pair, parts=True)
+    if not (pair.both.repeats or refused):
         return
     theirs = {choice.index: choice for choice in second.choices}
+    results: list[Difference] = []
     for choice in first.choices:
         if choice.index in theirs:
-            yield from _record(choice, theirs[choice.index], source, pair)
+            results += _record(pair, choice, theirs[choice.index])
         else:
-            yield Difference("choice", str(choice.index), f"only in {source}", name, start_place(first))
-    yield from _other_values(first, second, source)
-    yield from islice(_events(first, second), _MOST_EVENTS)
+            says = f"only in {pair.source}"
+            places = start_place(first), start_place(second)
+            results.append(pair.differs(Gravity.TEXT, ("choice", str(choice.index), says), "", places))
+    yield from results
+    # Another result has other counts.
+    another = any(found.gravity in {Gravity.PROMPT, Gravity.IDS, Gravity.TEXT} for found in results)
+    for found in _other_values(pair):
+        if not (another and found.gravity is Gravity.FINISH):
+            yield found
+    yield from _events(pair)
+
+
+def compared(both: Comparison) -> frozenset[Gravity]:
+    """Return the subjects that two answers are compared in: what both of them hold."""
+    first, second = both.baseline, both.other
+    if not (both.repeats and first.answered and second.answered) or asked_otherwise(first, second):
+        return frozenset()
+    theirs = {choice.index: choice for choice in second.choices}
+    pairs = [(choice, theirs[choice.index]) for choice in first.choices if choice.index in theirs]
+    held: Mapping[Gravity, Callable[[Choice], Any]] = {
+        Gravity.PROMPT: told_prompt,
+        Gravity.IDS: lambda choice: choice.output_ids is not None,
+        Gravity.TEXT: lambda choice: choice.text is not None and not choice.parsed,
+        Gravity.CHANNELS: lambda choice: choice.parsed,
+        Gravity.FINISH: lambda choice: choice.finish,
+        Gravity.LOGPROBS: lambda choice: choice.series_names,
+        Gravity.FIELDS: bool,
+    }
+    return frozenset(
+        gravity for gravity, holds in held.items() if any(all(map(holds, sides)) for sides in pairs)
+    )
+
+
+# Where a side contradicts itself.
+
+
+def aspects(stream: Stream, gravity: Gravity) -> dict[str, Any]:
+    """Return what an answer holds of a subject, which another delivery of it has to hold, too. What it does
+    not hold is left out.
+    """
+    found: dict[str, Any] = {}
+    for choice in stream.choices:
+        for name, held in _aspects_of(choice, gravity).items():
+            found[f"{choice.index} {name}"] = held
+    if gravity is Gravity.FINISH:
+        found["usage"] = (stream.usage or {}).get("completion_tokens_details")
+    return {name: held for name, held in found.items() if held is not None}
+
+
+def _aspects_of(choice: Choice, gravity: Gravity) -> dict[str, Any]:
+    match gravity:
+        case Gravity.IDS:
+            return {"ids": choice.output_ids}
+        case Gravity.TEXT | Gravity.CHANNELS:
+            calls = [[call.name, call.arguments] for call in choice.calls]
+            return {"reasoning": choice.reasoning or "", "text": choice.text or "", "calls": calls}
+        case Gravity.FINISH:
+            finish = choice.finish and choice.finish.type
+            return {"finish": finish, **{name: choice.counter(name) for name in COUNTERS}}
+        case Gravity.LOGPROBS:
+            return {
+                "names": sorted(choice.series_names),
+                **{n: choice.series(n) for n in choice.series_names},
+            }
+        case _:
+            return {"customized": sorted(choice.customized)}

@@ -1,36 +1,45 @@
-"""A comparison as data: its sides, different verdicts, and differences of answers over all exchanges."""
+"""A comparison as data: its sides, the families of differences between them, and what was not compared."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.beside import side_by_side
+from tokenwire.judging.chance import determinism
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import ExitStatus, exit_status
 from tokenwire.record import Answer
 from tokenwire.replay import replay
 from tokenwire.report.document import SURVIVAL, document, read_report
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
+from tokenwire.target.alike import known_by
 from tokenwire.target.death import DIED
 from tokenwire.target.determinism import AnswerPair
-from tokenwire_twin.answers import Difference, differences
-from tokenwire_twin.verdicts import VerdictDifference, compared, verdict_differences
+from tokenwire_twin.answers import ABORTING, RACING, Difference, Gravity, body_of, compared, differences
+from tokenwire_twin.families import Contradictions, Family, families
+from tokenwire_twin.verdicts import VerdictDifference, Violations, decided_by_both, verdict_differences
 
 LABELS = ("A", "B")
 """The names of the two sides."""
+_OK = 200
 
 
 @dataclass(frozen=True)
 class Side:
-    """A report, with the answers behind it if they are available."""
+    """A report, with the answers behind it if they are at hand."""
 
     name: str
     report: Mapping[str, Any]
     runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    """The answers of each run, by file name; an empty name for a single run."""
+    """The answers of each run, by the name of its file; empty name for a single run."""
+    violations: Violations | None = None
+    """The words of each violation, by requirement and exchange; None for a report, which holds a few."""
 
 
 def side_of(name: str, subject: Subject) -> Side:
@@ -39,7 +48,11 @@ def side_of(name: str, subject: Subject) -> Side:
     report = document(subject, judgements, exit_status(judgement.verdict for judgement in judgements))
     alone = len(subject.runs) == 1
     runs = {"" if alone else Path(run.name).name: run.streams for run in subject.runs}
-    return Side(name, report, runs)
+    violations: dict[str, dict[str, str]] = defaultdict(dict)
+    for judgement in judgements:
+        for seen in judgement.violations:
+            violations[judgement.requirement.id].setdefault(seen.place.exchange, seen.message)
+    return Side(name, report, runs, violations)
 
 
 def read_side(name: str) -> Side:
@@ -51,81 +64,78 @@ def read_side(name: str) -> Side:
 
 
 @dataclass(frozen=True)
-class Finding:
-    """One difference, with all exchanges that show it."""
-
-    first: Difference
-    exchanges: tuple[str, ...]
-
-
-@dataclass(frozen=True)
 class DifferenceReport:
     """The differences between two sides."""
 
     one: str
     other: str
     verdicts: tuple[VerdictDifference, ...]
-    findings: tuple[Finding, ...]
+    families: tuple[Family, ...]
+    """The gravest first."""
     requirements: int
-    """The number of requirements that both sides decided."""
+    """Those that both sides decided."""
     exchanges: int
-    """The number of exchanges that both sides have."""
+    """Those that both sides have."""
     repeated: int
     """Exchanges whose values were compared, because both sides repeat themselves."""
+    compared: Mapping[Gravity, int] = field(default_factory=dict)
+    """In how many answers each subject was compared."""
     only_one: tuple[str, ...] = ()
     """Exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """The reasons why the comparison is incomplete, and the way out."""
+    """Why less was compared than there is, and the way out."""
+    faults: tuple[str, ...] = ()
+    """Entries of a file of known differences that do not hold, in words."""
+    known_file: str = ""
 
     @property
     def differ(self) -> bool:
-        return any(verdict.decides for verdict in self.verdicts) or any(
-            finding.first.decides for finding in self.findings
-        )
+        return any(row.decides for row in self.rows)
+
+    @property
+    def rows(self) -> tuple[Family | VerdictDifference, ...]:
+        """All differences, families first."""
+        return (*self.families, *self.verdicts)
+
+    @property
+    def known(self) -> int:
+        """The number of known differences."""
+        return sum(bool(row.known) for row in self.rows)
 
     @property
     def exit_status(self) -> int:
-        """Return 0 for equal, 1 for different, 4 if there was nothing to compare."""
-        if self.differ:
+        """0 the same, 1 different or a known difference does not hold, 4 nothing to compare."""
+        if self.differ or self.faults:
             return ExitStatus.VIOLATION
-        return ExitStatus.CONFORMS if self.requirements or self.exchanges else ExitStatus.NOTHING_EVALUATED
+        return ExitStatus.NOTHING_EVALUATED if self.nothing_compared else ExitStatus.CONFORMS
 
+    @property
+    def nothing_compared(self) -> bool:
+        """True if the sides have no answers to the same requests, and no verdicts without answers."""
+        return not self.exchanges and bool(not self.requirements or self.only_one or self.only_other)
 
-def _gathered(found: Iterator[Difference]) -> Iterator[Finding]:
-    """Yield differences grouped by kind and subject; those without a subject are separate findings."""
-    groups: dict[tuple[str, str, str], list[Difference]] = {}
-    for difference in found:
-        key = difference.subject or f"{difference.exchange}: {difference.message}"
-        side = difference.message if difference.kind == "field" else ""
-        groups.setdefault((difference.kind, key, side), []).append(difference)
-    for group in groups.values():
-        yield Finding(group[0], tuple(dict.fromkeys(difference.exchange for difference in group)))
+    @property
+    def outcome(self) -> str:
+        """The answer in one clause."""
+        if self.nothing_compared:
+            return "nothing could be compared: the sides have no answers to the same requests"
+        words = "the same, as far as could be compared"
+        if self.differ:
+            words = f"different in {self.exchanges_that_differ:,} exchanges"
+        elif self.known:
+            words = f"the same but for {self.known} known differences"
+        if self.faults:
+            words += f"; {len(self.faults)} entries of {self.known_file} do not hold"
+        return words + ("; not all was asked or compared" if self.hints else "")
 
-
-_MOST_FIELDS = 3
-"""The most fields of a new object to list separately."""
-
-
-def _folded(findings: Iterator[Finding]) -> Iterator[Finding]:
-    """Yield findings, with the fields of an object that only one side has as one finding."""
-    objects: dict[tuple[str, str, tuple[str, ...]], list[Finding]] = {}
-    for finding in findings:
-        first = finding.first
-        alone = first.kind != "field"
-        parent = first.subject if alone else first.subject.rpartition("/")[0]
-        key = (parent, first.message, (first.exchange,) if alone else finding.exchanges)
-        objects.setdefault((*key[:2], (first.kind, *key[2])), []).append(finding)
-    for (parent, message, _), group in objects.items():
-        if not parent or group[0].first.kind != "field" or len(group) <= _MOST_FIELDS:
-            yield from group
-        else:
-            first = replace(group[0].first, subject=f"{parent}/*", message=f"{message}: {len(group)} fields")
-            yield Finding(first, group[0].exchanges)
+    @property
+    def exchanges_that_differ(self) -> int:
+        return len({name for family in self.families if family.decides for name in family.exchanges})
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """Describe the reason why the run ended early; empty if it did not."""
+    """Describe what ended the run early; empty if nothing did."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -138,62 +148,211 @@ def _death(report: Mapping[str, Any]) -> str:
     return next(died, "")
 
 
-def _hints(first: Side, second: Side) -> Iterator[str]:
-    for label, side in zip(LABELS, (first, second), strict=True):
+def _hints(
+    first: Side, second: Side, pairs: Sequence[AnswerPair], unserved: Collection[str]
+) -> Iterator[str]:
+    sides = (first, second)
+    for label, side in zip(LABELS, sides, strict=True):
         if why := _death(side.report):
             yield f"{label} was broken off: {why}"
         if why := side.report["target"].get("cut_off"):
             yield f"{label} was cut short: {why}"
-    spoken = [sorted(side.report["target"].get("dialects", ())) for side in (first, second)]
+    spoken = [sorted({*side.report["target"].get("dialects", ())} - {*unserved}) for side in sides]
     if all(spoken) and spoken[0] != spoken[1]:
         dialects = " and ".join(
             f"{label} in {', '.join(names)}" for label, names in zip(LABELS, spoken, strict=True)
         )
         yield f"the sides were asked differently, {dialects}: --dialect NAME asks both alike"
+    if pairs and not any(pair.repeats for pair in pairs):
+        yield "no side was asked any request twice alike: values are not compared"
+
+
+def _answered(side: Side) -> Mapping[str, bool]:
+    """Return the dialects of a side, each with whether any request was answered in it."""
+    found: dict[str, bool] = {}
+    for answers in side.runs.values():
+        for answer in answers:
+            found[answer.dialect] = found.get(answer.dialect, False) or answer.answered
+    return found
+
+
+def _endpoints(first: Side, second: Side) -> Iterator[Family]:
+    """Yield the endpoints that one side answers, and the other does not."""
+    sides, dialects = (first, second), load_dialects()
+    spoken = [_answered(side) for side in sides]
+    paths = [
+        {dialects[name].endpoint.path for name, answered in found.items() if answered and name in dialects}
+        for found in spoken
+    ]
+    for number, here in enumerate(spoken):
+        served = Counter(
+            answer.dialect
+            for answers in sides[number].runs.values()
+            for answer in answers
+            if here[answer.dialect] and answer.exchange.scenario not in ASKED_ANYWAY
+        )
+        label, other = LABELS[1 - number], sides[1 - number]
+        for name in (name for name, answered in here.items() if answered and name in dialects):
+            path = dialects[name].endpoint.path
+            if path in paths[1 - number]:
+                continue
+            refusals = (
+                answer
+                for answers in other.runs.values()
+                for answer in answers
+                if dialects.get(answer.dialect) and dialects[answer.dialect].endpoint.path == path
+            )
+            refusal = next(refusals, None)
+            if refusal is None:
+                continue
+            status = refusal.exchange.status
+            says = f"{label} does not serve it: {'no answer' if status is None else f'status {status}'}"
+            example = Difference(Gravity.SERVED, "endpoint", path, says, says, refusal.exchange.name, name)
+            names = tuple(
+                answer.exchange.name
+                for answers in sides[number].runs.values()
+                for answer in answers
+                if answer.dialect == name and answer.exchange.scenario not in ASKED_ANYWAY
+            )
+            at = {name: served[name] or 1}
+            yield Family(Gravity.SERVED, "endpoint", path, says, at, names or (example.exchange,), (example,))
+
+
+def _request_key(answer: Answer) -> str:
+    """Equal for answers to the same request at one endpoint, whatever the exchange is called."""
+    request = answer.exchange.load().request
+    return f"{request.method} {request.path} {known_by(body_of(request))}"
+
+
+def _keys(sides: tuple[Sequence[Answer], Sequence[Answer]]) -> Mapping[int, tuple[str, str]]:
+    """Return what identifies the request of each answer: the name of its exchange if both sides have it.
+
+    The others, as people ask them by hand, are identified by the request itself. Equal requests are counted.
+    """
+    names = [{answer.exchange.name for answer in side} for side in sides]
+    keys: dict[int, tuple[str, str]] = {}
+    for side in sides:
+        times: Counter[str] = Counter()
+        for answer in side:
+            if answer.exchange.name in names[0] & names[1]:
+                keys[id(answer)] = ("", answer.exchange.name)
+                continue
+            key = _request_key(answer)
+            times[key] += 1
+            keys[id(answer)] = (key, str(times[key]))
+    return keys
+
+
+def _key_in(keys: Mapping[int, tuple[str, str]], answer: Answer) -> tuple[str, str]:
+    return keys[id(answer)]
+
+
+def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
+    """Yield the answers of both sides to the same requests. Where a side was never asked anything twice,
+    nothing speaks against what it said.
+    """
+    for run in first.runs.keys() & second.runs.keys():
+        answers = first.runs[run], second.runs[run]
+        keys = _keys(answers)
+        seen = [determinism(side) for side in answers]
+        untried = all(known.repetitions == 0 or known.anywhere for known in seen)
+        for pair in side_by_side(*answers, partial(_key_in, keys)):
+            both = (pair.baseline, pair.other)
+            trusted = all(known.trusts(answer) for known, answer in zip(seen, both, strict=True))
+            yield replace(pair, repeats=True) if untried and trusted and not pair.repeats else pair
 
 
 def compare_sides(first: Side, second: Side) -> DifferenceReport:
     """Compare two sides."""
-    pairs: list[AnswerPair] = []
-    for run in first.runs.keys() & second.runs.keys():
-        pairs += side_by_side(first.runs[run], second.runs[run], lambda answer: ("", answer.exchange.name))
+    both = bool(first.runs and second.runs)
+    endpoints = list(_endpoints(first, second)) if both else []
+    unserved = {name for family in endpoints for name in family.at}
+    pairs = list(_paired(first, second))
+    found: list[Difference] = []
+    subjects: Counter[Gravity] = Counter()
+    values = 0
+    for pair in pairs:
+        scenario = pair.baseline.exchange.scenario
+        if pair.baseline.dialect in unserved or pair.other.dialect in unserved or scenario in ASKED_ANYWAY:
+            continue
+        loaded = pair.load()
+        values += pair.repeats
+        subjects.update(compared(loaded))
+        found += differences(loaded, LABELS)
     scenarios = [
-        {
-            (run, stream.exchange.name): stream.exchange.scenario
-            for run, streams in side.runs.items()
-            for stream in streams
-        }
+        {(run, answer.exchange.name): answer for run, answers in side.runs.items() for answer in answers}
         for side in (first, second)
     ]
-    names = [scenarios[side].keys() for side in (0, 1)]
-    exchanges = [{name for _, name in keys} or None for keys in names]
+    names = [side.keys() for side in scenarios]
+    partners = [{answer.exchange.name for answer in side} for side in zip(*map(_both, pairs), strict=True)]
+    partners = partners or [set(), set()]
     # A recording holds what every run asks of every endpoint, a live side only what it judges.
     only = [
         tuple(
             f"{run}: {name}" if run else name
             for run, name in sorted(names[side] - names[1 - side])
-            if scenarios[side][run, name] not in ASKED_ANYWAY
+            if name not in partners[side]
+            and scenarios[side][run, name].exchange.scenario not in ASKED_ANYWAY
+            and scenarios[side][run, name].dialect not in unserved
         )
         for side in (0, 1)
     ]
-    both = bool(first.runs and second.runs)
-    found = (difference for pair in pairs for difference in differences(pair.load(), LABELS))
+    contradictions = tuple(
+        Contradictions([answer for answers in side.runs.values() for answer in answers])
+        for side in (first, second)
+    )
+    of_exchange = {name: answer.exchange.scenario for (_, name), answer in scenarios[0].items()}
+    grouped = families(found, (contradictions[0], contradictions[1]), of_exchange)
+    rows = verdict_differences(
+        (first.report, second.report),
+        ({name for _, name in names[0]} or None, {name for _, name in names[1]} or None),
+        (first.violations, second.violations),
+        _not_comparable(pairs, grouped, contradictions),
+    )
     return DifferenceReport(
         first.name,
         second.name,
-        tuple(verdict_differences(first.report, second.report, (exchanges[0], exchanges[1]))),
-        tuple(sorted(_folded(_gathered(found)), key=lambda finding: not finding.first.decides)),
-        compared(first.report, second.report),
+        tuple(rows),
+        tuple(sorted((*endpoints, *grouped), key=lambda family: family.rank)),
+        decided_by_both(first.report, second.report),
         len(pairs),
-        sum(pair.repeats for pair in pairs),
+        values,
+        compared=dict(subjects),
         only_one=only[0] if both else (),
         only_other=only[1] if both else (),
-        hints=tuple(_hints(first, second)),
+        hints=tuple(_hints(first, second, pairs, unserved)),
     )
 
 
+def _both(pair: AnswerPair) -> tuple[Answer, Answer]:
+    return pair.baseline, pair.other
+
+
+def _not_comparable(
+    pairs: Iterable[AnswerPair], found: Iterable[Family], sides: Iterable[Contradictions]
+) -> frozenset[str]:
+    """Return the exchanges in which a verdict on one side says nothing of the other: chance had a part in
+    answers to their requests, or both sides were asked differently, or for samples.
+    """
+    every = list(found)
+    chance = [(family, difference) for family in every if family.by_chance for difference in family.members]
+    keys = {difference.key for _, difference in chance}
+    asked = {name for family in every if family.kind == "request" for name in family.exchanges}
+    both = list(sides)
+    names = set()
+    for pair in pairs:
+        answer, other = pair.baseline, pair.other
+        sampled = bool(answer.asked.key) and answer.answered and other.answered and not pair.repeats
+        scenario = answer.exchange.scenario
+        raced = any(side.repeated(scenario, family.gravity) for family, _ in chance for side in both)
+        timed = scenario in ABORTING | RACING
+        if timed or sampled or answer.asked.key in keys or answer.exchange.name in asked or raced:
+            names.add(answer.exchange.name)
+    return frozenset(names)
+
+
 def as_json(report: DifferenceReport) -> Mapping[str, Any]:
-    """Return the comparison as one JSON value. Its last key shows that nothing was cut off."""
+    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
     return {
         "one": report.one,
         "other": report.other,
@@ -202,18 +361,24 @@ def as_json(report: DifferenceReport) -> Mapping[str, Any]:
             "requirements": report.requirements,
             "exchanges": report.exchanges,
             "repeated": report.repeated,
+            "subjects": {str(gravity): count for gravity, count in report.compared.items()},
         },
-        "verdicts": [asdict(verdict) for verdict in report.verdicts],
+        "verdicts": [{**asdict(row), "decides": row.decides} for row in report.verdicts],
         "differences": [
             {
-                **asdict(finding.first),
-                "decides": finding.first.decides,
-                "exchanges": list(finding.exchanges),
+                **asdict(family.example),
+                "family": family.name,
+                "decides": family.decides,
+                "by_chance": family.by_chance,
+                "known": family.known,
+                "at": dict(family.at),
+                "exchanges": list(family.exchanges),
             }
-            for finding in report.findings
+            for family in report.families
         ],
         "only_one": list(report.only_one),
         "only_other": list(report.only_other),
         "hints": list(report.hints),
+        "faults": list(report.faults),
         "footer": True,
     }

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from tokenwire.judging.failure_kind import lasting_words, without_quoted
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.overview import Summary, summaries
+from tokenwire_twin.families import SURELY_SEEN_IN
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
-"""Verdicts without evidence about the server."""
+"""Verdicts that say nothing of the server."""
 
+_COUNT = re.compile(r"(?<![\w.+-])(?<!choice )(?<!event )(?<!position )(?<!entry )(?<!id )\d{1,4}(?![\w.])")
+"""A number that counts something, and names no place."""
 _Exchanges = Collection[str] | None
-"""The exchange names of a side; None if it has none, as a report."""
+"""The names of the exchanges of a side; None if it has none, as a report."""
+Violations = Mapping[str, Mapping[str, str]]
+"""The words of a violation, by requirement and exchange."""
 
 
 @dataclass(frozen=True)
 class VerdictDifference:
-    """A requirement with different verdicts in two reports."""
+    """A requirement with different verdicts in two reports, or violated by both in different ways."""
 
     requirement: str
     level: str
@@ -27,10 +34,24 @@ class VerdictDifference:
     other: str
     why_one: str
     why_other: str
-    decides: bool
-    """True if both sides decided, so that the servers differ; otherwise one of the runs observed too
-    little.
-    """
+    shown: bool
+    """Both sides decided, so the servers differ; otherwise one of the runs saw too little."""
+    at: tuple[str, ...] = ()
+    """The dialects in which the violations were seen."""
+    follows: str = ""
+    """The requirement from whose violation those of this one follow, on the side that violates it."""
+    known: str = ""
+    """Why it is known, with its link; empty where it is not."""
+
+    @property
+    def name(self) -> str:
+        """Its name in a file of known differences."""
+        return f"row {self.requirement}: {self.one or '-'} in A, {self.other or '-'} in B"
+
+    @property
+    def decides(self) -> bool:
+        """True if it makes the sides different."""
+        return self.shown and not self.known
 
 
 def _why(summary: Summary | None) -> str:
@@ -48,7 +69,7 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
     """True if a verdict decides something that the other side could show, too.
 
     UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
-    has none of its exchanges.
+    has none of the exchanges that show it.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False
@@ -59,34 +80,107 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
     return exchanges is None or not shown_in or any(name in exchanges for name in shown_in)
 
 
-def verdict_differences(
-    first: Mapping[str, Any],
-    second: Mapping[str, Any],
-    exchanges: tuple[_Exchanges, _Exchanges] = (None, None),
-) -> Iterator[VerdictDifference]:
-    """Yield the different verdicts of two JSON reports, in the order of the specification.
-
-    `exchanges`: the exchange names of each side.
+def _surely(
+    violated: Collection[str], exchanges: tuple[_Exchanges, _Exchanges], beside: Collection[str]
+) -> bool:
+    """True if violations show more than chance: one of them is comparable, or there are many. Those in
+    exchanges of one side alone show nothing of the other.
     """
+    shared = [name for name in violated if all(side is None or name in side for side in exchanges)]
+    return len(shared) >= SURELY_SEEN_IN or any(name not in beside for name in shared)
+
+
+def _distinct(words: str) -> tuple[str, list[str]]:
+    """Return the words of a violation without names and texts, and what they count."""
+    return lasting_words(words), _COUNT.findall(without_quoted(words))
+
+
+def _dialects(*violated: Mapping[str, str]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name.partition("/")[0] for found in violated for name in found if "/" in name))
+
+
+def _follows(summary: Summary | None) -> str:
+    causes = {row.get("follows_from") for row in summary.bad} if summary is not None else {None}
+    return str(next(iter(causes))) if len(causes) == 1 and None not in causes else ""
+
+
+def verdict_differences(
+    reports: tuple[Mapping[str, Any], Mapping[str, Any]],
+    exchanges: tuple[_Exchanges, _Exchanges] = (None, None),
+    violations: tuple[Violations | None, Violations | None] = (None, None),
+    beside: Collection[str] = (),
+) -> Iterator[VerdictDifference]:
+    """Yield the verdicts that differ between two JSON reports, and the rows that both violate in different
+    ways, in the order of the specification.
+
+    `exchanges`: those of each side. `beside`: exchanges that say nothing of a difference, because chance had
+    a part in them or both sides were asked differently.
+    """
+    first, second = reports
     ours = {summary.requirement: summary for summary in summaries(first)}
     theirs = {summary.requirement: summary for summary in summaries(second)}
     for requirement in ours | theirs:
         mine, yours = ours.get(requirement), theirs.get(requirement)
         verdicts = [summary.verdict if summary is not None else None for summary in (mine, yours)]
+        violated = [dict(found.get(requirement, {})) if found is not None else {} for found in violations]
+        whys = _why(mine), _why(yours)
         if verdicts[0] is verdicts[1]:
-            continue
+            failed = verdicts[0] is Verdict.FAIL
+            apart = _apart(violated[0], violated[1], exchanges, beside) if failed else None
+            if apart is None:
+                continue
+            whys, shown = apart, True
+        else:
+            shown = _decided(mine, first, exchanges[1]) and _decided(yours, second, exchanges[0])
+            found = {**violated[0], **violated[1]}
+            shown = shown and {*verdicts} != {Verdict.PASS, Verdict.INFO}
+            shown = shown and (not found or _surely(found, exchanges, beside))
+        known = next(summary for summary in (mine, yours) if summary is not None)
         yield VerdictDifference(
             requirement,
-            next(summary.level for summary in (mine, yours) if summary is not None),
+            known.level,
             one=verdicts[0] or "",
             other=verdicts[1] or "",
-            why_one=_why(mine),
-            why_other=_why(yours),
-            decides=_decided(mine, first, exchanges[1]) and _decided(yours, second, exchanges[0]),
+            why_one=whys[0],
+            why_other=whys[1],
+            shown=shown,
+            at=_dialects(*violated),
+            follows=_follows(mine) or _follows(yours),
         )
 
 
-def compared(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
+def _apart(
+    ours: Mapping[str, str],
+    theirs: Mapping[str, str],
+    exchanges: tuple[_Exchanges, _Exchanges],
+    beside: Collection[str],
+) -> tuple[str, str] | None:
+    """Return how each side violates a row that both violate; None if they do so alike.
+
+    They do not if their words differ in one exchange, or if one side violates it in many exchanges in which
+    the other keeps it.
+    """
+    if not (ours and theirs) or exchanges[0] is None or exchanges[1] is None:
+        return None
+    names = [name for name in {**ours, **theirs} if name in exchanges[0] and name in exchanges[1]]
+    names = [name for name in names if name not in beside]
+    alone = [[name for name in names if name not in other] for other in (theirs, ours)]
+    both = [
+        name
+        for name in names
+        if name in ours and name in theirs and _distinct(ours[name]) != _distinct(theirs[name])
+    ]
+    shown = [*both, *(name for few in alone if len(few) >= SURELY_SEEN_IN for name in few)]
+    if not shown:
+        return None
+    kept = "kept here"
+    return (
+        f"{shown[0]}: {ours.get(shown[0], kept)}; {len(alone[0])} exchanges are violated in A alone",
+        f"{theirs.get(shown[0], kept)}; {len(alone[1])} in B alone",
+    )
+
+
+def decided_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:
     """Return the number of requirements that both sides decided."""
     decided = [
         {summary.requirement for summary in summaries(report) if summary.verdict not in _UNDECIDED}

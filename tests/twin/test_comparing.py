@@ -23,13 +23,13 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 from tokenwire_twin.answers import ABORTING, RACING
 from tokenwire_twin.difference_report import (
     DifferenceReport,
-    Finding,
     Side,
     as_json,
     compare_sides,
     read_side,
     side_of,
 )
+from tokenwire_twin.families import Family
 from tokenwire_twin.terminal import print_difference
 
 
@@ -61,8 +61,8 @@ def answering(exchange: Exchange, change: Callable[[dict[str, Any]], None]) -> E
     return replace(exchange, reads=(Read(0.1, json.dumps(body).encode()),))
 
 
-def deciding(report: DifferenceReport) -> dict[str, Finding]:
-    return {finding.first.kind: finding for finding in report.findings if finding.first.decides}
+def deciding(report: DifferenceReport) -> dict[str, Family]:
+    return {family.kind: family for family in report.families if family.decides}
 
 
 def test_two_runs_of_one_server_are_the_same(tmp_path: Path) -> None:
@@ -70,7 +70,7 @@ def test_two_runs_of_one_server_are_the_same(tmp_path: Path) -> None:
     assert not report.differ
     assert report.exit_status == ExitStatus.CONFORMS
     assert (report.exchanges, report.repeated) == (3, 3)
-    assert report.findings == ()
+    assert report.families == ()
     assert report.verdicts == ()
 
 
@@ -79,7 +79,7 @@ def test_how_a_stream_is_cut_is_a_remark(tmp_path: Path) -> None:
     kept = (*joined.reads[:2], *joined.reads[4:])
     report = compared(tmp_path, (joined,), (replace(joined, reads=kept),))
     assert not report.differ
-    assert [finding.first.message for finding in report.findings] == ["cut into 7 and 5 events"]
+    assert [family.example.message for family in report.families] == ["cut into 7 and 5 events"]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "subject", "words"),
     [
-        (_set("text", "hellO!"), "text", "text", "at character 4"),
-        (_set("output_ids", [*IDS[:5], 9]), "ids", "output_ids", "output id 5 is 9, but 33 in A"),
-        (_set("meta_info/finish_reason/type", "stop"), "finish", "finish_reason", "'stop'"),
+        (_set("text", "hellO!"), "text", "", "at character 4"),
+        (_set("output_ids", [*IDS[:5], 9]), "output ids", "", "output id 5 is 9, but 33 in A"),
+        (_set("meta_info/finish_reason/type", "stop"), "finish", "", "'stop'"),
         (_set("meta_info/completion_tokens", 7), "counter", "completion_tokens", "7, but 6 in A"),
         (_set("meta_info/weight_version", "2"), "value", "/meta_info/weight_version", "2, but default in A"),
         (_set("meta_info/weight_version", None), "field", "/meta_info/weight_version", "only in A"),
@@ -147,16 +147,16 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 def test_a_difference_is_named_with_its_field(tmp_path: Path, change, kind, subject, words) -> None:
     report = compared(tmp_path, (answered("w"),), (answering(answered("w"), change),))
     finding = deciding(report)[kind]
-    assert finding.first.subject == subject
-    assert words in finding.first.message
+    assert finding.subject == subject
+    assert words in finding.example.message
     assert finding.exchanges == ("w",)
     assert report.exit_status == ExitStatus.VIOLATION
 
 
 def test_the_first_event_that_differs_is_named_with_its_field(tmp_path: Path) -> None:
     report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
-    assert "ids" in deciding(report)
-    (remark,) = [finding.first for finding in report.findings if finding.first.kind == "events"]
+    assert "output ids" in deciding(report)
+    (remark,) = [family.example for family in report.families if family.kind == "events"]
     assert remark.message.startswith("event 5, /output_ids/3: 108 and 111")
 
 
@@ -165,7 +165,7 @@ def test_what_differs_from_answer_to_answer_is_no_difference(tmp_path: Path, nam
     change = _set(f"meta_info/{name}", 5)
     answer = answering(answered("w"), _set(f"meta_info/{name}", 4))
     report = compared(tmp_path, (answer,), (answering(answer, change),))
-    assert report.findings == ()
+    assert report.families == ()
 
 
 def test_servers_that_do_not_repeat_themselves_are_compared_by_shape_only(tmp_path: Path) -> None:
@@ -183,7 +183,7 @@ def test_servers_that_do_not_repeat_themselves_are_compared_by_shape_only(tmp_pa
 def test_a_status_that_differs_is_all_that_is_said_of_the_answer(tmp_path: Path) -> None:
     refused = replace(answered("w"), status=400, reads=(Read(0.1, b'{"error":{"message":"no"}}'),))
     report = compared(tmp_path, (answered("w"),), (refused,))
-    assert [finding.first.message for finding in report.findings] == ["400, but 200 in A"]
+    assert [family.example.message for family in report.families] == ["200 in A, 400 in B: no"]
 
 
 def test_unlike_requests_are_not_held_against_each_other(tmp_path: Path) -> None:
@@ -192,7 +192,7 @@ def test_unlike_requests_are_not_held_against_each_other(tmp_path: Path) -> None
         replace(answered("w"), request=HttpRequest("POST", "/generate", body)), _set("text", "x")
     )
     report = compared(tmp_path, (answered("w"),), (other,))
-    assert [finding.first.message for finding in report.findings] == [
+    assert [family.example.message for family in report.families] == [
         "asked differently at /input_ids/1: 9 and 3"
     ]
     assert not report.differ
@@ -215,7 +215,7 @@ def test_a_verdict_that_differs_decides_where_both_sides_could_see(tmp_path: Pat
     assert (row.one, row.other, row.decides) == ("PASS", "FAIL", True)
     assert row.why_other.startswith("s: ")
     never_asked = compare_sides(
-        side(tmp_path / "g", streamed("t")), side(tmp_path / "b", streamed("s", forgets_an_id=True))
+        side(tmp_path / "g", answered("t")), side(tmp_path / "b", streamed("s", forgets_an_id=True))
     )
     (row,) = [verdict for verdict in never_asked.verdicts if verdict.requirement == "cumulative-ids-extend"]
     assert not row.decides
@@ -257,30 +257,32 @@ def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureF
     assert compared_json["same"] is False
     assert compared_json["footer"] is True
     assert {difference["kind"] for difference in compared_json["differences"]} == {
-        finding.first.kind for finding in report.findings
+        family.kind for family in report.families
     }
     print_difference(make_console(), report)
     printed = capsys.readouterr().out
-    assert "ids output_ids: output id 3" in printed
-    assert "B: s, event 5" in printed
+    assert "output ids: differ  [1 at sglang-generate]\n      s: output id 3" in printed
     assert "cumulative-ids-extend" in printed
-    assert printed.splitlines()[-1].startswith("A and B: different (")
+    assert printed.splitlines()[-1].startswith("A and B: different in 1 exchanges (")
 
 
 def test_a_new_object_is_one_difference(tmp_path: Path) -> None:
     new = {"a": 1, "b": 2, "c": 3, "d": 4}
     report = compared(tmp_path, (answered("w"),), (answering(answered("w"), _set("meta_info/new", new)),))
-    fields = [finding.first for finding in report.findings if finding.first.kind == "field"]
-    assert [(field.subject, field.message) for field in fields] == [
-        ("/meta_info/new/*", "only in B: 4 fields")
-    ]
+    fields = [family.example for family in report.families if family.kind == "field"]
+    assert [(field.subject, field.message) for field in fields] == [("/meta_info/new", "only in B")]
     few = compared(
         tmp_path / "few",
         (answered("w"),),
         (answering(answered("w"), _set("meta_info/new", {"a": 1, "b": 2})),),
     )
-    subjects = [finding.first.subject for finding in few.findings if finding.first.kind == "field"]
-    assert subjects == ["/meta_info/new/a", "/meta_info/new/b"]
+    subjects = [family.subject for family in few.families if family.kind == "field"]
+    assert subjects == ["/meta_info/new"]
+    known = answering(answered("w"), _set("meta_info/new", {"a": 1}))
+    more = answering(answered("w"), _set("meta_info/new", {"a": 1, "b": 2}))
+    report = compared(tmp_path / "known", (known,), (more,))
+    subjects = [family.subject for family in report.families if family.kind == "field"]
+    assert subjects == ["/meta_info/new/b"]
 
 
 def test_what_every_run_asks_of_every_endpoint_is_not_missing_on_a_side(tmp_path: Path) -> None:
@@ -327,6 +329,6 @@ def test_the_last_line_counts_what_differs(tmp_path: Path, capsys: pytest.Captur
     print_difference(make_console(), report)
     last = capsys.readouterr().out.splitlines()[-1]
     assert last.startswith(
-        f"A and B: different ({verdicts} verdicts and {len(deciding(report))} things in answers; "
+        f"A and B: different in 1 exchanges ({len(deciding(report))} families and {verdicts} promises; "
     )
-    assert last.endswith(f"compared: {report.requirements} requirements, 3 exchanges, 3 of them by value)")
+    assert f"compared: {report.requirements} requirements, 3 exchanges, 3 of them by value" in last

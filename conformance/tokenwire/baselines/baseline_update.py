@@ -205,11 +205,11 @@ def _rate(failures: int, runs: int) -> str:
     return f"{_RATE_RUNS - 1} of {_RATE_RUNS}"
 
 
-def _blocks(text: str) -> list[str]:
+def blocks_of(text: str, head: re.Pattern[str] = _HEAD) -> list[str]:
     """Return the head of a file, and then a block for each table with the comments above it."""
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
-        if _HEAD.match(line):
+        if head.match(line):
             comments: list[str] = []
             while blocks[-1] and blocks[-1][-1].lstrip().startswith("#"):
                 comments.insert(0, blocks[-1].pop())
@@ -220,7 +220,7 @@ def _blocks(text: str) -> list[str]:
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
     """Return each block with its entries. Raises UsageError if the text cannot be split."""
-    _, *blocks = _blocks(text)
+    _, *blocks = blocks_of(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
     # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
     entries = Counter(entry for _, part in found for entry in part.entries)
@@ -229,7 +229,7 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
     return [(block, part.entries) for block, part in found]
 
 
-def _edited(block: str, **values: Any) -> str:
+def edited(block: str, **values: Any) -> str:
     """Return the block with changed values in its table. All other text is unchanged."""
     document = tomlkit.parse(block)
     for tables in document.values():
@@ -243,9 +243,9 @@ def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], r
     first = staying[0]
     if first.at_most is not None:
         failures = first.failures + runs.often[_key(first)]
-        return _edited(block, failures=failures, runs=first.runs + len(runs.failed))
+        return edited(block, failures=failures, runs=first.runs + len(runs.failed))
     if len(staying) < len(entries):
-        return _edited(block, scenario=_scenario_value([entry.scenario for entry in staying]))
+        return edited(block, scenario=_scenario_value([entry.scenario for entry in staying]))
     return block
 
 
@@ -291,7 +291,7 @@ def updated(
     is_strict = strict or bool(kept and all(entry.scenario for entry in kept))
     added = tuple(runs.new_in_scenarios(unknown) if is_strict else runs.new_in_any(unknown))
     blocks = [
-        _blocks(text)[0] if text else head,
+        blocks_of(text)[0] if text else head,
         *blocks,
         *(table.block(len(reports), reason, link) for table in added),
     ]

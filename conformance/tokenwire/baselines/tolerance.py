@@ -258,13 +258,18 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
             "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
             "it says; take it from a report again (`tokenwire baseline update`)",
         )
-    if not entry.reason.strip():
+    yield from unexplained(entry.reason, entry.link, entry.expires, today)
+
+
+def unexplained(reason: str, link: str, expires: date | None, today: date) -> Iterator[_Wrong]:
+    """Yield what an entry lacks to be tolerated today: a reason, a link, a later last day."""
+    if not reason.strip():
         yield _FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated"
-    if not entry.link.startswith(("https://", "http://")):
-        words = f"its link is {entry.link!r}; give the address of the issue where this is being worked on"
+    if not link.startswith(("https://", "http://")):
+        words = f"its link is {link!r}; give the address of the issue where this is being worked on"
         yield _FaultKind.UNEXPLAINED, words
-    if entry.expires is not None and today > entry.expires:
-        words = f"it expired on {entry.expires}; mend the failure, or say again until when it is tolerated"
+    if expires is not None and today > expires:
+        words = f"it expired on {expires}; mend the failure, or say again until when it is tolerated"
         yield _FaultKind.EXPIRED, words
 
 

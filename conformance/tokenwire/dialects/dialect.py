@@ -74,6 +74,8 @@ _HEAD = 4
 """The number of leading bytes that show if a body is JSON."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
+_VOLATILE = frozenset({"id", "created", "request_id"})
+"""The volatile fields of a dialect whose table names none."""
 
 Binding = AnswerBinding | ItemBinding
 SchemaSource = Callable[[str], dict[str, Any]]
@@ -230,6 +232,8 @@ class Dialect:
             else None
         )
         """The request for the text of ids; None if the family has none."""
+        self.volatile = frozenset(table.get("volatile", _VOLATILE))
+        """Fields, by name or pattern, whose values differ between two answers to one request: ids and times."""
         self.error_types: Mapping[str, int] = table.get("error_types", {})
         """The status of each error type without a code."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")

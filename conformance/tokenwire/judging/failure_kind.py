@@ -59,7 +59,7 @@ class FailureKind:
 
 def lasting_words(text: str) -> str:
     """Return a text without parts that vary between runs: quoted texts, lists, words with digits, plurals."""
-    text = _without_quoted(" ".join(text.split()))
+    text = without_quoted(" ".join(text.split()))
     # Lists hold lists: the inner ones are taken out first.
     for _ in range(_DEEPEST_LIST):
         before, text = text, _BRACKETED.sub("…", text)
@@ -76,7 +76,7 @@ def either_way(says: str) -> str:
     return _ONE_SIDE_HAS_MORE.sub("is missing or too much: # instead of the #", says)
 
 
-def _without_quoted(text: str) -> str:
+def without_quoted(text: str) -> str:
     """Return the text with `'…'` in place of each quoted text. An unclosed quote stays."""
     parts: list[str] = []
     end = 0

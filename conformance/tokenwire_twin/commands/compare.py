@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,12 +15,22 @@ from tokenwire.asking.planning import planned
 from tokenwire.asking.run import Plan
 from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, config_of, usage_errors, writable
-from tokenwire.disk import write_whole
+from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
-from tokenwire_twin.difference_report import Side, as_json, compare_sides, read_side, side_of
+from tokenwire.wire.inert import inert
+from tokenwire_twin.compare_forms import as_junit, as_summary
+from tokenwire_twin.difference_report import (
+    DifferenceReport,
+    Side,
+    as_json,
+    compare_sides,
+    read_side,
+    side_of,
+)
+from tokenwire_twin.known import apply_known, read_known, updated
 from tokenwire_twin.terminal import print_difference
 
 _URLS = ("http://", "https://")
@@ -52,19 +64,36 @@ def _compare(
     other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
     *,
     settings: Settings,
+    known: Annotated[
+        Path | None,
+        typer.Option("--known", metavar="FILE", help="Tolerate the differences that this file names."),
+    ] = None,
+    update: Annotated[
+        bool, typer.Option("--update", help="With --known: write the differences of this comparison there.")
+    ] = False,
+    reason: Annotated[
+        str, typer.Option("--reason", metavar="TEXT", help="With --update: why what is new is tolerated.")
+    ] = "",
+    link: Annotated[
+        str, typer.Option("--link", metavar="URL", help="With --update: where what is new is worked on.")
+    ] = "",
 ) -> None:
     """Show what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
 
-    Verdicts are compared by requirement. Exchanges of one name are compared by status and fields, and where
-    both servers repeat themselves by ids, text, logprobs, counters and other values. How a stream is cut
-    into events never counts. URLs are asked the same, one after the other; --header goes to both, headers of
-    a file of settings only to the target that the file names.
+    Answers to the same requests are compared: what one side does not serve, prompt ids, output ids, text,
+    channels, finish and usage, logprobs, other fields, words of errors. One cause in many answers is one
+    family, with a count and an example; -v shows all of them. How a stream is cut into events never counts.
+    Verdicts are compared by requirement. URLs are asked the same, one after the other; --header goes to both,
+    headers of a file of settings only to the target that the file names.
 
-    Exit status: 0 the same, 1 different, 2 wrong command line, 4 nothing could be compared or a server not be
-    asked.
+    Exit status: 0 the same, or but for known differences, 1 different, or the file of known differences does
+    not hold, 2 wrong command line, 4 nothing could be compared or a server not be asked.
     """
-    if settings.json is not None:
-        writable(settings.json, "--json")
+    for file, name in ((settings.json, "--json"), (settings.junit, "--junit")):
+        if file is not None:
+            writable(file, name)
+    if known is None and (update or reason or link):
+        raise typer.BadParameter("--update, --reason and --link belong to --known FILE; add it")
     sides = []
     live = sum(words.startswith(_URLS) for words in (first, other))
     for words in (first, other):
@@ -77,10 +106,42 @@ def _compare(
             with usage_errors(OSError):
                 sides.append(read_side(words))
     report = compare_sides(*sides)
-    if settings.json is not None:
-        write_whole(settings.json, in_json(as_json(report)))
+    if known is not None:
+        if update:
+            with usage_errors(OSError):
+                _update(known, report, reason, link)
+        with usage_errors():
+            differences = read_known(known)
+        complete = not any((side.report.get("selection") or {}).get("filters") for side in sides)
+        report = apply_known(report, differences, complete=complete, today=date.today())
+    _write(report, settings)
     print_difference(make_console(), report, verbose=settings.verbose)
     raise typer.Exit(report.exit_status)
+
+
+def _update(path: Path, report: DifferenceReport, reason: str, link: str) -> None:
+    """Rewrite a file of known differences, and print what changed. Raises UsageError, OSError."""
+    found = updated(path, report, reason=reason, link=link)
+    write_whole(path, found.text)
+    for name in found.removed:
+        typer.echo(inert(f"removed  {name}"))
+    for name in found.added:
+        typer.echo(inert(f"added    {name}"))
+    typer.echo(inert(f"{path}: {found.kept} kept, {len(found.added)} added, {len(found.removed)} removed"))
+
+
+def _write(report: DifferenceReport, settings: Settings) -> None:
+    """Write the comparison in all forms that are asked for."""
+    if settings.json is not None:
+        write_whole(settings.json, in_json(as_json(report)))
+    if settings.junit is not None:
+        write_whole(settings.junit, as_junit(report))
+    if summary := os.environ.get("GITHUB_STEP_SUMMARY"):
+        try:
+            with Path(summary).open("a", encoding="utf-8") as file:
+                file.write(as_summary(report, report.outcome))
+        except OSError as error:
+            typer.echo(f"the summary of the step, {summary}, was not written: {system_says(error)}", err=True)
 
 
 app = command(
@@ -88,4 +149,6 @@ app = command(
     "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
     "tokenwire compare recorded-upstream recorded-fork -v",
     "tokenwire compare yesterday.json today.json --json difference.json",
+    "tokenwire compare python rust --known known.toml --junit differences.xml",
+    "tokenwire compare python rust --known known.toml --update --reason 'not built yet' --link https://host/17",
 )

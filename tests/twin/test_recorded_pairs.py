@@ -1,0 +1,123 @@
+"""Recorded servers side by side: a server and itself are the same, and each known difference has a line."""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tokenwire.judging.verdict import ExitStatus
+from tokenwire.report.console import make_console
+from tokenwire_twin.answers import Gravity
+from tokenwire_twin.difference_report import DifferenceReport, compare_sides, read_side
+from tokenwire_twin.families import Family
+from tokenwire_twin.terminal import print_difference
+
+HERE = Path(__file__).parent / "recordings"
+ROOT = Path(__file__).parents[2]
+LIVE = ROOT / "tests" / "conformance" / "recordings" / "live"
+FIXTURES = ROOT / "fixtures"
+TWICE = [
+    ("vllm/0.32.0-cpu/live-parrot-quick", "vllm/0.32.0-cpu/live-parrot-quick-again"),
+    ("sglang/0.5.23/live-gentle", "sglang/0.5.23/live-gentle-again"),
+]
+"""Servers that were recorded twice, started in one way."""
+STANDARD = (LIVE / "vllm-0.33-python-standard", LIVE / "vllm-0.33-rust-standard")
+PARSERS = (HERE / "vllm-python-parsers", HERE / "vllm-rust-parsers")
+CHANNELS = (HERE / "channels-python", HERE / "channels-rust")
+BAD_WORDS = (HERE / "bad-words-python", HERE / "bad-words-rust")
+PROMPTS = (HERE / "prompts-python", HERE / "prompts-rust")
+
+
+@cache
+def compared(one: Path, other: Path) -> DifferenceReport:
+    return compare_sides(*(read_side(f"{side}.jsonl.gz") for side in (one, other)))
+
+
+def named(report: DifferenceReport, name: str) -> Family:
+    """Return the family of a name that makes the sides different."""
+    [family] = [family for family in report.families if name in family.name and family.decides]
+    return family
+
+
+@pytest.mark.parametrize("names", TWICE, ids=[names[0] for names in TWICE])
+def test_a_server_and_itself_are_the_same(names: tuple[str, str]) -> None:
+    report = compared(FIXTURES / names[0], FIXTURES / names[1])
+    assert [family.name for family in report.families if family.decides] == []
+    assert [row.requirement for row in report.verdicts if row.decides] == []
+    assert report.exit_status == ExitStatus.CONFORMS
+    assert report.repeated > 300
+
+
+@pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
+def test_two_front_ends_fit_on_four_screens(
+    sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    report = compared(*sides)
+    print_difference(make_console(), report)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 120
+    first_screen = "\n".join(lines[:40])
+    for subject in Gravity:
+        assert subject is Gravity.REMARKS or f"  {subject} " in first_screen
+    assert "endpoint /v1/messages: B does not serve it: status 501" in first_screen
+    assert "Only n=# is supported." in first_screen
+    assert "untagged enum Prompt" in first_screen, "batches are refused"
+    printed = "\n".join(lines)
+    assert "field /usage: only in A" in printed
+    assert "series logprobs_content/top_logprobs: more in B" in printed, "a neighbour's k"
+    assert "top-logprobs-have-k  PASS in A, FAIL in B" in printed
+
+
+def test_families_are_few_and_the_gravest_come_first() -> None:
+    report = compared(*STANDARD)
+    families = [family for family in report.families if family.gravity is not Gravity.REMARKS]
+    assert len(families) <= 60
+    assert sum(family.count for family in families) > 1000
+    order = list(Gravity)
+    ranks = [order.index(family.gravity) for family in report.families]
+    assert ranks == sorted(ranks)
+
+
+def test_an_endpoint_that_one_side_lacks_is_one_difference() -> None:
+    report = compared(*STANDARD)
+    family = named(report, "endpoint /v1/responses")
+    assert (family.says, list(family.at)) == ("B does not serve it: status 404", ["openai-responses"])
+    assert not any("openai-responses" in name for name in report.only_one)
+
+
+def test_usage_that_one_endpoint_lacks_is_one_field() -> None:
+    family = named(compared(*STANDARD), "field /usage: ")
+    assert (family.says, list(family.at)) == ("only in A", ["vllm-generate"])
+    assert family.count > 50
+
+
+def test_text_in_another_channel_is_one_sentence() -> None:
+    for sides in (PARSERS, CHANNELS):
+        family = named(compared(*sides), "channels: what is reasoning in A is content in B")
+        assert family.gravity is Gravity.CHANNELS
+    assert named(compared(*PARSERS), "what is reasoning in A is content in B").count > 100
+    lost = named(compared(*CHANNELS), "what is tool calls in A is content and tool calls in B")
+    assert any("behind-a-call" in name for name in lost.exchanges)
+
+
+def test_words_that_one_side_does_not_ban_change_its_ids() -> None:
+    """Each request was asked once of each side, under names that differ."""
+    report = compared(*BAD_WORDS)
+    assert report.exchanges == 3
+    assert named(report, "output ids: differ").exchanges == ("bad-words/python/completions",)
+
+
+def test_another_prompt_comes_before_all_that_follows_from_it() -> None:
+    report = compared(*PROMPTS)
+    family = named(report, "prompt ids: differ")
+    assert family.exchanges == ("chat-prompts/python/two-text-parts",)
+    gravities = [family.gravity for family in report.families if family.decides]
+    assert gravities[:2] == [Gravity.SERVED, Gravity.PROMPT]
+
+
+def test_sides_without_a_common_request_are_not_the_same() -> None:
+    report = compared(BAD_WORDS[0], PROMPTS[1])
+    assert report.exchanges == 0
+    assert report.exit_status == ExitStatus.NOTHING_EVALUATED
