@@ -33,7 +33,7 @@ def test_a_faulty_fork_differs_from_its_upstream(
     document = json.loads((tmp_path / "difference.json").read_text("utf-8"))
     assert document["same"] is False
     assert document["compared"]["exchanges"] > 0
-    assert "ids" in {difference["kind"] for difference in document["differences"]}
+    assert "output ids" in {difference["kind"] for difference in document["differences"]}
     live = tokenwire("compare", url, "upstream", *FEW)
     assert live.returncode == ExitStatus.CONFORMS, live.stdout + live.stderr
 
