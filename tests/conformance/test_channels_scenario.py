@@ -55,7 +55,11 @@ class Grammatical(CannedSender):
         finish = "length" if cut else None
         content = "".join(reading.contents).strip() + (reading.cut or "")
         if body.get("stream"):
-            deltas = [thought(reading.reasoning), text(content), *map(call, calls)]
+            before, *behind = (
+                text(part) for part in (*reading.contents[:-1], reading.contents[-1] + (reading.cut or ""))
+            )
+            parts = [delta for pair in zip(map(call, calls), behind, strict=True) for delta in pair]
+            deltas = [thought(reading.reasoning), before, *parts]
             stream = streamed(spoken, *deltas, finish=finish, **known)
         else:
             stream = whole(
