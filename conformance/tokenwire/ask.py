@@ -318,5 +318,5 @@ class Asked(RequestFields):
 
 def _is_default(name: str, value: object) -> bool:
     """True if a parsed field has the value and type of its default."""
-    default = getattr(Asked, name, ...)  # a mutable default is none of the class
+    default = getattr(Asked, name, ...)  # the class does not have a mutable default
     return type(value) is type(default) and value == default

@@ -57,7 +57,7 @@ class _ImportingGroup(TyperGroup):
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        if args[0] not in COMMANDS:  # for others, no tool is looked for: that takes time
+        if args[0] not in COMMANDS:  # looking for tools takes time, so only for unknown names
             self.list_commands(ctx)
         if not (args[0] in COMMANDS or tool_commands()):
             ctx.fail(
@@ -135,4 +135,4 @@ def main() -> None:
         tell_failure(" ".join(["tokenwire", *sys.argv[1:2]]), error)
         sys.exit(_FAILED)
     finally:
-        gc.freeze()  # the process ends: its last collection would cost a twelfth of a long replay
+        gc.freeze()  # the process ends, and its last collection would take a twelfth of a long replay

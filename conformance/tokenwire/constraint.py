@@ -21,7 +21,7 @@ from tokenwire.wire import strict_json
 try:
     import llguidance
     from llguidance.gbnf_to_lark import gbnf_to_lark
-except ImportError:  # it is not part of the light installation
+except ImportError:  # it is not installed with the suite alone
     llguidance = None  # type: ignore[assignment]
 
 _LARGEST = 1 << 16
@@ -88,7 +88,7 @@ class Constraint:
 
     def _language(self) -> _Language:
         source = json.dumps(self.value, sort_keys=True)
-        # A capture may bring the language of a stranger.
+        # A capture may contain a hostile language.
         if len(source) > _LARGEST:
             raise UntoldError(f"{self.wire_name} has more than {_LARGEST} characters")
         return _language(self.kind, source)
@@ -149,7 +149,7 @@ class _Json:
         try:
             value = jiter.from_json(text.encode(), partial_mode="trailing-strings", allow_inf_nan=False)
         except ValueError as error:
-            # jiter says EOF of a text that ends too early, which may go on to JSON.
+            # jiter reports EOF for a text that ends too early, which may continue to valid JSON.
             return str(error).startswith("EOF")
         path, open_ = [], value
         while isinstance(open_, dict | list) and open_:
@@ -166,7 +166,7 @@ def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
     """True if the error cannot be repaired by further text."""
     keyword = wrong.schema_path[-1] if wrong.schema_path else ""
     if keyword == "type" and type(wrong.instance) in _NUMBERS:
-        # A number may go on as another: 1 as 12, 1.5 as 1.5e1; never as anything else.
+        # A number may continue to another: 1 to 12, 1.5 to 1.5e1; never to another type.
         return _NUMBER_TYPES.isdisjoint(wrong.kind.as_dict()["types"])
     return keyword in _TOLD_AT_ONCE
 
@@ -177,7 +177,7 @@ class _Regex:
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
             raise NoLanguageError("is not a text")
-        # First, whether it is an expression at all: the engine below refuses some that are.
+        # First check that it is an expression at all, because the engine below refuses some valid ones.
         _validator({"pattern": pattern})
         self._grammar = ("regex", pattern)
         try:
@@ -367,7 +367,7 @@ def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
     """Return two flags: the text begins a text of the grammar, and it is one. Raises UntoldError."""
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
-    # Reading changes a matcher, and the cache keeps it for the next text.
+    # Use a copy, because reading changes a matcher, and the cache keeps it for the next text.
     matcher = _matcher(kind, source).deep_copy()
     data = list(text.encode())
     begun = matcher.try_consume_tokens(data) == len(data)
@@ -393,7 +393,7 @@ def _matcher(kind: str, source: str) -> Any:
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if _RULE.search(rules) else rules
-    except Exception as error:  # of this very type, where a rule is not there
+    except Exception as error:  # of exactly this type if a rule is missing
         raise ValueError(str(error)) from error
 
 

@@ -100,7 +100,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
             text, finish = text[: text.index(found[0])], {"type": "stop", "matched": found[0]}
         elif len(ids) == request.budget:
             finish = {"type": "length", "length": len(ids)}
-        else:  # its end may be the beginning of a stop string: that is shown when it is known not to be
+        else:  # the end may begin a stop string, so it is shown only later
             text = text[: max(len(text) - held, 0)]
         yield _State(tuple(ids), text, tuple(logprobs), finish)
 
@@ -263,7 +263,7 @@ class _Handler(LocalHandler):
             self.send_json(400, _error(words, 400))
             return
         if request.stream:
-            with contextlib.suppress(OSError):  # the client has left
+            with contextlib.suppress(OSError):  # the client has disconnected
                 self._stream(request)
         else:
             self.send_json(200, _answers(request))

@@ -29,7 +29,7 @@ def why_unwritable(path: Path) -> str:
             return f"{path} is a folder; name a file in it"
         path.parent.mkdir(parents=True, exist_ok=True)
         with begin(path) as file:
-            file.write(b"?")  # a full disk makes empty files
+            file.write(b"?")  # a full disk still creates empty files
         unfinished(path).unlink()
     except OSError as error:
         return f"{path} cannot be written: {system_says(error)}"

@@ -75,7 +75,7 @@ class AnswerStore:
             located = list(chunk.located())
             self._left -= sum(found.exchange.size for found in located)
             yield chunk.span.path, [*located]
-        # Workers return heads alone: the bodies of a capture larger than memory must not come back.
+        # Workers return heads only, because the bodies would exceed memory.
         parts = together(coming, lambda chunk: len(chunk.data))
         for path, heads in chain.from_iterable(shared_out(_parsed_heads, parts, self._jobs)):
             yield path, [_EvictedExchange(head, self) for head in heads]
@@ -99,7 +99,7 @@ class AnswerStore:
             return [_facts_of(read(exchange.load())) for exchange, read in map(evicted.__getitem__, part)]
 
         parts = together(range(len(evicted)), lambda index: evicted[index][0].size)
-        # Workers read by the dialects that they share since the fork, and return pickled facts.
+        # Workers use the dialects shared at the fork, and return pickled facts.
         facts = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
         return [
             EvictedAnswer(exchange, read, next(facts), self)
@@ -189,7 +189,7 @@ def _computed(source: Stream | Choice) -> dict[str, Any]:
     """Return the facts computed from a stream or choice, without those whose computation raises."""
     known = {}
     for name, compute in FACTS[type(source)].items():
-        with suppress(Exception):  # it is computed again when a check asks for it, and raises there
+        with suppress(Exception):  # it is computed again when a check needs it, and raises there
             known[name] = source.fact(name, compute)
     return known
 

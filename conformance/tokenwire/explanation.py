@@ -103,7 +103,7 @@ def _passages(chapter: str) -> dict[str, _Passage]:
                 after = found[name][2]
                 if example is None or example["id"] == name:
                     after.append(block)
-                elif after:  # the example is another sentence's, and so are the words that lead to it
+                elif after:  # the example and the words before it belong to another sentence
                     after[-1] = _without_lead(after[-1])
         else:
             prose.append(block)

@@ -101,7 +101,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) 
     last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():
         raise FileExistsError(0, f"{last} is not a folder of tokenwire's; move it away")
-    # Written beside the last run and moved: a command that is killed leaves the last run whole.
+    # Written beside the last run and then moved, so that an interrupted command keeps the last run.
     made = make_private(last.parent) / f"next-{os.getpid()}"
     try:
         made.mkdir()

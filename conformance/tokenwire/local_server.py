@@ -49,7 +49,7 @@ class Guard:
             literal, own = ipaddress.ip_address(name), ipaddress.ip_address(self.address)
         except ValueError:
             return False
-        # A listener at 0.0.0.0 has all addresses of its machine.
+        # A listener at 0.0.0.0 owns all addresses of its machine.
         return literal.is_loopback or literal == own or own.is_unspecified
 
 
@@ -106,7 +106,7 @@ class LocalHandler(BaseHTTPRequestHandler):
     def send_json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send a complete response."""
         data = json.dumps(document).encode()  # in ASCII: a client may have sent half a character
-        with contextlib.suppress(OSError):  # the client has left
+        with contextlib.suppress(OSError):  # the client has disconnected
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
                 self.send_header(name, value)

@@ -34,7 +34,7 @@ _work: Callable[[Any], Any] | None = None
 def _begin(work: Callable[[Any], Any]) -> None:
     global _work  # noqa: PLW0603  # a process has one parent
     _work = work
-    # Ctrl-C reaches all processes of a terminal: the parent decides what becomes of this one.
+    # Ctrl-C reaches all processes of a terminal; the parent decides about this one.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
@@ -67,7 +67,7 @@ def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: i
         yield from map(work, coming)
         return
     pending: deque[Future[_Result]] = deque()
-    # Parts are made as workers become free: all of them at once may not fit into memory.
+    # Parts are made as workers become free, because all at once may not fit into memory.
     room = Semaphore(2 * jobs)
     others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:

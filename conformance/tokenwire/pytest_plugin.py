@@ -185,7 +185,7 @@ class _ConformanceItems:
 
     def _judgements_to_run(self, config: pytest.Config) -> Iterator[Judgement]:
         """Yield the judgements that become items."""
-        cache = config.cache if self.failures_only else None  # there is none where its plugin is left out
+        cache = config.cache if self.failures_only else None  # it is missing without its plugin
         failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
         for judgement in self.judgements:
             fails = judgement.verdict in {Verdict.FAIL, Verdict.HARNESS_ERROR}
@@ -231,7 +231,7 @@ def run_items(
         "--noconftest",
         "-o",
         "junit_suite_name=tokenwire",
-        "-o",  # a link of the working directory would lead pytest's own out of it
+        "-o",  # a link in the working directory could redirect pytest's own folder
         f"cache_dir={state_of() / 'pytest'}",
         *_NOT_FOR_VERDICTS,
     ]
@@ -239,7 +239,7 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    # Without a selection and a file to write, pytest only remembers what failed.
+    # Without a selection and an output file, pytest only stores the failures.
     plain = not (keyword or stop_at_first or last_failed or junit)
     plugin = _ConformanceItems(
         judgements, subject, faults=faults, quiet=True, failures_only=plain, on_unwritten=on_unwritten

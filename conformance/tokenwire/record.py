@@ -251,7 +251,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
     """Return the emissions of a choice, each with its place among them. Emissions of another choice are
     copied.
     """
-    # A choice may be made of another's emissions, which keep their places there.
+    # A choice may be made of another's emissions, which keep their positions.
     placed = tuple(
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
     )
@@ -262,7 +262,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
         emission.index, emission.delivery = emission.event.index, delivery
         emission.position, emission.last = position, position == len(placed) - 1
         emission.before, emission.counted = delivered, carries_ids and incremental
-        # Each list of a cumulative stream begins with what came before.
+        # Each list of a cumulative stream begins with the earlier entries.
         emission.seen_entries = 0 if incremental else delivered
         if emission.output_ids is not None:
             delivered, emission.counted = len(emission.output_ids) + (delivered if incremental else 0), True
@@ -337,7 +337,7 @@ class Choice(ChoiceFacts):
     def __post_init__(self) -> None:
         emissions = _placed(self.emissions, self.delivery)
         ids = [emission.output_ids for emission in emissions if emission.output_ids is not None]
-        # If a choice finishes twice, the last one counts here; one-finish-per-choice tells of both.
+        # If a choice finishes twice, the last finish counts here; one-finish-per-choice reports both.
         finishes = (emission.finish for emission in reversed(emissions))
         counters = (counter for emission in emissions for counter in emission.counters.items())
         joined = {

@@ -61,7 +61,7 @@ def spec_folders() -> tuple[Path, ...]:
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML file. Raises OSError, yaml.YAMLError."""
-    import yaml  # here: `tokenwire --version` reads no table
+    import yaml  # imported here, because `tokenwire --version` reads no table
 
     # The loader in C, if PyYAML was built with it, is nine times as fast.
     return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

@@ -87,7 +87,7 @@ def problem_of(report: Any) -> str:
 
 def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the differences between a report and the right record, field by field."""
-    if record["error"] is not None:  # a client reports it, and what came before it is not an answer
+    if record["error"] is not None:  # a client reports the error, and the part before it is not an answer
         if not report.get("error"):
             yield Difference("error", None, record["error"], report.get("error"))
         return

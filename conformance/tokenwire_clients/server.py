@@ -127,7 +127,7 @@ class _Handler(LocalHandler):
         self.send_header("Transfer-Encoding", "chunked")
         if behaviour.keeps is False:
             self.send_header("Connection", "close")
-            self.close_connection = False  # a client that asks on it nevertheless is seen
+            self.close_connection = False  # a client that sends another request nevertheless is detected
         self.end_headers()
         for _ in range(behaviour.keep_alives):
             self.pause(behaviour.slow_s)
@@ -156,7 +156,7 @@ class _Handler(LocalHandler):
 
     def _wait_for_the_client_to_leave(self, door: Door, case: Vector) -> None:
         self.close_connection = True
-        self.connection.recv(1, MSG_PEEK)  # or a reset, which is a way to leave, too
+        self.connection.recv(1, MSG_PEEK)  # or a reset, which also closes the connection
         self.session.left(door.name, case.id)
 
 

@@ -91,7 +91,7 @@ def _ended(*, attached: bool) -> Iterator[Ending]:
     if attached:
 
         def watch() -> None:
-            while os.read(0, 1 << 12):  # a buffer of Python's would be locked when the process ends
+            while os.read(0, 1 << 12):  # a buffer of Python would be locked when the process ends
                 pass
             ending.wish()
 

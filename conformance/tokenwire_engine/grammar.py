@@ -13,7 +13,7 @@ from tokenwire_engine.engine import UncomputedError
 
 try:
     import llguidance
-except ImportError:  # the extra `engine` brings it; an environment of a front end may lack it
+except ImportError:  # the extra `engine` installs it; a front end's environment may lack it
     llguidance = None  # type: ignore[assignment]
 
 

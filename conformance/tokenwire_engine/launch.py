@@ -102,7 +102,7 @@ def free_port(most: int = 65535) -> int:
     """Return a free port of at most `most`. Raises UsageError."""
     with contextlib.ExitStack() as taken:
         for _ in range(_TRIES):
-            probe = taken.enter_context(socket.socket())  # kept, so that the next try finds another
+            probe = taken.enter_context(socket.socket())  # kept, so that the next try gets another port
             probe.bind((_HOST, 0))
             port = int(probe.getsockname()[1])
             if port <= most:
@@ -132,7 +132,7 @@ def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     """
     if is_rust(words):
         told = _printed([words[0], "--version"])
-    else:  # the program itself takes many seconds to say it
+    else:  # the program itself takes many seconds to print it
         python = words[0] if "-m" in words else _interpreter(words[0])
         told = _printed([python, "-c", _ABOUT_VLLM])
     found = re.search(r"(?<!\d)\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)

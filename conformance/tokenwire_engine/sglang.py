@@ -371,7 +371,7 @@ class Scheduler:
         self.requests[message.rid] = req
         try:
             running = self.running(message, req, prompt)
-        except Exception as error:  # it ends this request alone, and is shown as its answer
+        except Exception as error:  # it ends only this request, and becomes its answer
             status, kind = 500, "InternalServerError"
             if isinstance(error, (ValueError, UncomputedError)):
                 status, kind = 400, "BadRequestError"
@@ -461,7 +461,7 @@ class Scheduler:
         for key in schedule.info:
             for value in values_of(key, emitted.start, emitted.ids, len(running.prompt)):
                 result = SimpleNamespace(customized_info={key.name: [value]})
-                self.collect(None, 0, req, result)  # SGLang's own collection: a value at a time
+                self.collect(None, 0, req, result)  # SGLang's own collection, value by value
         outcome = emitted.outcome
         if outcome is not None and outcome.kind in {"error", "abort", "repeat"} and not req.to_finish:
             kind = "InternalServerError" if outcome.status else None
@@ -478,7 +478,7 @@ class Scheduler:
         value = float("nan") if change == ("nan", place) else self.law.logprob(likeliest, token)
         log.output_token_logprobs_val.append(value)
         log.output_token_logprobs_idx.append(token)
-        if log.top_logprobs_num > 0:  # SGLang appends nothing that was not asked for
+        if log.top_logprobs_num > 0:  # SGLang appends only requested values
             top = self.law.top(likeliest, log.top_logprobs_num)
             log.output_top_logprobs_val.append([value for _, value in top])
             log.output_top_logprobs_idx.append([other for other, _ in top])

@@ -226,7 +226,7 @@ class VllmEngine:
         if kind == ADD:
             self._add(dict(zip(REQUEST, content, strict=False)))
         elif kind == ABORT:
-            for name in content:  # as EngineCore does: a client that aborts gets no output
+            for name in content:  # as in EngineCore: a client that aborts gets no output
                 self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
@@ -242,7 +242,7 @@ class VllmEngine:
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
             room = self.options.max_model_len - len(prompt)
             right = answer(self.options.law, prompt, sampling_of(params, room, self.options.folder))
-        except Exception as error:  # it ends this request alone, and is shown as its answer
+        except Exception as error:  # it ends only this request, and becomes its answer
             refusal, status = str(error), 400
             if isinstance(error, UncomputedError):
                 refusal = f"{error} is not computed"

@@ -35,7 +35,7 @@ def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-12,
         "max_position_embeddings": positions_of(parrot.distance),
-        # Twice: servers of before 2026 read the first, later ones the second.
+        # Both keys, because servers of before 2026 read the first, later ones the second.
         "rope_theta": ROPE_THETA,
         "rope_parameters": {"rope_theta": ROPE_THETA, "rope_type": "default"},
         "attention_dropout": 0.0,

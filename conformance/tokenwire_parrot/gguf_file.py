@@ -62,7 +62,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, words: TokenizerFiles) -> None:
     writer.add_token_list(pieces)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in document["model"]["merges"]])
-    # Where the file does not say, llama.cpp takes id 11 for both, which is an ordinary token here.
+    # Without these, llama.cpp uses id 11 for both, which is an ordinary token here.
     writer.add_bos_token_id(words.eos if words.bos is None else words.bos)
     writer.add_eos_token_id(words.eos)
     for token in words.ends:

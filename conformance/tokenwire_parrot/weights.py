@@ -87,7 +87,7 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
         offset += size
     constants = slice(2 * shape.code, 2 * shape.code + shape.own_constants)
     embedding[:, constants] = _EMBEDDED
-    copied = slice(shape.code, shape.code + shape.copied_constants)  # of the values: behind the code
+    copied = slice(shape.code, shape.code + shape.copied_constants)  # the values' part, after the code
     value_bias = np.zeros(hidden)
     value_bias[copied] = _EMBEDDED
     for dimension in range(shape.code):

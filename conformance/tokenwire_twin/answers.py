@@ -1,4 +1,4 @@
-"""Two answers to one request side by side: status, fields, record, values, and event by event."""
+"""Two answers to one request side by side: status, fields, record, values, and each event."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join
 
 _NAMES = frozenset({"model", "rid", "request_id"})
-"""Fields in which two requests that ask the same may differ."""
+"""Fields that may differ between two equal requests."""
 ABORTING = frozenset(
     {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one"}
     | {"scheduled-aborts", "script-abort"}
 )
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
-"""Scenarios whose requests race: which of them is too late depends on timing."""
+"""Scenarios with racing requests: timing decides which of them is too late."""
 _OK = 200
 NO_ANSWER = "no answer"
 _ABSENT = object()
@@ -65,7 +65,7 @@ class Gravity(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """One thing in which two answers to one request differ."""
+    """A difference of two answers to one request."""
 
     gravity: Gravity
     kind: str
@@ -90,7 +90,7 @@ class Difference:
 
     @property
     def decides(self) -> bool:
-        """True if it makes the answers different. The cuts of a stream, for example, do not."""
+        """True if it makes the answers different; the cuts of a stream, for example, do not."""
         return self.gravity is not Gravity.REMARKS
 
 
@@ -114,7 +114,7 @@ def body_of(request: HttpRequest) -> Any:
 
 
 def _without_names(found: Any, stream: Stream) -> Any:
-    """Return a value in which the names from the request are replaced by their fields."""
+    """Return a value in which names from the request are replaced by the names of their fields."""
     body = stream.exchange.request.body
     if isinstance(found, str) and isinstance(body, dict):
         for name in sorted(_NAMES & body.keys()):
@@ -553,7 +553,7 @@ def shown(stream: Stream) -> int:
 
 
 def differences(both: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """Yield the differences between two answers to requests of one name. `names` are those of the sides."""
+    """Yield the differences between two answers to requests of one name. `names` are the sides' names."""
     found = list(_differences(_Pair(both, names)))
     bodies = [side.exchange.body if found else b"" for side in (both.baseline, both.other)]
     for difference in found:

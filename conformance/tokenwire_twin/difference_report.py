@@ -32,12 +32,12 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Side:
-    """A report, with the answers behind it if they are at hand."""
+    """A report, with the answers behind it if they are available."""
 
     name: str
     report: Mapping[str, Any]
     runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    """The answers of each run, by the name of its file; empty name for a single run."""
+    """The answers of each run, by file name; an empty name for a single run."""
     violations: Violations | None = None
     """The words of each violation, by requirement and exchange; None for a report, which holds a few."""
 
@@ -73,9 +73,9 @@ class DifferenceReport:
     families: tuple[Family, ...]
     """The gravest first."""
     requirements: int
-    """Those that both sides decided."""
+    """The number of requirements that both sides decided."""
     exchanges: int
-    """Those that both sides have."""
+    """The number of exchanges that both sides have."""
     repeated: int
     """Exchanges whose values were compared, because both sides repeat themselves."""
     compared: Mapping[Gravity, int] = field(default_factory=dict)
@@ -84,7 +84,7 @@ class DifferenceReport:
     """Exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """Why less was compared than there is, and the way out."""
+    """The reasons why the comparison is incomplete, and the way out."""
     faults: tuple[str, ...] = ()
     """Entries of a file of known differences that do not hold, in words."""
     known_file: str = ""
@@ -135,7 +135,7 @@ class DifferenceReport:
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """Describe what ended the run early; empty if nothing did."""
+    """Describe the reason why the run ended early; empty if it did not."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -352,7 +352,7 @@ def _not_comparable(
 
 
 def as_json(report: DifferenceReport) -> Mapping[str, Any]:
-    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the comparison as one JSON value. Its last key shows that nothing was cut off."""
     return {
         "one": report.one,
         "other": report.other,

@@ -228,7 +228,7 @@ def _not_compared(report: DifferenceReport) -> Iterator[Text]:
 
 
 def _counted(report: DifferenceReport) -> str:
-    """Count what differs, and what was compared."""
+    """Describe the numbers of differences and of comparisons."""
     verdicts = sum(row.decides for row in report.verdicts)
     families = sum(family.decides for family in report.families)
     differing = f"{families} families and {verdicts} promises; " if report.differ else ""

@@ -266,7 +266,7 @@ def _counted(text: Text) -> _Counted:
     return _Counted(
         apart,
         (tuple(by_itself[0]), tuple(by_itself[1])),
-        # The divergence is that of the writer from the other side; `apart` is A less B.
+        # The divergence is from the writer to the other side; `apart` is the logprob of A minus that of B.
         tuple(_divergence(-number if text.writer else number) for number in apart),
         (tuple(map(_step, first)), tuple(map(_step, second))),
         tuple(map(_gap, first, second)),
@@ -284,7 +284,7 @@ def _interval(numbers: Sequence[Sequence[float]]) -> Interval:
     def mean(drawn: Sequence[tuple[float, int]]) -> float:
         return math.fsum(total for total, _ in drawn) / sum(count for _, count in drawn)
 
-    # A fixed seed: two reports of the same answers have to agree.
+    # A fixed seed, so that two reports of the same answers agree.
     draw = Random(0).choices
     means = sorted(mean(draw(sums, k=len(sums))) for _ in range(_RESAMPLED))
     tail = _RESAMPLED // 200
@@ -319,7 +319,7 @@ def _told_within(texts: Sequence[_Counted], outcome: Outcome) -> int:
     """Return the number of tokens, in the order of requests, that is enough for the outcome of all."""
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
-    # By shrinking, not growing: the fewest tokens of which every larger part tried says the same.
+    # By shrinking: the fewest tokens for which every larger part gives the same outcome.
     while enough > _LEAST_TEXTS:
         fewer = max(_LEAST_TEXTS, enough * 3 // 4)
         if _weighed(texts[:fewer])[0] is not outcome:
@@ -343,7 +343,7 @@ def tally_twins(
     every = side_by_side(*answers, lambda answer: ("", answer.exchange.name))
     pairs = [pair for pair in every if pair.baseline.answered or pair.other.answered]
     found = [[seen for seen in differences(pair.load(), LABELS) if seen.decides] for pair in pairs]
-    # Samples that were asked for again have other labels, and are not counted twice.
+    # Repeated samples have other labels, and are not counted twice.
     seeded = [pair for pair in pairs if _SAMPLE.fullmatch(pair.baseline.exchange.label)]
     besides = {
         (seen.kind, seen.subject): seen

@@ -149,7 +149,7 @@ def _ids(scoring: Scoring) -> tuple[int, ...]:
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
     """True if repeated samples with a seed are equal; None if there are none."""
-    # Some endpoints have no word for a seed; their samples were asked for without one.
+    # Some endpoints do not support a seed, so their samples have none.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
     return all(kept) if kept else None

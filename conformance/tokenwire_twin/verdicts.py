@@ -13,12 +13,12 @@ from tokenwire.report.overview import Summary, summaries
 from tokenwire_twin.families import SURELY_SEEN_IN
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
-"""Verdicts that say nothing of the server."""
+"""Verdicts without evidence about the server."""
 
 _COUNT = re.compile(r"(?<![\w.+-])(?<!choice )(?<!event )(?<!position )(?<!entry )(?<!id )\d{1,4}(?![\w.])")
 """A number that counts something, and names no place."""
 _Exchanges = Collection[str] | None
-"""The names of the exchanges of a side; None if it has none, as a report."""
+"""The exchange names of a side; None if it has none, as a report."""
 Violations = Mapping[str, Mapping[str, str]]
 """The words of a violation, by requirement and exchange."""
 
@@ -69,7 +69,7 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
     """True if a verdict decides something that the other side could show, too.
 
     UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
-    has none of the exchanges that show it.
+    has none of its exchanges.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False

@@ -226,7 +226,7 @@ def _empty_arguments_are_no_json(fault: Fault, deltas: list[Delta]) -> Deltas:
         if delta.channel is Channel.CALL:
             before = "" if delta.name is not None else fault.memory.get("open", "")
             begun = fault.memory["open"] = before + text
-            # A brace waits for what follows it.
+            # A brace waits for the next character.
             text = {"{": "", "{}": ""}.get(begun, begun if before == "{" else text)
         if text or delta.name is not None:
             yield replace(delta, text=text)

@@ -55,7 +55,7 @@ class AlteredRecord:
     def append(self, row: OutputRow) -> None:
         self.output_ids += row.output_ids
         for name, entries in row.series.items():
-            # A key that starts late has nulls for the tokens before it.
+            # A key that begins late has nulls for the tokens before it.
             self.series.setdefault(name, [None] * row.start).extend(entries)
         for values in self.series.values():
             values.extend([None] * (row.end - len(values)))

@@ -100,7 +100,7 @@ class Fault(Seams):
         act = self._act("frame")
         return [frame] if act is None else act(self, frame)
 
-    # Of the engine: what each is, `Seams` says.
+    # Seams of the engine, described in `Seams`.
 
     stop_rules = _passing("stop_rules")
     prefix_secrets = _passing("prefix_secrets")

@@ -36,7 +36,7 @@ class FaultyWire:
             return
         fault = Fault(known, scope["path"], served.tokenizer)
         use_seams(fault)
-        scope.pop("extensions", None)  # what a stream writes has to pass here
+        scope.pop("extensions", None)  # all parts of a stream must pass here
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
 
 
@@ -106,7 +106,7 @@ class _FaultySend:
         values = self._fault.event(event)
         if not named:
             return [UNNAMED.event(value) for value in values]
-        # Errors that faults put in the place of an event have no type, as at endpoints without named events.
+        # Errors that faults write in place of an event have no type, as at endpoints without named events.
         return [NAMED.event({"type": "error", **value}) for value in values]
 
     async def _answer(self, message: Message) -> None:

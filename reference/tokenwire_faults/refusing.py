@@ -187,7 +187,7 @@ def _dies_of_an_unknown_id(body: Object) -> Object:
 @act_at("asked")
 def _hangs_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would look at it any more
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would handle it any more
         threading.Event().wait()
     return body
 

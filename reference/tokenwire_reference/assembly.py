@@ -45,12 +45,12 @@ def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs |
         if extra.storage_dir is not None:
             storage = PageFiles(extra.storage_dir, model.fingerprint(), max_bytes=extra.storage_max_bytes)
             storage.expect(device.read_page(PADDING_PAGE))
-        # By the same way comes to the device what another engine handed over.
+        # Pages from another engine reach the device in the same way.
         keeps = extra.host_cache_pages or not args.prefix_caching
         return PrefixTiers(device, extra.host_cache_pages, storage) if keeps else Tiers()
 
     def passes(model: Model, cache: PagedCache, *, most_rows: int) -> Passes:
-        # A script has no pass that could be captured, and a pass that was captured tells of no experts.
+        # A script has no pass to capture, and a captured pass does not return experts.
         captured = not (extra.disable_cuda_graph or model.module is None or model.experts.available)
         return DecodeGraphs(model, cache, most_rows=most_rows if captured else 0)
 

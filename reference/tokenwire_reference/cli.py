@@ -30,7 +30,7 @@ def serve(**given: Any) -> None:
         args = ServerArgs(**given)
     except ValueError as error:
         raise typer.Exit(_complain(error)) from error
-    # torch and transformers take seconds to import: only a server pays for them, not --help.
+    # torch and transformers take seconds to import, so only a server imports them, not --help.
     from tokenwire_reference.serve import EngineStoppedError
     from tokenwire_reference.serve import serve as serve_model
 

@@ -179,7 +179,7 @@ class OverConnections:
             return message
 
         async def send_unless_lost(message: Message) -> None:
-            # An answer of many parts learns of the loss behind them, and asyncio logs a warning for each.
+            # Each further part of an answer would raise this error, and asyncio would log a warning for each.
             if not (connection.lost and message.get("more_body", False)):
                 await send(message)
 

@@ -65,7 +65,7 @@ def load_model(
     pack_linear_layers(module)
     tapes = None
     if device == "cpu":
-        # A GPU has its graphs.
+        # A GPU uses graphs.
         weights = (*module.parameters(), *module.buffers())
         tapes = Tapes(partial(run_packed, module), weights)
     return LoadedModel(
@@ -136,7 +136,8 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         config = AutoConfig.from_pretrained(path, **_OFFLINE)
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModelError(f"{path}: {config.model_type} is not a causal language model")
-    # Read from the class, before any weight: from_pretrained itself would fail less clearly, or not at all.
+    # Checked on the class, before any weight is read, because from_pretrained would fail less clearly, or not
+    # at all.
     architecture = AutoModelForCausalLM._model_mapping[type(config)]
     if not getattr(architecture, "_supports_attention_backend", False):
         raise UnsupportedModelError(
@@ -151,7 +152,7 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         return module, None
     with _reading("tokenizer", path):
         text = AutoTokenizer.from_pretrained(path, **_OFFLINE)
-    # It takes spaces back before punctuation, and what a stream has shown of a text it cannot take back.
+    # It removes spaces before punctuation, and a stream cannot take back text that it has sent.
     text.clean_up_tokenization_spaces = False
     return module, text
 

@@ -37,7 +37,7 @@ def _sides(judgement: Judgement, run: Run) -> list[Answer]:
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
-        # A request that is known to be answered in two ways is not asked again: nothing new would show.
+        # A request that is known to have two answers is not repeated, because it would show nothing new.
         if all(map(request_of, sides)) and not any(
             known.differing(name) for known in run.seen for name in names
         ):
@@ -99,7 +99,7 @@ async def confirm(
         in_question = _due(judge([run], rows.values()), run, asked, turns, due)
         if not due and rows is every:
             return
-        # Another row may differ in what was asked again for one: all are looked at before it is over.
+        # A repetition for one row may change another row, so all rows are checked before one is done.
         rows = {name: row for name, row in rows.items() if name in in_question} if due else every
         total = asked.total() + len(due)
         for request, stream in due.items():

@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._arrived.append((time.monotonic(), data))
         if len(self._arrived) == 1:
-            # Not at once: first, the bytes on other connections get their time.
+            # Later, so that the bytes on other connections get their times first.
             self._loop.call_soon(self._hand_on)
 
     def eof_received(self) -> None:
@@ -74,8 +74,8 @@ class Connection(asyncio.Protocol):
                 if self.over.done():
                     return
                 self._take(arrival, data)
-        except Exception as error:  # the exchange ends with it, whatever it is
-            if not self.over.done():  # else it has ended, as where the run was interrupted meanwhile
+        except Exception as error:  # any error ends the exchange
+            if not self.over.done():  # otherwise it has ended, for example because the run was interrupted
                 self.over.set_exception(error)
 
     async def open(
@@ -109,7 +109,7 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Close at once, even with data in transit."""
         if not self.over.cancel() and not self.over.cancelled():
-            self.over.exception()  # retrieved, so that asyncio does not report it: the waiter may have left
+            self.over.exception()  # retrieved, because the waiter may have left, and asyncio would report it
         if self._transport is not None:
             self._transport.abort()
             await self._lost.wait()
@@ -126,7 +126,7 @@ async def _connected(host: str, port: int, window: int | None) -> socket.socket:
 
 
 async def _addresses(host: str, port: int) -> Sequence[_Address]:
-    with contextlib.suppress(socket.gaierror):  # it is a name, then, which another thread looks up
+    with contextlib.suppress(socket.gaierror):  # otherwise it is a name, which another thread looks up
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 

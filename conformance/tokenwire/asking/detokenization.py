@@ -83,10 +83,10 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
             wanted = [(stream.exchange.scenario, _wanted(check.on_stream, stream, skips)) for stream in known]
             by_check.append(_in_turns(wanted))
     asked: _Questions = {}
-    # Checks with few questions come first, so that what they leave of their share goes to the others.
+    # Checks with few questions come first, so that others can use the rest of their share.
     by_check.sort(key=lambda groups: len({question for group in groups for question in group}))
     shares = range(len(by_check), 0, -1)
-    # What is left in the end, because an answer needs more than a share, goes to who comes first.
+    # If an answer needs more than a share, the rest at the end goes to the first such answer.
     for parts, groups in (*zip(shares, by_check, strict=True), *((1, groups) for groups in by_check)):
         share = len(asked) + (most - len(asked)) // parts
         for group in groups:
@@ -261,7 +261,7 @@ async def _ask_one_list_at_a_time(
     divider = await asking.find_divider(streams)
     every = [ids for ids, _ in questions(streams, _MOST_JOINED, skips=False)]
     if divider is not None and await asking.ask_joined(every, divider):
-        # What is left when special tokens are known is asked for at last.
+        # Once special tokens are known, the remaining requests are for texts.
         for left_out in (RemoteTokenizer.doubtful, RemoteTokenizer.without_special):
             known = asking.tokenizer
             lists = left_out(known) if known is not None else []

@@ -112,7 +112,7 @@ class Exploration:
         try:
             holds()
         except* _Violated:
-            pass  # the smallest of each is in `_found`
+            pass  # `_found` has the smallest of each
 
     def _violated(self, talk: Conversation, ask: Ask, loop: asyncio.AbstractEventLoop) -> tuple[str, ...]:
         """Return the requirements that the answer to a request violates. The same request is sent only
@@ -127,7 +127,8 @@ class Exploration:
             try:
                 answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
                 self._known[key] = () if answer is None else self._judged(talk, ask, answer, (len(key), key))
-            except Exception as trouble:  # hypothesis would take it for a violation; raised when it is done
+            # raised at the end, because hypothesis would treat it as a violation
+            except Exception as trouble:
                 self._trouble = trouble
         return self._known.get(key, ())
 

@@ -48,7 +48,7 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
         return None
     try:
         exchange = await sender.send(exchange_name(SCENARIO, f"{dialect.name}-script"), SCENARIO, request)
-    except NotAsked:  # then nothing else is asked, either
+    except NotAsked:  # then the limits forbid all other requests, too
         return None
     answer = dialect.read(exchange, delivery_hint=found.advertised.delivery)
     model = recognised([answer], tokenizer.known if isinstance(tokenizer, LocalTokenizer) else None)

@@ -31,7 +31,7 @@ def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
 
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
-    if not colon or not name.strip():  # the line is not repeated: it may hold a credential
+    if not colon or not name.strip():  # the line is not quoted, because it may contain a credential
         raise UsageError("a --header needs a colon; write --header 'Name: value'")
     return name.strip(), value.strip()
 

@@ -233,7 +233,7 @@ class Metered:
         if nobody_listened(exchange):
             self._purse.give_back(tokens, cost, requests=1)
         elif exchange.status is not None and exchange.status != 200:
-            self._purse.give_back(tokens, cost)  # a refusal costs nothing but the request
+            self._purse.give_back(tokens, cost)  # a refusal costs only the request
         return exchange
 
 
@@ -265,7 +265,7 @@ class PoliteSender:
         The second attempt is named `<name>-retry-1`. Raises NotAsked if the first may not be sent.
         """
         try:
-            if how.get("aside"):  # what acts on a request under way must not queue behind it
+            if how.get("aside"):  # an action on a running request must not wait in the queue
                 return await self._inner.send(name, scenario, request, **how)
             async with self._slots:
                 return await self._insist(name, scenario, request, how)

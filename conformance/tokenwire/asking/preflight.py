@@ -160,7 +160,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     )
     if about_the_model is not None and "--model" not in way_out:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
-    return inert(f"{fact} {way_out}")  # commands print it as it is
+    return inert(f"{fact} {way_out}")  # inert, because commands print it
 
 
 def _is_failed_list(exchange: Exchange) -> bool:
@@ -238,14 +238,14 @@ class _Introduction:
             last = exchanges[-1]
             if has_record(dialect.read(last)) or last.status in _NOT_ABOUT_THE_BODY:
                 break
-            # Some models want max_completion_tokens or no temperature, some gateways want a model.
+            # Some models require max_completion_tokens or refuse temperature; some gateways require a model.
             wanted = dialect.as_wanted(_words_of_refusal(last)) if len(wants) < _MOST_WANTS else None
             if wanted is not None:
                 dialect, what = wanted
                 wants.append(what)
             elif len(left) > 1 and last.status not in _ABSENT:
                 left.pop(0)
-                # Routers before SGLang and vLLM refuse ids on completions: such an endpoint is asked in text.
+                # Routers for SGLang and vLLM refuse ids on completions, so such an endpoint gets text.
                 if (in_words := dialect.in_words) is not None:
                     dialect, left = in_words, [0]
                     wants.append(_IN_TEXT)
@@ -301,7 +301,7 @@ async def preflight(
         request = HttpRequest("GET", path)
         return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
-    # First: requests name the model that these endpoints list.
+    # First, because requests use the model's name from these endpoints.
     information = await asyncio.gather(*map(ask_information, information_paths()))
     advertised = advertised_by(information)
     model = model or advertised.model
@@ -358,8 +358,8 @@ def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> I
     for introduction in introduced:
         path = introduction.dialect.endpoint.path
         reader = next((other for other in speaks if other.endpoint.path == path), introduction.dialect)
-        # Only a dialect that is spoken owes ids: an endpoint may refuse the words of another family. No other
-        # refusal of ids comes, so this one is judged.
+        # Only a supported dialect must accept ids, because an endpoint may refuse another family's fields.
+        # This refusal is judged, because ids are not sent again.
         owes_ids = (
             introduction.dialect in speaks
             and _IN_TEXT in introduction.wants

@@ -194,7 +194,7 @@ class Recorder:
         request that HTTP cannot express, FileExistsError if the capture has an exchange of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
-            # A request that is sent again holds these as they were recorded: without their credentials.
+            # A repeated request has these headers as recorded, without their credentials.
             besides = (header for header in request.headers if header not in self._headers_as_shown)
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)
@@ -204,7 +204,7 @@ class Recorder:
                 file = files.enter_context(self._capture.open(name)) if self._capture is not None else None
                 if file is not None:
                     file.request(name, scenario, shown, started=started, server=self.server)
-                # SGLang's /server_info tells the keys that the server was started with.
+                # SGLang's /server_info contains the server's own keys.
                 recording = _Recording(file, mask, is_settings=request.method == "GET")
 
                 def so_far() -> Exchange:
@@ -250,10 +250,10 @@ class Recorder:
         try:
             head, body = self._outgoing(request)
             reader = AnswerReader(head)
-        except h11.LocalProtocolError as error:  # it quotes what cannot be sent
+        except h11.LocalProtocolError as error:  # the message quotes the invalid part
             words = recording.mask.text(f"{request.method} {request.path} cannot be sent: {error}")
             raise ValueError(words) from None
-        # A connection for each exchange: a kept one may be closed by the server just as it is used again.
+        # A new connection for each exchange, because the server may close a reused one at the same moment.
         reception = _Reception(reader, recording, slow_reader, tap, self._max_body_bytes)
         window = slow_reader.window if slow_reader is not None else None
         receiving = reception.receive(self._url, self._trust(), window, reader.request_head + body)
@@ -269,7 +269,8 @@ class Recorder:
                 recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
                 return
             ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
-            # All errors before there is a connection have one name, by which `target.death` knows that nobody
+            # All errors before a connection have one name, by which `target.death` recognizes that no server
+            # listened.
             # listened.
             kind = type(error).__name__ if reception.connected else "ConnectError"
             recording.end(ending, f"{kind}: {error}")
@@ -343,7 +344,7 @@ class _Reception:
     def _take(self, arrived: float, data: bytes) -> None:
         try:
             self._keep(arrived, data)
-        finally:  # what is wrong behind the head does not undo it
+        finally:  # an error after the head does not undo it
             if self._reader.head is not None:
                 self._begin(self._reader.head)
         slow_reader, over = self._slow_reader, self.connection.over
@@ -389,7 +390,7 @@ async def _unless_left(
     reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
     """Read an answer until its end, or until the scenario hangs up."""
-    # Two tasks: the client may leave while no byte comes.
+    # Two tasks, because the client may disconnect while no bytes arrive.
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)

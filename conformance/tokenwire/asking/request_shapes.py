@@ -139,7 +139,7 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
         chosen = {name: draw(st.none() | values) for name, values in fields.items()}
         values = {name: value for name, value in chosen.items() if value is not None}
         if values.get("n", 1) > 1:
-            values["temperature"] = 1.0  # samples of a greedy choice are all the same, and some refuse them
+            values["temperature"] = 1.0  # greedy samples are all equal, and some servers refuse them
         for name, highest in _bounds(ask).items():
             if name in values:
                 values[name] = min(values[name], highest)

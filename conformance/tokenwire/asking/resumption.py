@@ -112,5 +112,5 @@ class Notes:
 
     def _write(self) -> None:
         notes = {"asked": self.asked, "server": self.server, "over": self.over}
-        with contextlib.suppress(OSError):  # a full disk: what is not noted is asked again
+        with contextlib.suppress(OSError):  # the disk is full: requests without a note are repeated
             write_whole(self.folder / NOTES, json.dumps(notes, indent=1) + "\n")

@@ -185,7 +185,7 @@ class _Interrogation:
     async def _run_scenario(self, scenario: Scenario, talk: Conversation) -> None:
         await scenario.run(talk)
         self.progress.finished(talk)
-        # A scenario that was cut when the run ended is not finished: `--resume` asks it again.
+        # A scenario that was interrupted is not finished, so `--resume` repeats it.
         if self.notes is not None and not self.vitals.over:
             self.notes.finish(talk)
 
@@ -220,7 +220,7 @@ class _Interrogation:
 
     async def ask_for_texts(self) -> None:
         """Request the text of the ids that the server has sent so far."""
-        with contextlib.suppress(NotAsked):  # it died of that, or before; the run says so
+        with contextlib.suppress(NotAsked):  # the server died, which the run reports
             self.transcript.tokenizer = await ask_for_texts(
                 self.sender, self.found.speaks, self.transcript.streams
             )
@@ -278,7 +278,7 @@ class _Interrogation:
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
-        # A server that died and was waited for is not why the run is over.
+        # If the run waited for a dead server, the death is not the reason for its end.
         waits = "--wait N goes on when it is back" if died and plan.revival is None else ""
         why = "; ".join(filter(None, (died, waits, self.vitals.stopped))) or self.vitals.over
         return Subject(
@@ -312,7 +312,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
     Only the preflight is sent. Raises UsageError for an invalid URL.
     """
-    # The requests that find out who is there are a part of the price.
+    # The requests of the preflight are included in the price.
     first: list[HttpRequest] = []
     counting = replace(plan, on_exchange=lambda exchange: first.append(exchange.request))
     found, polite = await _find_out(counting, None)
@@ -323,7 +323,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     rehearsal = Rehearsal(found.asked, length)
     for request in first:
         rehearsal.count(request, PREFLIGHT)
-    # At once: a rehearsal keeps to no rate.
+    # At once, because a rehearsal ignores the rate.
     metered = Metered(rehearsal, plan.purse, dialects=found.asked, context_length=length, pace=Pace(None))
     sender = polite.to(metered)
     dialect = found.speaks[0]
@@ -367,7 +367,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
-    # Then the recording holds what the target says of itself.
+    # In this case, the recording has the target's information.
     is_resumed = notes is not None and bool(notes.server)
     found, polite = await _find_out(plan, None if is_resumed else capture)
     parrot = await find_parrot(found, polite, plan.tokenizer)
@@ -378,11 +378,11 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         subject = Subject(url=plan.settings.target, left_out=found.left_out, unrecorded=lost)
         return Unreached(subject, found.diagnosis)
     if notes is not None:
-        # In this order: a recording of another server is refused before anything of it is removed.
+        # In this order, so that a recording of another server is refused before anything is removed.
         notes.begin(found)
         notes.forget_the_rest()
     recorder = _recorder(plan, capture, known=found)
-    # It only asks whether the server is back; that is not recorded.
+    # It only probes if the server is back, which is not recorded.
     scout = _recorder(plan, None, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
     sender = polite.to(vitals)
@@ -394,7 +394,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         if plan.settings.explore:
             await asking.explore()
         await asking.confirm()
-        # Before the perilous scenarios, which may end the server.
+        # Before the perilous scenarios, which may kill the server.
         if plan.tokenizer is None:
             await asking.ask_for_texts()
         if (
@@ -415,7 +415,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     process.
     """
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
-    # Python sets signal handlers in the main thread alone.
+    # Python sets signal handlers only in the main thread.
     signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
 
     stopped = False
@@ -434,7 +434,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     try:
         await task
     except asyncio.CancelledError:
-        # Cancelled from outside, and not by a signal.
+        # Cancelled from outside, not by a signal.
         if not stopped:
             raise
     finally:

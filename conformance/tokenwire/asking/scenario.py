@@ -157,7 +157,7 @@ class Conversation:
         each token, with all tokens so far, is assumed.
         """
         room = _READ_BYTES / choices
-        # Each event holds all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
+        # Each event has all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
         by_size = int((math.sqrt(_AROUND**2 + 2 * _PER_TOKEN * room) - _AROUND) / _PER_TOKEN)
         return max(1, min(by_size, _READ_EVENTS // choices))
 
@@ -209,7 +209,8 @@ class Conversation:
     def _read(self, exchange: Exchange) -> Stream:
         advertised = self.advertised
         read = self.dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
-        stream = replace(read, exchange=exchange.packed())  # a run keeps all of them until it was judged
+        # packed, because a run keeps all exchanges until they are judged
+        stream = replace(read, exchange=exchange.packed())
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream

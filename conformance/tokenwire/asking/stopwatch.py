@@ -27,7 +27,7 @@ class Stopwatch:
     _computed_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self._began = self.clock() - self.processor()  # until now the process has only loaded
+        self._began = self.clock() - self.processor()  # so far, the process has only loaded
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:

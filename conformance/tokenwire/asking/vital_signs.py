@@ -70,7 +70,7 @@ def has_failed(exchange: ExchangeHead) -> bool:
 
 def _trouble_of(exchange: ExchangeHead) -> _Trouble:
     """Return the trouble that a failed small request shows."""
-    silent = exchange.ending in _SILENT  # it still takes connections, and ends no answer
+    silent = exchange.ending in _SILENT  # it still accepts connections, but completes no answer
     return _Trouble(f"the target stopped answering ({exchange.ending})" if silent else "the server died")
 
 
@@ -125,7 +125,7 @@ class VitalSigns:
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
         """Send a request, and repeat it if the server died meanwhile. Raises NotAsked if it is dead."""
-        # Nothing new is sent while a dead server is examined: each request would be one more suspect.
+        # No new requests while a dead server is examined, because each would be another suspect.
         await self._calm.wait()
         if self.over:
             raise NotAsked(self.over)
@@ -143,11 +143,12 @@ class VitalSigns:
             return exchange
         self._failing += 1
         try:
-            # One failure at a time: what the first finds out holds for the others that waited.
+            # One failure at a time; its result applies to the others that waited.
             async with self._looking:
                 return await self._after_failure(exchange, life, how)
         except asyncio.CancelledError:
-            # The run ended while this waited for the server: it is judged as it came, as by a replay.
+            # The run ended while this exchange waited for the server, so it is judged unchanged, as in a
+            # replay.
             if exchange not in self.besides:
                 self.besides.append(exchange)
             raise
@@ -161,7 +162,7 @@ class VitalSigns:
         if life == self._life and not self.over:
             await self._check_liveness()
             if life == self._life and not self.over and closed_silently(exchange) and how.get("tap") is None:
-                # A server that lives may have lost a connection by accident: twice is none.
+                # A living server may lose one connection by accident, but not two.
                 self.besides.append(exchange)
                 name = f"{exchange.name}-asked-again"
                 return await self._inner.send(name, exchange.scenario, exchange.request, **how)
@@ -198,7 +199,7 @@ class VitalSigns:
             self.over = f"{trouble.words} before this was asked"
             return
         self._calm.clear()
-        await self._idle.wait()  # exchanges under way end by themselves: their server is gone
+        await self._idle.wait()  # running exchanges end by themselves, because their server is gone
         self._alone[self._life] = self._failing == 1
         words = trouble.words
         if self._revival is not None:
@@ -207,7 +208,7 @@ class VitalSigns:
             self.over = f"{words} before this was asked"
             return
         self._life += 1
-        with contextlib.suppress(Spent):  # the scout saw that it is back
+        with contextlib.suppress(Spent):  # the scout has seen that it is back
             await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> _Trouble:

@@ -222,7 +222,7 @@ def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, 
     """Return each block with its entries. Raises UsageError if the text cannot be split."""
     _, *blocks = blocks_of(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
-    # A table in another form (an inline array) has no block: then the blocks hold fewer entries.
+    # A table in another form (an inline array) has no block, so the blocks have fewer entries.
     entries = Counter(entry for _, part in found for entry in part.entries)
     if any(len(part.tables()) != 1 for _, part in found) or entries != Counter(baseline.entries):
         raise UsageError(f"baseline {path} cannot be edited: write each entry as a table of its own")

@@ -177,7 +177,7 @@ def apply_baseline(
             wrong[entry] = _exceeded_rate(entry, happened=happened, complete=complete)
             words.append(_flaky_words(entry, happened=happened, complete=complete))
         elif complete and not happened and (gone := _gone(entry, run)) is not None:
-            # A recording shows the same every time; in a live run, chance may have hidden the failure.
+            # A recording gives the same result every time; in a live run, chance may have hidden the failure.
             if baseline.budget is not None and _may_be_missed(entry):
                 words.append(f"not seen: {entry.name} ({entry.dialect}), {_RARE}")
             else:
@@ -248,7 +248,7 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
         words = f"the requirement is a {row.level}, which fails no run; remove the entry"
         yield _FaultKind.UNMATCHED, words
     nameable = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
-    # A recording names its scenarios itself: without any, there is nothing to compare with.
+    # A recording names its own scenarios; without any, there is nothing to compare with.
     if entry.scenario and entry.scenario not in nameable and (baseline.budget is not None or scenarios):
         hint = suggestion(entry.scenario, nameable, "remove the entry")
         yield _FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
@@ -290,7 +290,7 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
     # A check that crashed may have hidden the failure.
     if not judged or Verdict.HARNESS_ERROR in verdicts:
         return None
-    # What follows from another failure shows in another way each time.
+    # A failure that follows from another varies between runs.
     if any(outcome.follows_from for outcome in here if outcome.verdict is Verdict.FAIL):
         return None
     if Verdict.FAIL in verdicts and here:
@@ -336,7 +336,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
                 known.get((outcome.name, kind)) or known.get((outcome.requirement, kind))
                 for kind in outcome.kinds
             ]
-            # A FAIL without a kind is not known to the baseline.
+            # A FAIL without a kind cannot be in the baseline.
             found.setdefault(outcome.name, []).extend(entries or [None])
     tolerated = {
         name: "; ".join(dict.fromkeys(f"{entry.reason} ({entry.link})" for entry in entries if entry))
@@ -354,7 +354,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
             known_cause = bool(of_cause) and of_cause <= tolerated.keys()
             reason = f"it follows from {outcome.follows_from}, which is known" if known_cause else ""
             following.setdefault(outcome.name, []).append(reason)
-    # One name means several servers of a run: each of them has to be explained.
+    # Equal names mean several servers of a run, each of which must be explained.
     explained = {name: reasons[0] for name, reasons in following.items() if all(reasons)}
     return {**tolerated, **explained}
 

@@ -161,7 +161,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     count = integer(last.counters.get("completion_tokens"))
     if not fault and count is not None and count != len(ids):
         fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
-    # These have an entry for each output id wherever they are reported.
+    # These series have an entry for each output id wherever they are present.
     per_token = {name for name in choice.series_names if "logprob" in name} | choice.customized
     for name in sorted(per_token):
         entries = choice.series(name)
@@ -367,11 +367,11 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
         and stream.answered
     ]
     if not before or not neighbours or before[0].load is None or before[0].load.live:
-        return  # others use the server, or nothing is known
+        return  # other clients use the server, or its load is unknown
     running = max(before, key=_live)
     neighbour, busy = neighbours[0], _live(running)
     if busy <= len(left):
-        return  # not all of them were seen at once, with the neighbour
+        return  # they were not all seen at once, with the neighbour
     more, end = _more_tokens(neighbour, moment, over), over(neighbour.exchange) or 0.0
     later = [call for call in loads[loads.index(running) + 1 :] if call.load is not None]
     while_clocked = [call for call in later if (began(call.exchange) or 0.0) <= end]

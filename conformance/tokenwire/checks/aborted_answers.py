@@ -204,7 +204,7 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
             yield from (left_out(end_place(earlier), "requests with one id overlap") for earlier, _ in pairs)
             continue
         for position, (before, stream) in enumerate(pairs, 1):
-            # An abort that comes between the two may still find the second.
+            # An abort between the two may affect the second one.
             span = began(before.exchange), over(stream.exchange)
             aborted = any(deed.names((name,)) for deed in target.deeds.during(*span, Action.ABORT))
             if aborted or not ended(before) or not ended(stream):

@@ -139,7 +139,7 @@ class About:
 
     @cached_property
     def _predicates(self) -> tuple[Callable[[Traits], bool], ...]:
-        return tuple(passes for _, passes in self.stages())  # asked of every answer: made once
+        return tuple(passes for _, passes in self.stages())  # cached, because it is used for every answer
 
     def admits(self, traits: Traits) -> bool:
         return all(passes(traits) for passes in self._predicates)

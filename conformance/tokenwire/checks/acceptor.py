@@ -93,7 +93,7 @@ def _first_difference(
 ) -> int | None:
     """Return the index of the first entry of `actual` that differs; None without a difference."""
     if same_values(expected[: len(actual)], actual):
-        return None  # as nearly always, and many times faster than the look at each
+        return None  # the usual case, many times faster than comparing each entry
     for index, entry in enumerate(actual):
         if index >= len(expected) or not same(expected[index], entry):
             return index
@@ -163,7 +163,7 @@ def _judge_series(
         whole, entries = record.series.get(name), emission.series.get(name)
         due = ids - start
         if whole is not None and emission.finish is not None and not record.output_ids:
-            due = len(whole)  # the answer to a budget of zero may hold an entry without an id
+            due = len(whole)  # the answer to a budget of zero may have an entry without an id
         if entries is None:
             if due and whole is not None and any(entry is not None for entry in whole[start:ids]):
                 return Illegal(name, f"is missing beside {due} output ids")
@@ -200,7 +200,7 @@ def step(
 ) -> DeliveryProgress | Illegal:
     """Return the record's progress after one emission, or the error."""
     if progress.finished:
-        # A cumulative emission behind the finish repeats the finish, and that comes exactly once.
+        # A cumulative emission after the finish repeats the finish, which must come exactly once.
         idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
         return progress if idle else Illegal("finish", "comes before more of the record")
     ids, text = progress.ids, progress.text
@@ -213,9 +213,9 @@ def step(
         # A choice that ends without any id has one emission, without ids (spec/delivery.md).
         if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
             return Illegal("output_ids", "the first emission carries no id")
-        # The first emission comes as soon as there is a token, the last with what is left, and its finish may
-        # come alone: the interval binds those between. One without new ids is legal there: it brings text
-        # that was held back.
+        # The first emission comes as soon as there is a token, the last with the rest, and its finish may
+        # come alone. So the interval applies to those between. One without new ids is legal there, because it
+        # brings text that was held back.
         left = record.output_ids is None or ids < len(record.output_ids)
         inner = progress.id_emissions > 0 and emission.finish is None and left
         if inner and rules.interval is not None and 0 < new < rules.interval:
@@ -227,8 +227,8 @@ def step(
         if isinstance(judged, Illegal):
             return judged
         text = judged
-        # Text may lag (half a character, half a stop string), never lead: a client that is cut off here would
-        # hold text whose ids it does not have.
+        # Text may lag (half a character, half a stop string), but never lead. A client that is cut off here
+        # would have text without its ids.
         if emission.finish is None and _runs_ahead(record, ids, text):
             return Illegal("text", f"shows {text} characters, more than {ids} output ids have completed")
     illegal = _judge_series(record, progress, emission, ids, rules)

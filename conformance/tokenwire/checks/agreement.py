@@ -110,7 +110,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
             by_chance=end is not None and torn(pair, end),
         )
     if end is None:
-        # Other text for the same ids is not by chance (spec/record.md, comparisons).
+        # Different text for equal ids is not chance (spec/record.md, comparisons).
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
     if told_apart and not _asked_alike(baseline, other):

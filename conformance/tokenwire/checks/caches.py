@@ -92,7 +92,7 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
         if _drawn_ids(answer):  # no text has more of them
             return count <= _BY_CHANCE
         return _worded(answer) == _worded(other) or _length(other) >= count
-    # What is shorter and the same may have gone on as the prompt does.
+    # A shorter prompt with the same ids may have continued like this one.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
 
 
@@ -150,7 +150,7 @@ def _of_same_side(
     count = _cached(answer)
     if count is None or _preempted(answer):
         return
-    # Who counts fewer ran the others; who counts any shows that the prompt is cached at all.
+    # A lower count ran the other tokens; any count shows that the prompt is cached at all.
     counted = ((earlier, found) for earlier in before if (found := _cached(earlier)) is not None)
     other = next((earlier for earlier, found in counted if (found < count if count else found > 0)), None)
     others = (candidate for candidate in same_side if candidate is not answer)

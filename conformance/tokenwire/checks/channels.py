@@ -392,7 +392,7 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
         for call in channels.calls:
             message = f"the arguments of {call.name!r} are not a JSON object: {call.arguments[-60:]!r}"
             seen = observe_arguments(call, message)
-            # A model may write text that is not JSON. If its tokens are not known, it may have done so.
+            # A model may write invalid JSON. If its tokens are unknown, it may have done so.
             yield seen if stated is not None else seen._replace(level=Level.MAY)
 
 

@@ -112,7 +112,7 @@ def _unlisted(stream: Stream) -> int:
     stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
     thoughts = reasoning_tokens(stream)
     if thoughts is None and any(choice.reasoning for choice in stream.choices):
-        thoughts = usage_count(stream)  # as many as there are, where nothing counts them
+        thoughts = usage_count(stream)  # any number if they are not counted
     return max(1, longest) * stopped + (thoughts or 0)
 
 
@@ -123,7 +123,7 @@ def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator
         return
     choices = finished_choices(stream)
     if has_items(stream) and any(choice.parsed for choice in choices):
-        return  # those of a text are of its own tokens
+        return  # the lists of a text cover its own tokens
     contents = [joined_series(choice, CONTENT) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
@@ -162,7 +162,7 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
     wanted, whole = _BROKEN.sub("�", text), b"".join(known)
     if whole[:1] == b" " and wanted[:1] != " ":
         whole = whole[1:]
-    # As nearly always: one by one, each token costs as much as all before it.
+    # The usual case; one by one, each token costs as much as all before it.
     return _text_with_marks(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
 
 
@@ -306,7 +306,8 @@ def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observatio
         text = choice.text
         first: int | None = None
         before: tuple[int, str] | None = None
-        # Where a part of a character begins that hidden tokens alone have followed: it may go on behind them.
+        # The beginning of a part of a character that only hidden tokens have followed, so that it may
+        # continue after them.
         part: int | None = None
         for position, carried in enumerate(choice.details(FIELD)):
             lists = parallel_lists(carried)

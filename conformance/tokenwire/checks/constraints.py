@@ -106,7 +106,7 @@ def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> I
     constraint, finish, rule = _constraint(choice, stream), choice.finish, stream.asked.tools
     if constraint is None or finish is None or finish.type != SPENT:
         return
-    if rule is None or rule.demand != "auto":  # else it may be a call that was cut
+    if rule is None or rule.demand != "auto":  # otherwise it may be an incomplete call
         texts = _texts(constraint, choice, stream, target)
         yield from _check_words(choice.last_at("text"), constraint, *texts, cut=True)
 

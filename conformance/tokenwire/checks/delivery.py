@@ -171,7 +171,7 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
         return
     every = choice.delivered[-1].after if choice.delivered else 0
     for emission in choice.delivered:
-        inner = emission.before > 0 and emission.after < every  # the finish may come in an event of its own
+        inner = emission.before > 0 and emission.after < every  # the finish may come in a separate event
         if inner and emission.output_ids is not None and emission.finish is None and emission.new > 0:
             message = f"{emission.new} new output ids at a stream_interval of {interval}"
             place, expected = emission.at("output_ids"), f"at least {interval} new ids"
@@ -200,7 +200,7 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
         return
     count, names, emission = _reported_count(stream, choice), choice.series_names, choice.emissions[-1]
     if count is None:
-        # Lists of completions have entries for all of them.
+        # Lists of completions have entries for all of these tokens.
         count, names = untold_count(stream, choice), LISTS & names
     series = {name: value for name, value in emission.series.items() if name in names}
     for name, value in {"output_ids": emission.output_ids, **series}.items() if count is not None else ():

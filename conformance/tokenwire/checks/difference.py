@@ -18,7 +18,7 @@ def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same 
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
-        return None  # as nearly always, and many times faster than the look at each
+        return None  # the usual case, many times faster than comparing each entry
     for position, (due, found) in enumerate(zip(expected, actual, strict=False)):
         if due is not found and not same(due, found):
             return position

@@ -81,8 +81,9 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
 
     `words` describes the error as one clause, with `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
-    # Nearly everything holds, and making an observation takes ten times as long as comparing two values:
-    # so what holds is one observation, that of the furthest emission, which represents all others.
+    # Nearly all values are correct, and making an observation takes ten times as long as comparing two
+    # values. So correct values are one observation, that of the furthest emission, which represents all
+    # others.
     furthest: Row | None = None
     reached, count = -1, 0
     for row in rows:

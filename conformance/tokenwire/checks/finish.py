@@ -52,7 +52,7 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
         alike = sum(stopped_at == position for _, stopped_at, _ in group)
         if position is None or not (alike > 1 or _meets_a_stop(most)):
             continue
-        # Without ids nobody knows whether a model's own end is counted: llama.cpp's is a token more.
+        # Without ids it is unknown if a model's own end is counted: llama.cpp's is one token more.
         unsure = most.choice.output_ids is None and not _meets_a_stop(most)
         for budget, _, whole in group:
             finish = whole.choice.finish

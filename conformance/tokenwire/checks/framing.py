@@ -154,7 +154,7 @@ def _keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observa
     for choice in stream.choices:
         expected = _keys_of_all(choice)
         parsed = choice.parsed or offered(stream) is not None or "channels" in target.capabilities
-        if parsed:  # a channel brings what is its own, and when it is settled
+        if parsed:  # a channel brings its own keys once it is settled
             expected -= _OF_CHANNELS
         yield from expect_each(_with_keys(choice, expected), "choice {emission.choice} is here {actual}")
 

@@ -89,7 +89,7 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
     for key, delivered, stream in good:
         disturbed = stream.exchange.name in after_bad
         reported[key, delivered, disturbed] += 1
-        # A control, and the first beside it: others tell no more.
+        # A control, and the first one with it; further ones add no evidence.
         if reported[key, delivered, disturbed] <= 2:
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
@@ -116,7 +116,7 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         alike = next((answer for answer in (*before, *twins) if _delivered(answer) == delivered), None)
         if holds and repeats and steady:
             observations = list(_as_before(control, alike or twin))
-            # What was delivered in another way can show only that nothing was harmed.
+            # An answer with another form of delivery can only show that there was no harm.
             if alike is not None or all(candidate.holds for candidate in observations):
                 compared.append(observations)
     changed = sum(not all(candidate.holds for candidate in observations) for observations in compared)

@@ -155,7 +155,7 @@ def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer 
             if crowd >= CROWD and alone is None:
                 yield None, stream, "its request was not answered twice alike without others"
             elif alone is not None and crowd >= CROWD:
-                alone = alone.load()  # read once for all that are held against it
+                alone = alone.load()  # loaded once for all comparisons
                 yield alone, stream, f"the answer without the {crowd} others beside it"
 
 
@@ -178,7 +178,7 @@ def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tup
         baseline = group[counts.index(least)]
         for stream, count in zip(group, counts, strict=True):
             if count > least:
-                baseline = baseline.load()  # read once for all that are held against it
+                baseline = baseline.load()  # loaded once for all comparisons
                 yield baseline, stream, least
 
 
@@ -214,7 +214,7 @@ def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | Non
         all_fields = asked_alike(most, *LOGPROBS, *EXTRAS)
         for stream in group:
             if asked_alike(stream, *LOGPROBS, *EXTRAS) != all_fields:
-                most = most.load()  # read once for all that are held against it
+                most = most.load()  # loaded once for all comparisons
                 yield most, stream, f"the answer of {most.exchange.name}, which only asked for more fields"
 
 

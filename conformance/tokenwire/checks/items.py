@@ -567,7 +567,8 @@ def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Ite
     forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}
     for stream, turn in turns:
         repeats = any((stream.dialect, item) in given for item in turn.inputs)
-        is_taken = (stream.dialect, stream.asked.stream) in forms  # else its stream is refused, not its items
+        # otherwise its stream is refused, not its items
+        is_taken = (stream.dialect, stream.asked.stream) in forms
         if repeats and (stream.answered or (is_taken and was_refused(stream))):
             message = f"a turn with its own items was refused with status {stream.exchange.status}"
             actual = "an answer" if stream.answered else stream.exchange.status

@@ -81,7 +81,7 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         if prompt is None or budget is None or is_error(choice.finish):
             continue
         if len(prompt) + budget > longest:
-            continue  # a server may refuse that, or give less
+            continue  # a server may refuse that, or return fewer
         if _has_an_end_of_its_own(stream, kind) or not all(0 <= token < size for token in prompt):
             continue
         heads = dict.fromkeys((b"", model.words.unfinished(prompt, skip=wants.skip_special_tokens)))
@@ -262,12 +262,12 @@ def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Obs
         if taken_apart(stream, known.choice):
             continue
         shown_so_far = list(running_texts(known.choice))
-        # A count that stays at zero beside text is wrong itself, and does not show that text came early.
+        # A count of zero with text is wrong itself, and does not show that text came early.
         counts = known.choice.output_ids is not None or any(e.after for e in known.choice.emissions)
         for emission, held in shown_so_far:
             last = emission.last or emission.finish is not None
             legal = known.legal
-            # Chat tells the finish in a chunk of its own, behind the last of the text.
+            # Chat sends the finish in a separate chunk, after the end of the text.
             cut_off = not known.finished and held == shown_so_far[-1][1]
             shown = held.rstrip(BROKEN) if cut_off else held
             if not shown:

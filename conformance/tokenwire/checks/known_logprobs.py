@@ -180,7 +180,7 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
     """Yield the likeliest ids in each series of a choice, by position."""
     for name in (TOP, CONTENT, NAMED_TOP):
         if (series := joined_series(choice, name)) is not None:
-            first = name == CONTENT  # comes before its alternatives
+            first = name == CONTENT  # the token's own entry precedes its alternatives
             yield name, [entries[first:] if entries else None for entries in series.positions]
 
 
@@ -212,7 +212,7 @@ class _Position:
         if len(known) < len(entries) or not known:
             return False
         if any(entry.id is None for entry in entries):
-            # Those of one text may share an entry; the likeliest is there, and no other than they.
+            # Tokens with equal text may share an entry: it must be the likeliest, with no further entries.
             among = [*right, stands]
             return is_right(right[0], known[0]) and all(
                 any(is_right(logprob, number) for logprob in among) for number in known

@@ -54,7 +54,7 @@ def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterato
     """Check the length of a series in each emission. Another requirement covers a budget of zero."""
     if stream.asked.max_new_tokens == 0:
         return
-    # Without alternatives asked for, completions may leave their list empty.
+    # Without requested alternatives, completions may leave their list empty.
     empty = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(getattr(choice, row.names) - empty) for choice in stream.choices}
     every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)

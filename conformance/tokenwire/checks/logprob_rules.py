@@ -147,7 +147,7 @@ def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
 
     It is None if the alternatives of `base` do not include all of them.
     """
-    if len(base.by_id) < base.asked.top_logprobs:  # some have no name of their own
+    if len(base.by_id) < base.asked.top_logprobs:  # some have no name
         return None
     ranked = sorted(base.by_id.items(), key=lambda item: -item[1])
     kept: list[Any] = []
@@ -180,7 +180,7 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
     if kept is None or not kept[0] <= top.by_id.keys() or not 0 < kept[1] <= _MOST_KEPT:
         return None
     shifts = [top.by_id[token] - base.by_id[token] for token in kept[0]]
-    # Among the ids that are kept, each logprob is higher by the logarithm of their share.
+    # Among the remaining ids, each logprob is higher by the logarithm of their share.
     due = -math.log(kept[1])
     if all(abs(shift) <= _SHIFT for shift in shifts):
         return BEFORE
@@ -200,7 +200,7 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     others = [shift for token, shift in shifts.items() if token not in biases]
     least, most = _BIASES
     moves = [
-        # Compared with an id without a bias: since probabilities add up to 1, a bias moves all logprobs.
+        # Compared with an id without a bias, because a bias moves all logprobs: probabilities add up to 1.
         (shifts[token] - others[0], bias)
         for token, bias in biases.items()
         if others and token in shifts and least <= abs(bias) <= most
@@ -208,8 +208,8 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     if not moves:
         return None
     if all(abs(move) <= _SHIFT for move, _ in moves):
-        # A server that drops a bias moves nothing either: there the likeliest id comes as without it. A
-        # penalty that moves nothing may have been dropped, too.
+        # If the server drops a bias, nothing moves either, and the likeliest id is the same as without it. A
+        # penalty without an effect may have been dropped, too.
         likeliest = max(base.by_id, key=base.by_id.__getitem__)
         acted = top.asked.greedy and top.sampled in biases and top.sampled != likeliest
         return UNBIASED if acted else None

@@ -415,7 +415,7 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
         return f"gives id {same.id!r} the logprob {same.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
-    # Without ids two tokens of one text cannot be distinguished; their logprobs can.
+    # Without ids, two tokens of one text cannot be distinguished, but their logprobs can.
     if sampled.id is None or any(entry.id is None for entry in top):
         numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
         if numbers and not alike(max(numbers), value):
@@ -619,7 +619,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice],
         return
     if asked.logprob_start is not None:
         yield PROMPT, "logprob_start", lambda c: any(map(is_logprob_series, names_of_prompt(c)))
-    if asked.max_new_tokens == 0:  # there is no token to tell of
+    if asked.max_new_tokens == 0:  # there is no token with metadata
         return
     if asked.logprobs:
         yield SAMPLED if native else "logprobs", "logprobs", _has_logprobs
@@ -655,7 +655,7 @@ def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that every choice has the requested fields. A refusal is permitted, and not judged here."""
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
-            continue  # logprobs are beside the text that they are of
+            continue  # logprobs are part of the text, which is missing
         for name, field, is_there in _asked_fields(stream):
             holds = is_there(choice)
             stated = stream.asked.sent.get(field)

@@ -234,9 +234,9 @@ def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int
     return emission.at(series.name), {position: entry.value for position, entry in known}
 
 
-# When two computations of one logprob agree: kernels, batches and rounding move it a little, faults far. A
-# single position may lie far off without a fault, where a low-precision model is torn between two states. So
-# the share of positions that do is judged, not the greatest difference.
+# The agreement of two computations of one logprob: kernels, batches and rounding move it a little, faults
+# move it far. A single position may be far off without a fault, if a low-precision model is torn between two
+# states. So the share of such positions is judged, not the greatest difference.
 
 TOLERANCE = tolerance("rescoring")
 """The tolerance in nats. Half-precision models with a quantised cache are below it nearly everywhere."""
@@ -340,9 +340,9 @@ def _prompt_logprobs_rescore_the_output(
     A position that is wrong after every prompt is not an outlier. Of equal answers, the first of either side
     is compared with all of the other.
     """
-    # A batch may compute a prompt otherwise than step by step, so that one position is off by chance. What is
-    # off at one position after several prompts, and right there after none, is not chance: it is kept aside
-    # for that, beside the agreement of all positions.
+    # A batch may compute a prompt differently from single steps, so that one position is off by chance. A
+    # position that is off after several prompts, and right after none, is not chance. It is kept aside for
+    # that, in addition to the agreement of all positions.
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()
     scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
@@ -357,7 +357,7 @@ def _prompt_logprobs_rescore_the_output(
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
-        # By the lengths that were scored: to try each beginning of each answer would grow with its square.
+        # By the scored lengths, because trying each beginning of each answer would take quadratic time.
         longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
         found = [
             (index, scoring)
@@ -460,7 +460,7 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
             yield silent._replace(level=Level.SHOULD)
             continue
         head = _prompt_text(whole.stream, 0)
-        if head is None:  # ids: their text is what the first echo of them shows before the output
+        if head is None:  # for ids, the text is what the first echo of them shows before the output
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
             head = heads.setdefault(whole.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
@@ -499,6 +499,6 @@ def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator
         entries = sum(len(parallel_lists(part).get(NAMED, ())) for part in choice.details(FIELD))
         place = choice.emissions[0].at(NAMED)
         message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
-        # A token made for a budget of none need not be shown: that it was made is the budget's matter.
+        # A token generated despite a budget of zero need not be shown; another requirement covers it.
         expected = size if asked.max_new_tokens == 0 and entries == size else size + made
         yield expect(place, expected, entries, message)

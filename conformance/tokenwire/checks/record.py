@@ -55,7 +55,7 @@ def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
         return
     refused = _refused_prompts(stream)
-    # Counted, not listed: a request may ask for more choices than there is memory for.
+    # Counted, not listed, because a request may ask for more choices than fit into memory.
     due = (asked.prompts - len(refused)) * asked.n
     due = min(due, asked.most or due)
     actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
@@ -214,7 +214,8 @@ def _counters_before(choice: Choice) -> Iterator[Row]:
         expected = ""
         for emission, count in counters(choice.delivered, name):
             if integer(count) is None:
-                if name.endswith("_tokens") or not isinstance(count, float):  # others may be fractions
+                # other counters may be fractions
+                if name.endswith("_tokens") or not isinstance(count, float):
                     yield emission, name, False, "an integer", count
                 continue
             if least is not None:
@@ -282,7 +283,7 @@ def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Pl
     counting = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
     if counting or stream.usage_place is None:
         place = (counting or [last])[-1].at("completion_tokens")
-    elif has_items(stream):  # which call it by other names
+    elif has_items(stream):  # they use other names
         return f"{_dotted(stream.usage_place.pointer)} counts {count} tokens", stream.usage_place
     else:
         place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")
@@ -336,7 +337,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
         parts: dict[str, Any] = {"output_ids": choice.output_ids}
-        if not stream.asked.echo:  # the text begins with the prompt's then
+        if not stream.asked.echo:  # otherwise the text begins with the prompt
             parts["text"] = choice.text
         parts |= {name: choice.series(name) for name in sorted(choice.series_names)}
         for name, part in parts.items():

@@ -65,7 +65,7 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
     is empty.
     """
     for stream, call in _aborted(streams, target):
-        if refused_as_bad(stream, target):  # no abort ended it
+        if refused_as_bad(stream, target):  # it was not ended by an abort
             continue
         status = stream.exchange.status
         if status != 200 or stream.error is not None or not stream.choices:

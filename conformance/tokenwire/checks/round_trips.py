@@ -218,7 +218,7 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
     for answer in related_streams(streams):
         if answer.prompt and answer.ids:
             of_prompt = made.setdefault(hash(answer.prompt), {})
-            of_prompt.setdefault(hash(answer.ids), answer)  # what was repeated, once
+            of_prompt.setdefault(hash(answer.ids), answer)  # repeated answers count once
             sizes.add(len(answer.prompt))
 
     def goes_on(sent: Ids) -> bool:
@@ -271,7 +271,7 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
         if hash(sent) not in begun_by:
             shorter = sorted(size for size in sizes if size < len(sent))
             begun_by[hash(sent)] = [size for size in shorter if hash(sent[:size]) in known]
-        for size in begun_by[hash(sent)]:  # what only seems to be a turn is asked for by none
+        for size in begun_by[hash(sent)]:  # a prompt that only looks like a turn is not compared
             next_ones.setdefault(sent[:size], []).append(whole)
     for first, times in turns if next_ones else ():
         turn = _turn(first)

@@ -163,7 +163,7 @@ def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterat
         return
     place, related = _places(pair, "finish")
     reported = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
-    # Between two stops, a name that is missing on one side is a difference; beside another finish it is none.
+    # Between two stops, a name that is missing on one side is a difference; with another finish it is not.
     named = ours.matched is not None or theirs.matched is not None
     if named and (ours.type == theirs.type == "stop" or None not in (ours.matched, theirs.matched)):
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
@@ -180,7 +180,7 @@ def same_counters(pair: Pair, source: str, _rounding: Rounding = _close) -> Iter
         if ours is not None and theirs is not None:
             place, related = _places(pair, name)
             message = f"{name} is {theirs} at the end, but {ours} in {source}"
-            # Ids that part at a near tie may change the length of the output, but not that of the prompt.
+            # A divergence at a near tie may change the length of the output, but not that of the prompt.
             by_chance = name != "prompt_tokens" and ours != theirs and goes_apart(pair)
             yield expect(place, ours, theirs, message, related=related, by_chance=by_chance)
 
@@ -303,8 +303,8 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
         idle = idle_start(delivered) if theirs.delivery is Delivery.INCREMENTAL else 0
         delivered = delivered[idle:]
         verdict, loose = accept(record_of(ours), delivered, rules), replace(rules, logprob_tolerance=DRIFT)
-        # Chance moves numbers by `DRIFT`, or lets ids part at a near tie. It does not explain a stream that
-        # is not even a legal cut of what it joins to.
+        # Chance moves numbers by `DRIFT`, or makes ids diverge at a near tie. It does not explain a stream
+        # that is not even a legal cut of its own joined content.
         by_chance = not verdict.legal and (
             accept(record_of(ours), delivered, loose).legal
             or (goes_apart(pair) and accept(record_of(theirs), delivered, loose).legal)

@@ -307,7 +307,7 @@ def _left_out(position: Position, asked: Asked) -> str:
     if (asked.top_k or 0) > 0 and len(likelier) >= (asked.top_k or 0):
         return f"comes after {len(likelier)} ids, with top_k {asked.top_k}"
     if asked.temperature != 1.0 or not likelier:
-        return ""  # by another temperature the probabilities were others than these
+        return ""  # at another temperature the probabilities differ from these
     mass = sum(map(math.exp, likelier))
     if (asked.top_p or 1.0) < 1.0 and mass > (asked.top_p or 1.0) + _CERTAIN:
         return f"comes after ids of probability {mass:.3f}, with top_p {asked.top_p}"

@@ -40,14 +40,14 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
         turn, prompt = answer.asked.turn, _only_prompt(answer)
         if turn is not None and (record := records.get(turn.after)) is not None:
             history = record[: turn.offset] if turn.offset else record
-            # SGLang leaves the mark of a beginning out of a turn.
+            # SGLang removes the beginning-of-sequence id from a turn.
             prompt = (*history, *turn.input_ids) if turn.input_ids[:1] != history[:1] else None
             if prompt is not None and answer.answered and ended(answer) and len(answer.choices) == 1:
                 found.append((answer, prompt))
         choice = answer.choices[0] if len(answer.choices) == 1 else None
         if prompt is None or choice is None or choice.output_ids is None:
             continue
-        if choice.finish is not None and choice.finish.type == "length":  # else an end may be left out
+        if choice.finish is not None and choice.finish.type == "length":  # otherwise an end id may be missing
             names = filter(None, (*_names(answer), known_as(answer)))
             records |= dict.fromkeys(names, (*prompt, *choice.output_ids))
     return found

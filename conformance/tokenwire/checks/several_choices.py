@@ -23,7 +23,7 @@ def _carried(choice: Choice) -> frozenset[str]:
     for emission in choice.emissions:
         series = (*emission.series.items(), *emission.prompt_series.items())
         names |= {name for name, value in series if value}
-        # A usage in the event that finishes counts the whole answer, and no choice of several.
+        # Usage in the finishing event counts the whole answer, not one of several choices.
         pointers = emission.pointers
         names |= {name for name in emission.counters if _USAGE not in f"{pointers.get(name, '')}/"}
         names |= {"output_ids"} if emission.output_ids else set()

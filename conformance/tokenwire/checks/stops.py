@@ -165,9 +165,9 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
             choice = facts.load()
             ended = choice.text or ""
             if not (ended.startswith(text) or text.startswith(ended)):
-                continue  # whole answers and streams say different things here: no stop took that away
+                continue  # whole answers and streams differ here, so no stop removed that text
             for emission, shown in running_texts(choice):
-                # Text that goes on behind the right end shows the stop; other text may be another answer, by
+                # Text that continues after the right end shows the stop; other text may differ by chance.
                 # chance.
                 if shown:
                     yield expect(
@@ -186,11 +186,11 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
     """Check that a request whose stop strings never matched has the same answer as without them."""
     twins = _twins(streams)
     for whole in _stopped(streams):
-        # What a stream differs in from a whole answer is another's fault.
+        # Differences between a stream and a whole answer are covered elsewhere.
         twin = twins.get((_unstopped(whole), whole.stream.asked.stream)) or twins.get(_unstopped(whole))
         if twin is None or _may_have_matched(whole, twin):
             continue
-        if "" in whole.stream.asked.stop:  # every text contains it: where it matches follows no rule
+        if "" in whole.stream.asked.stop:  # every text contains it, so its place is not defined
             continue
         pair = twin.choice, whole.choice
         seen = [
@@ -274,7 +274,7 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
         if twin is None or not stated or text is None:
             continue
         thoughts, all_thoughts = whole.choice.reasoning or "", twin.choice.reasoning or ""
-        # Some servers look for stop strings in the reasoning, too, and end there.
+        # Some servers also search the reasoning for stop strings, and end there.
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
                 message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
@@ -284,10 +284,10 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
             continue
         ends = _ends(stated, asked.stop)
         first = min(ends.values(), default=len(stated))
-        # In the second half the budget, or a near tie that went another way, may come before the stop.
+        # In the second half, the budget or a near tie may come before the stop.
         if 2 * first > len(stated):
             continue
-        # One token may complete several stops at once; which of them a server names is its own choice.
+        # One token may complete several stops at once; a server may name any of them.
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
         cut = [stated[: end - len(stop)] for stop, end in near.items()]
         kept = [stated[:end] for end in near.values()]
@@ -314,7 +314,7 @@ def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) 
     asked = stream.asked
     ids = choice.output_ids or []
     positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
-    # A server may sample ids that would end the choice too early, and go on (spec/sampling.md).
+    # A server may sample ids that would end the choice too early, and continue (spec/sampling.md).
     positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
     if positions:
         position = positions[0]
@@ -399,8 +399,8 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             last = ids[-1] if ids and type(ids[-1]) is int else None
             by_id = not asked.ignore_eos and last in asked.stop_token_ids
             by_id = by_id and last in goes_on.get(stream.dialect, ())
-            others = asked.stop_token_ids or asked.stop_regex  # no sentence says how a pattern is named
-            # Nothing but its stop strings could have ended the choice.
+            others = asked.stop_token_ids or asked.stop_regex  # no sentence defines how a pattern is named
+            # Only its stop strings could have ended the choice.
             by_string = asked.ignore_eos and bool(asked.stop) and not others
             by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:

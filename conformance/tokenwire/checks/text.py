@@ -81,13 +81,13 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
             after, inner = emission.after, emission.finish is None and emission.counted
             if not inner or not 0 < after <= len(decoding.ids):
                 continue
-            # The finish may come in an event of its own: what ended the choice is complete, and never shown.
+            # The finish may come in a separate event: the stop is complete, and never shown.
             complete = after == len(decoding.ids)
             by_id = complete and (
                 type(decoding.stop) is int or decoding.ids[-1] in decoding.asked.stop_token_ids
             )
             may_wait = held_back + (complete and isinstance(decoding.stop, str))
-            # What the ids say at their head may have been half of a character of the prompt.
+            # The beginning of the text may be half a character of the prompt.
             stated = (decoding.decode(decoding.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not stated or stated.endswith(BROKEN):
                 continue
@@ -115,8 +115,8 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
                 continue
             stated = decoding.decode(decoding.ids[:after])
             if stated is not None and any(decoding.begins(right, text) for right in legal):
-                # The prompt may be what gives the output its first space, or the rest of a character: where
-                # the text has it.
+                # The prompt may determine the output's first space, or the rest of a character, as far as the
+                # text has it.
                 begun = [reading for reading in readings if decoding.begins(reading, text)]
                 beyond = max((decoding.size(reading) - alone for reading in begun), default=0)
                 most, actual = decoding.size(stated) + max(beyond, 0), decoding.size(text)
@@ -163,7 +163,7 @@ class _NothingFollows(Relation):
 
 def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iterator[Observation]:
     for decoding in decoded(stream, target.tokenizer):
-        # U+FFFD at their end may be a character that the last id makes whole.
+        # A U+FFFD at the end may become a character with the last id.
         before = [_without_tail(text) for text in _spellings(decoding, len(decoding.ids) - 1)]
         known = len(before) == 2 and not decoding.asked.min_new_tokens
         for stop, spells in row.stops(decoding.asked) if known else ():

@@ -75,8 +75,8 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
             yield expect(place, len(sent), count, message)
     prompts, usage = stream.asked.input_ids, stream.usage or {}
     if counted or not prompts or not all(prompts):
-        return  # an empty prompt must be refused: what was run instead is not counted here
-    # Usage on the way may count one choice.
+        return  # an empty prompt must be refused; the prompt that ran instead is not counted here
+    # Usage in the middle of a stream may count one choice.
     if stream.answered and stream.error is None and "prompt_tokens" in usage:
         total = sum(map(len, prompts))
         message = f"usage counts {usage['prompt_tokens']!r} prompt_tokens for {total} input_ids"
@@ -96,7 +96,8 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
     if reported is not None and count is not None and _ran(stream, choice):
         emission, ids = reported
         if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
-            return  # the ids are those that were sent: the count is wrong, as another requirement tells
+            # the ids are those that were sent, so the count is wrong, which another requirement reports
+            return
         message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
         yield expect(emission.at(FIELD), count, len(ids), message)
 
@@ -160,7 +161,7 @@ def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observatio
     if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
         return
     if was_refused(stream):
-        # A refusal for another reason says nothing here: it has to speak of the ids.
+        # A refusal for another reason is not evidence here, because it has to name the ids.
         if "input_ids" in words_of(stream.error):
             yield expect(start_place(stream), "a refusal", stream.exchange.status, holds=True)
         return

@@ -117,7 +117,7 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
         counted = usage_count(stream)
-    # The ids of a stream do not replace the count: some may have been lost, which other rows report.
+    # The ids of a stream do not replace the count, because some may be lost, which other rows report.
     if counted is None and emission.counted and stream.delivery is Delivery.WHOLE:
         return emission.after
     return counted
@@ -185,7 +185,7 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
             output = choice.output_ids
-            # The last output id was sampled and not run: nothing follows it.
+            # The last output id was sampled but not run, because nothing follows it.
             run = None if sent is None or output is None else [*sent, *output[: max(emission.after - 1, 0)]]
             for rule in rules:
                 value = emission.details.get(rule.name)

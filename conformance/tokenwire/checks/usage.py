@@ -45,7 +45,7 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     with_choice = {emission.event.index for choice in stream.choices for emission in choice.emissions}
     if stream.asked.continuous_usage and len(stream.choices) > 1 and place.event in with_choice:
-        return  # it counts the ids of the choice in its event (`continuous-usage-follows`)
+        return  # it counts the ids of the event's choice (`continuous-usage-follows`)
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
     if None not in ids:

@@ -81,7 +81,7 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
         subject = subject.subject
     try:
         status = judge_and_report(subject, replace(reporting, jobs=_jobs(subject)), console)
-    except BrokenProcessPool:  # killed, as when memory runs out: one process needs less
+    except BrokenProcessPool:  # killed, for example without memory, of which one process needs less
         status = judge_and_report(subject, reporting, console)
     if settings.keep_failures and subject.runs:
         run = last_run(settings.target, settings.values(REMEMBERED), headers_of(settings))

@@ -151,7 +151,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
             if "trust" in options and not settings.trust:
                 from_file = [option for option in taken if _source(context, option.name) == "DEFAULT_MAP"]
                 demand_trust(Path(config.source), brought(settings, from_file))
-            _demand_names(settings)  # which reads the files that are named
+            _demand_names(settings)  # it reads the named files
             values["settings"] = settings
         if "context" in parameters_of_run:
             values["context"] = context

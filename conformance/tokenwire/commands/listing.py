@@ -37,7 +37,7 @@ def _list_names(
         case _Kind.REQUIREMENTS:
             rows = [(row.id, f"{row.level} {row.sentence}") for row in load_requirements().values()]
         case _Kind.SCENARIOS:
-            from tokenwire.asking.scenario import load_scenarios  # slow: only what is listed is loaded
+            from tokenwire.asking.scenario import load_scenarios  # slow, so only the listed things are loaded
 
             rows = [(scenario.name, scenario.provokes) for scenario in load_scenarios().values()]
         case _Kind.DIALECTS:

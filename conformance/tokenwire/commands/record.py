@@ -40,7 +40,7 @@ def _record(
 
     try:
         subject = reached(replace(plan, record=folder, on_loss=end), verbosity=settings.verbosity)
-    except* _RecordingLostError:  # of all that was under way
+    except* _RecordingLostError:  # one error for each running exchange
         typer.echo(f"{lost[0]}; nothing more was asked", err=True)
     if lost:
         raise typer.Exit(ExitStatus.HARNESS_ERROR)

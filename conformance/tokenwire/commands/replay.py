@@ -80,7 +80,7 @@ def _replay(
         words = "a process that read or judged was killed, as the system does where memory runs out"
         typer.echo(f"{words}; give fewer --jobs", err=True)
         status = ExitStatus.HARNESS_ERROR
-    except CaptureError as error:  # a capture has changed while it was replayed
+    except CaptureError as error:  # a capture changed during the replay
         typer.echo(str(error), err=True)
         status = ExitStatus.HARNESS_ERROR
     raise typer.Exit(status)

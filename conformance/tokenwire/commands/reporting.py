@@ -183,7 +183,7 @@ def _judge_and_report(
     if code == pytest.ExitCode.INTERNAL_ERROR and not reporting.partial:
         ran = list(judgements)
         problems.append("pytest failed, and a JUnit file was not written; the other forms are")
-    elif code in _PYTEST_COULD_NOT_RUN:  # pytest has printed why
+    elif code in _PYTEST_COULD_NOT_RUN:  # pytest has printed the reason
         return _PYTEST_COULD_NOT_RUN[code]
     reporting.on_judged(ran)
     selected_ids = {judgement.requirement.id for judgement in ran} if reporting.partial else None
@@ -211,7 +211,7 @@ def _judge_and_report(
         profiles=standings,
         twin=twin.as_json() if twin is not None else None,
     )
-    # Before the terminal: whatever it makes of them, the files are there.
+    # Before the terminal report, so that the files exist whatever happens there.
     problems += [
         *write_reports(report, reporting.outputs, ran),
         *write_bodies(ran, bodies),
@@ -270,9 +270,9 @@ def run_status(
     ran: Sequence[Judgement], standings: Sequence[Standing], *, broken_off: bool, baseline_holds: bool
 ) -> int:
     """Return the exit status of a run."""
-    # A known failure gates nothing, and yet something was evaluated.
+    # A known failure does not fail the run, but something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
-    # Passes prove nothing of a profile if the target does not show what the profile is about.
+    # Passes are not evidence for a profile if the target lacks the profile's subject.
     unshown = not all(standing.shown for standing in standings)
     if (broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED

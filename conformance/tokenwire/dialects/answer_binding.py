@@ -110,7 +110,7 @@ class _Parent:
     holds_customized_info: bool = False
     other_lists: frozenset[str] = frozenset()
 
-    # Bounded: the pointer holds the position of the choice, and a server may write any number of choices.
+    # Bounded, because the pointer contains the position of the choice, and a server may write any number.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
         """Map each key to its fields: the slot, the name, and the pointer in a choice at `pointer`."""
@@ -212,7 +212,7 @@ class AnswerBinding:
         for event in events:
             usage = find(event.data, self.usage) if self.usage is not None else ABSENT
             emissions = list(self.emissions(event, of_all=of_all))
-            for emission in emissions:  # they seldom change from event to event: one mapping serves all
+            for emission in emissions:  # they seldom change between events, so one mapping is shared
                 if emission.pointers == pointers:
                     emission.pointers = pointers
                 pointers = emission.pointers
@@ -246,7 +246,7 @@ class AnswerBinding:
     def _is_nothing(self, value: Any, name: str) -> bool:
         """True if the value of a field has the meaning of a missing field."""
         if value is None:
-            # A finish that is null keeps its pointer: one that never comes is reported there.
+            # A null finish keeps its pointer, where a missing finish is reported.
             return self.nulls_are_absent and name != "finish"
         return value == [] and name in self.empty_is_absent
 
@@ -288,7 +288,7 @@ class AnswerBinding:
                         if not value and self._is_nothing(value, name):
                             continue
                         if slot == 0 and single.get(name):
-                            continue  # it is under another key, too
+                            continue  # it is present under another key, too
                         slots[slot][name] = value
                         pointers[name] = pointer
                 elif (
@@ -304,7 +304,7 @@ class AnswerBinding:
             pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
-        # Servers write a mask in the order of likelihood, in which near ties change places.
+        # Servers sort a mask by likelihood, in which near ties swap places.
         if MASK in series:
             series[MASK] = _as_sets(series[MASK])
         if None in counters.values():
@@ -347,7 +347,7 @@ class AnswerBinding:
         matched, code = found.get("matched", ABSENT), found.get("code")
         return Finish(
             type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
-            # llama.cpp writes an empty stopping_word where nothing matched.
+            # llama.cpp writes an empty stopping_word without a match.
             matched=None if matched is ABSENT or matched == "" else matched,
             length=length if type(length) is int else None,
             raw=reason,

@@ -126,7 +126,7 @@ def _rows(value: Any) -> list[Any]:
 
 def _numbers(value: Any) -> Iterator[float]:
     """Yield all numbers of nested lists in order. Raises ValueError for other values."""
-    # Without recursion: a server may nest lists as deep as it likes.
+    # Without recursion, because a server may nest lists to any depth.
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -162,7 +162,7 @@ def _npy(data: bytes) -> Array:
         ):
             raise ValueError(f"it has a shape of {shape} and {len(data) - position - size} bytes of numbers")
     except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        # `literal_eval` raises the last four for a header that is made to break it.
+        # `literal_eval` raises the last four for hostile headers.
         raise ValueError(f"it is not a file of numpy: {type(error).__name__}: {error}") from error
     width = count // shape[0] if shape[0] else 0
     return Array(tuple(numbers[row * width : (row + 1) * width] for row in range(shape[0])))

@@ -134,7 +134,7 @@ def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int
     found = [(name, value) for name, value in samples if name in names]
     if not names or {name for name, _ in found} != set(names):
         return None
-    # Prometheus writes floats, NaN and infinity among them; requests and tokens are whole numbers.
+    # Prometheus writes floats, including NaN and infinity; requests and tokens are integers.
     numbers = [value for _, value in found if isinstance(value, (int, float)) and value == value // 1]
     return int(sum(numbers)) if len(numbers) == len(found) else None
 
@@ -234,7 +234,7 @@ class Control:
                 body = exchange.load().request.body
                 effect = _effect(row, body, query) if action is Action.PAUSE else ""
                 ids, everything = _named(row, body)
-                # A pause that ends what runs is an abort of all requests (spec/rollouts.md).
+                # A pause that ends running requests is an abort of all requests (spec/rollouts.md).
                 everything = everything or effect == "ends"
                 return ControlCall(exchange, action, ids, everything, effect, action is Action.FLUSH)
         row = self.table.get(Action.UPDATE)
@@ -243,7 +243,7 @@ class Control:
             version, flushes = (find(body, parse(row[name])) for name in ("version", "flushes"))
             named_version = version if isinstance(version, str) else ""
             ends = _named(row, body)[1]
-            # An update is a flush unless it says otherwise (spec/invariance.md).
+            # An update is a flush unless it excludes it (spec/invariance.md).
             return ControlCall(
                 exchange, Action.UPDATE, everything=ends, flushes=flushes is not False, version=named_version
             )

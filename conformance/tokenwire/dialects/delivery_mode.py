@@ -16,7 +16,7 @@ def _modes_by_counters(emissions: Sequence[Emission]) -> Iterator[Delivery]:
     """Yield the modes in which the number of ids agrees with the counters of neighbouring emissions."""
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
-        # If nothing was counted before, both modes carry the same list.
+        # If the count was zero before, both modes carry the same list.
         if emission.output_ids is not None and type(count) is int and type(before) is int and before > 0:
             if len(emission.output_ids) == count - before:
                 yield Delivery.INCREMENTAL
@@ -48,7 +48,7 @@ def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery |
     """
     choices = list(choices)
     proof = Counter(vote for emissions in choices for vote in _modes_by_counters(emissions))
-    if len(proof) == 1 and proof.total() >= _CLEAR:  # what it looks like cannot change that
+    if len(proof) == 1 and proof.total() >= _CLEAR:  # votes by appearance cannot change that
         return next(iter(proof))
     extended = Counter(vote for emissions in choices for vote in _extended(emissions))
     tally = proof + Counter({mode: votes for mode, votes in extended.items() if not proof or mode in proof})

@@ -36,7 +36,7 @@ class Says:
         """Return the only text that a body permits; None if it permits others."""
         pattern = find(body, self.pattern)
         text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
-        # An expression that is not spelled as `body` spells it may match more than one text.
+        # An expression in another form than that of `body` may match more than one text.
         return text if text is not None and find(self.body(text, 0), self.pattern) == pattern else None
 
 
@@ -94,7 +94,7 @@ class ToolBinding:
         tools = [tool for tool in find(body, self.at) if isinstance(tool, dict)] if names else ()
         by_name = {str(find(tool, self.name)): tool for tool in tools}
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
-        # A tool that is named is one that has to be called, too.
+        # A named tool must be called, too.
         demands = {
             str(_tool_choice_word(value)): "none" if wanted == "none" else "required"
             for wanted, value in self.chooses.items()

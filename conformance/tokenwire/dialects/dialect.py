@@ -233,7 +233,9 @@ class Dialect:
         )
         """The request for the text of ids; None if the family has none."""
         self.volatile = frozenset(table.get("volatile", _VOLATILE))
-        """Fields, by name or pattern, whose values differ between two answers to one request: ids and times."""
+        """Fields, by name or pattern, whose values differ between two answers to one request: ids and
+        times.
+        """
         self.error_types: Mapping[str, int] = table.get("error_types", {})
         """The status of each error type without a code."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
@@ -366,7 +368,7 @@ class Dialect:
         names = (asked.model, *(asked.adapter.values if asked.adapter is not None else ()))
         if any(isinstance(name, str) and name in adapters for name in names):
             asked = replace(asked, ids_key="", other_sampling=f"{asked.model} {asked.other_sampling}")
-        # Of an answer that outgrew its limit, only the beginning was kept.
+        # Only the beginning is kept of an answer that exceeded its limit.
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
         if exchange.status != 200:
@@ -446,7 +448,7 @@ class Dialect:
             data, problem, schema_errors = self._value(event.data)
             if problem and (stray := stray_line(exchange.body[event.start : event.end])):
                 problem += f"; behind it, {stray!r} is not a field: a line break within the data cuts it"
-            # Shared with the latest event of its own choice: events of several choices alternate.
+            # Shared with the latest event of the same choice, because events of several choices alternate.
             if len(event.data) >= _LONG:
                 choice = self._stream.index_of(data)
                 latest[choice] = data = sharing(data, latest.get(choice))
@@ -489,7 +491,7 @@ class Dialect:
         """Return the emissions and the usage objects of events, each with its place."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
-        # With usage in every event, the usage of an event counts its own choice alone.
+        # With usage in every event, the usage of an event counts only its own choice.
         of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
         for event, delivered, counts, pointer in binding.deliveries(events, of_all=of_all):
             emissions += delivered
@@ -540,7 +542,7 @@ def beginning(exchange: Exchange, events: int) -> bytes:
     if _begins_as_json(body):
         return body
     for _ in range(events):
-        # A stream with other line ends has no such border: all of it is looked at.
+        # A stream with other line ends has no such border, so all of it is searched.
         end = body.find(b"\n\n", end) + 2
         if end < 2:
             return body

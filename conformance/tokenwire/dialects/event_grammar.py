@@ -230,7 +230,7 @@ class Walk:
             self.end = event
         elif self.end is not None:
             self._fails(event, Rule.ENDS, f"{kind} comes after the end")
-        # A stream may fail before it begins, so that what ends it may come first.
+        # A stream may fail before it begins, so that its last event may come first.
         elif first != (kind == grammar.begins) and kind not in grammar.ends:
             where = f"the stream begins with {kind}" if first else f"{kind} comes again"
             self._fails(event, Rule.ENDS, f"{where}, and {grammar.begins} begins it once")

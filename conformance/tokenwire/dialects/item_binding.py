@@ -35,7 +35,7 @@ class _FinishBinding:
             if kind is not None:
                 matched = find(data, self.matched) if self.matched is not None else ABSENT
                 return Finish(type=kind, matched=matched or None, raw=reason), join(*keys)
-            # Messages writes null until the message ends: a reason that never comes is reported there.
+            # Messages writes null until the message ends, where a missing reason is reported.
             empty = empty or ("" if reason is ABSENT else join(*keys))
         return None, empty
 
@@ -205,7 +205,7 @@ class ItemBinding:
                 finish, pointers["finish"] = ended, place + pointer
         if not (channels or calls or series or "finish" in pointers):
             return None
-        # Some endpoints end text and calls alike: the record says what chat would, so that they compare.
+        # Some endpoints end text and calls alike. The record has chat's finish, so that they can be compared.
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
             finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
         return Emission(
@@ -252,7 +252,7 @@ class ItemBinding:
         if isinstance(opened, dict) and opened:
             progress.opened[number] = json.dumps(opened, ensure_ascii=False)
         arguments = values.get("arguments")
-        # Messages writes the input of a call as an object; the record holds arguments as text, as chat does.
+        # Messages writes the input of a call as an object; the record has arguments as text, as in chat.
         if isinstance(arguments, dict):
             values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
         if binding.restates and number in progress.arguments:

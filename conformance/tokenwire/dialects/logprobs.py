@@ -82,7 +82,7 @@ def id_in_text(text: object) -> int | None:
 def _entry(value: object) -> Logprob | None:
     """Parse `[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
     if type(value) is list:
-        # A list of alternatives of which the first is broken is not an entry.
+        # A list of alternatives whose first one is broken is not an entry.
         if len(value) < 2 or isinstance(value[0], (list, dict)):
             return None
         return Logprob(*value[:3])
@@ -101,7 +101,7 @@ def _single(value: object) -> Logprobs | None:
 def _several(value: object) -> Logprobs | None:
     if not isinstance(value, list):
         return None
-    # Nearly all are of three members, and a call for each of them takes longer than all that it does.
+    # Nearly all have three members, and a call for each takes longer than the work in it.
     read = [
         Logprob(*entry)
         if type(entry) is list and len(entry) == 3 and type(entry[0]) is float
@@ -257,7 +257,7 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
     """Yield the logprobs of an emission's new output ids, in each form that it uses."""
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
-        # Lists of unlike length do not tell which alternatives belong to which id.
+        # Lists of different length do not show which alternatives belong to which id.
         if top is None or len(top.values) != len(sampled.values):
             yield ReportedLogprobs(SAMPLED, "", _beside(sampled, None))
         else:
@@ -401,5 +401,5 @@ def number_of(value: object) -> float | None:
     """Return a JSON number as a float; None for any other value."""
     if type(value) is float:
         return value if math.isfinite(value) else None
-    # A larger integer has no exact float, and a much larger one none at all.
+    # A larger integer has no exact float, and a much larger one has none.
     return float(value) if type(value) is int and abs(value) < _LARGE else None

@@ -174,7 +174,7 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
             reasoning, closed, rest = head[len(opens) :].partition(closes)
             if not closed:
                 return Reading(reasoning, cut="")
-        elif closes in text and opens not in text:  # the prompt opened it
+        elif closes in text and opens not in text:  # the prompt opened the reasoning
             reasoning, _, rest = text.partition(closes)
         if opens in rest or closes in rest:
             disputed = "the content contains a marker of reasoning"
@@ -209,7 +209,7 @@ def _calls(text: str, form: Form) -> Reading:
         contents.append(text[position:begin])
         body = begin + len(form.opens)
         found = _BODIES[form.holds](text, body, form)
-        # A call whose end has come is malformed; one without an end may have been cut.
+        # A call with its end is malformed; one without an end may be cut.
         if found is None:
             open_ended = not form.closes or form.closes not in text[body:]
             if not open_ended or (not form.closes and _is_balanced(text[body:])):
@@ -265,7 +265,7 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
     reported: dict[str, str] = {}
     position = function.end()
     while parameter := _PARAMETER.match(text, position):
-        # A value may hold the closing tag: only one that the next tag follows ends it.
+        # A value may contain the closing tag, so only one before the next tag ends it.
         end = _END_OF_PARAMETER.search(text, parameter.end())
         if end is None:
             return None
@@ -289,7 +289,7 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
             for call in (listed.elts if isinstance(listed, ast.List) else ())
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
         ]
-    # The parser and `literal_eval` raise all of these for a text that is made to break them.
+    # The parser and `literal_eval` raise all of these for hostile text.
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
     return (calls, end) if isinstance(listed, ast.List) and len(calls) == len(listed.elts) else None

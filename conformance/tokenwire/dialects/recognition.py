@@ -48,7 +48,7 @@ def recognise(candidates: Sequence[Dialect], exchanges: Iterable[ExchangeHead]) 
     answers = list(exchanges)
     marked: dict[str, _Recognised] = {}
     for exchange in answers:
-        # Candidates are ordered by their worth: nothing beats the first.
+        # Candidates are ordered, and the first one wins.
         if candidates[0].name in marked:
             break
         unseen = [dialect for dialect in candidates if dialect.marks and dialect.name not in marked]
@@ -105,7 +105,7 @@ class DialectResolver:
         """
         candidates = dialects_at(exchange.request)
         if not candidates:
-            # That scenario asks for paths that no endpoint has: only the names of its exchanges tell the
+            # That scenario uses paths without an endpoint, so only the exchange's name shows the dialect.
             # dialect.
             is_unknown_path = exchange.scenario == ASKS_FOR_THE_UNKNOWN
             return load_dialects().get(exchange.named_dialect) if is_unknown_path else None

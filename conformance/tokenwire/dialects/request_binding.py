@@ -198,7 +198,7 @@ class RequestBinding:
             prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
             listed = ask.batch or len(prompts) > 1 or self.alone_in_a_list
             put(body, self.prompt[name], prompts if listed else prompts[0])
-        # Token-in-token-out chat: SGLang validates `messages` beside `input_ids`, so there have to be some.
+        # Token-in-token-out chat: SGLang validates `messages` beside `input_ids`, so they must not be empty.
         if ask.input_ids and not ask.messages:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
@@ -208,7 +208,7 @@ class RequestBinding:
             if name in self.counts:
                 if name == "logprob_start" and value != 0:
                     return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
-                # One number asks for logprobs and says how many: 0 is that of the sampled id, or none at all.
+                # One number enables logprobs and sets their number: 0 means the sampled id, or none at all.
                 put(body, self.counts[name].at, max(ask.top_logprobs, self.counts[name].least))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
@@ -256,7 +256,7 @@ class RequestBinding:
                 wanted = (others[0], *(keys for keys in places if keys is not others[0]))
                 what = f"{others[0][-1]} instead of {places[0][-1]}"
                 return dataclasses.replace(self, fields={**self.fields, name: wanted}), what
-        # Some models refuse a request that names a temperature.
+        # Some models refuse a request with a temperature.
         if "temperature" in words and "temperature" in self.fields and "temperature" not in self.never:
             return dataclasses.replace(self, never=self.never | {"temperature"}), "no temperature"
         if "model" in words and self.model is None:

@@ -133,7 +133,8 @@ def _ids_key(
 
     Endpoints differ in their defaults: only requests that set all of them are compared (spec/tito.md).
     """
-    # Without these values the model's generation config may decide, and the ids are those of this endpoint
+    # Without these values, the model's generation config may decide, and the ids are comparable only on this
+    # endpoint.
     # alone.
     same_ids = all(find(body, keys) == value for keys, value in binding.same_ids_need.items())
     plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)

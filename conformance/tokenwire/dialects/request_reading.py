@@ -129,7 +129,7 @@ class BodyReading:
 
         If one field takes text and ids, everything but text is read as ids.
         """
-        # In this order: the endpoint's own place wins over that of another family.
+        # In this order, because the endpoint's own place takes precedence over another family's.
         binding = self.binding
         places = (*binding.prompt_else.items(), *binding.prompt.items())
         found = {name: value for name, keys in places if (value := self.at(keys)) is not ABSENT}
@@ -224,8 +224,8 @@ _READERS: Mapping[str, Callable[[BodyReading], Any]] = {
 }
 """The reader of each field of `Asked` that is not read by its kind alone (`RULES`)."""
 _ONLY_IF: Mapping[str, Callable[[BodyReading], bool]] = {
-    # What depends on logprobs asks for nothing without them: such answers are not to be missed. Where chosen
-    # ids take the place of the likeliest (vLLM's logprob_token_ids), no likeliest are asked for.
+    # Options that depend on logprobs have no effect without them, so such outputs may be missing. If chosen
+    # ids replace the likeliest (vLLM's logprob_token_ids), no likeliest are due.
     "top_logprobs": lambda reading: reading.logprobs and not reading.chosen_in_top,
     "chosen_ids": lambda reading: reading.logprobs,
     "logprob_start": lambda reading: (
@@ -256,7 +256,7 @@ def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
         return asked
     asked = dataclasses.replace(asked, **vars(keys))
     by_prompt = tuple(
-        # Each item of a batch may bring sampling parameters of its own.
+        # Each item of a batch may have its own sampling parameters.
         dataclasses.replace(asked, greedy=is_greedy(fields), **read_fields(fields, SAMPLING))
         for fields in fields_by_prompt(reading.by_field, reading.prompts)
     )

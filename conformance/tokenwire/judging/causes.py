@@ -169,7 +169,7 @@ class _Violations:
         yield run, place.exchange, place.event, place.pointer
         yield run, name, place.exchange
         yield run, name, self._endpoint(n, place)
-        if place.pointer:  # two whole answers are not a common field
+        if place.pointer:  # two whole answers do not count as a common field
             yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
@@ -189,7 +189,7 @@ class _Violations:
                     field = _field(seen.place)
                     found |= self._by_place.get((run, name, self._endpoint(n, place), field), set())
         for place in places:
-            if place.pointer:  # a place without one is a whole event or answer: too much to be one thing
+            if place.pointer:  # a place without a pointer is a whole event or answer, which is too large
                 there = self._by_place.get((run, place.exchange, place.event, place.pointer), set())
                 found |= {m for m in there if self._specific[m] < self._specific[n]}
         return found - {n}
@@ -212,8 +212,8 @@ class _Violations:
             *first.requirement.implied_by,
             *_implied().get(first.requirement.id, ()),
         )
-        # By the place alone, only the answer that is shown counts: otherwise the gravest failure of a report
-        # may be folded under that of another answer.
+        # By the place alone, only the shown answer counts. Otherwise the gravest failure of a report might be
+        # folded under one of another answer.
         theirs = _exchanges(other.violations if implied else other.violations[:1])
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
@@ -275,7 +275,8 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         explained: list[set[int]] = []
         for seen in judgements[n].violations:
             found = {m for m in map(root, violations.explaining(n, seen)) if violations.shown_with(n, m)}
-            # What follows from another cause itself shows nothing of all requests of an endpoint.
+            # A violation that itself follows from another cause does not apply to all requests of an
+            # endpoint.
             found |= {m for m in violations.behind(n, seen) if m not in folded} if by_table else set()
             explained.append({m for m in found - {n} if SEVERITY[judgements[m].verdict] >= gravity})
             if not explained[-1]:
@@ -284,7 +285,7 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         unexplained.pop(n, None)
         folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
 
-    for n in violations.positions:  # a cause comes before what follows from it
+    for n in violations.positions:  # causes come before their consequences
         fold(n, by_table=False)
     for n in violations.causes_first(n for n in violations.positions if n not in folded):
         fold(n, by_table=True)

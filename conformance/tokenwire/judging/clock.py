@@ -87,7 +87,7 @@ class Clock:
         if self.work is None or self.work is not self._seen:
             self._seen, self._since = self.work, now
         elif now - self._since >= self._limit_s:
-            self._since = now  # once for each limit: it may be raised where Python only prints it
+            self._since = now  # once for each limit, because Python may only print the exception
             raise TooSlowError(self._limit_s, _read_in(frame))
 
 

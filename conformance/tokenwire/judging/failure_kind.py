@@ -87,7 +87,7 @@ def without_quoted(text: str) -> str:
             continue
         quoted = _QUOTED_UP_TO[quote](text, found.end())
         if quoted is None:
-            # The later quotes of this kind were seen as escaped ones, and are not closed either.
+            # The later quotes of this kind were seen as escaped, and are not closed either.
             unclosed.add(quote)
             continue
         parts += (text[end : found.start()], "'…'")
@@ -103,7 +103,7 @@ def _without_digits(found: re.Match[str]) -> str:
     return "#" + word[len(word.rstrip(".+-")) :]
 
 
-def _shape(value: Any) -> str:  # whatever stood on the wire
+def _shape(value: Any) -> str:  # an untrusted value
     """Return the type of a value, without the value."""
     match value:
         case None | bool():

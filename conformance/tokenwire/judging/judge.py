@@ -305,7 +305,7 @@ class _Known:
 def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
     """Return the facts for checks, and the requirements that need no observation."""
     too_slow: dict[str, tuple[str, str]] = {}
-    # What one answer makes too slow is found out from the others.
+    # The other answers show which one makes a check too slow.
     with CLOCK.limited(limit_s * max(1.0, sum(answer.exchange.size for answer in run.streams) / LARGEST)):
         while True:
             try:

@@ -47,7 +47,8 @@ class Part(NamedTuple):
 
 def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
     """True if the check of a requirement gets an answer."""
-    # A bad request that failed as the good one behind it did tells nothing of refusals: the server may have
+    # A bad request that failed like the valid one after it is not evidence about refusals, because the server
+    # may have been dead.
     # been gone.
     return requirement.oracle != "refusal" or stream.exchange.name not in run.clouded
 
@@ -108,7 +109,7 @@ class Observing:
             return
         paired = any(CHECKS[row.id].on_comparison for row in wanted)
         pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
-        # One row of a run in a part; those that observe none need no part of their own.
+        # One row of a run in a part; rows without observations need no part of their own.
         for rows in together(
             range(len(wanted)), lambda nth: _LARGE * (CHECKS[wanted[nth].id].on_run is not None), _LARGE
         ):
@@ -164,7 +165,7 @@ def of_streams(
                 yield requirement.id, scenario, Tally(crash=((position, 0), str(error)))
             continue
         traits = traits_of(loaded)
-        # Answers with the same traits are given to the same checks.
+        # Answers with equal traits go to the same checks.
         if traits not in by_traits:
             by_traits[traits] = [
                 (row, check.observe)
@@ -178,11 +179,11 @@ def of_streams(
             seen = tally(observe, loaded, target, position=position, empty_answers=empty_answers)
             if seen is not NOTHING:
                 yield requirement.id, scenario, seen
-        loaded.clear_caches(facts=False)  # else what was read of all logprobs, say, stays as long as the run
+        loaded.clear_caches(facts=False)  # otherwise cached values, such as logprobs, stay as long as the run
 
 
 def _of_pairs(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
-    # A part of pairs is one range of both lists: `_parts` goes by the longer one.
+    # A part of pairs is one range of both lists; `_parts` uses the longer one.
     for pairs in (run.comparisons, run.pairs_beside):
         comparing = [row for row in wanted if pairs_for(row, run) is pairs]
         for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
@@ -205,7 +206,7 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
     if run.clouded and requirement.oracle == "refusal":
         answers = Answers(stream for stream in answers if may_observe(requirement, stream, run))
     found: dict[str, TallyBuilder] = defaultdict(TallyBuilder)
-    # This tally is for the traceback of a check that raises; `found` holds what the check observes.
+    # This tally has the traceback of a check that crashes; `found` has the check's observations.
     crashed = tally(_count_by_scenario, check, answers, run, found, position=0)
     yield requirement.id, NO_SCENARIO, crashed
     for scenario, seen in found.items():
@@ -217,7 +218,7 @@ def _count_by_scenario(
 ) -> Iterator[Observation]:
     """Count a check's observations in a run by scenario, a few at a time. Yields nothing."""
     waiting: dict[str, list[Observation]] = defaultdict(list)
-    left_out: list[tuple[str, Observation]] = []  # where nothing else is seen, a scenario comes last
+    left_out: list[tuple[str, Observation]] = []  # without other observations, a scenario comes last
 
     def count(scenario: str, position: int) -> None:
         into[scenario].add(
@@ -233,11 +234,11 @@ def _count_by_scenario(
                 left_out.append((scenario, seen))
                 continue
             waiting[scenario].append(seen)
-            into[scenario]  # in the order in which they come
+            into[scenario]  # in the order of observations
             if len(waiting[scenario]) >= _TOGETHER:
                 count(scenario, nth)
     finally:
-        # What a check observed before it raised counts as well.
+        # Observations before a crash count as well.
         for scenario, seen in left_out:
             waiting[scenario].append(seen)
         for scenario in list(waiting):

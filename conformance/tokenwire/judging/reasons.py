@@ -140,7 +140,7 @@ def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) ->
     every, asked = TallyBuilder(), TallyBuilder()
     for scenario, seen in tallies.items():
         every.add(seen)
-        # What other scenarios left out does not explain why those that ask for this row gave too little.
+        # Skipped answers of other scenarios do not explain a lack of witnesses in this row's scenarios.
         if not scenarios or scenario in scenarios:
             asked.add(seen)
     return _Funnel(tuple(_stages(requirement, run)), asked.built.left_out, every.built.witnesses)
@@ -177,7 +177,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
     Once the ordinary scenarios are finished, a death cuts off only bad requests.
     """
-    # A gateway's answers that are compared with its worker's are in pairs, and not among the streams.
+    # A gateway's answers that are compared with its worker's are in pairs, not among the streams.
     answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
     scenarios = scenarios_for().get(requirement.id, ())
     missing = [name for name in scenarios if name not in answered]
@@ -219,7 +219,7 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     """Return the verdict on a requirement that does not apply to this target or run; None if it applies."""
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
-    # A death that came late cut off only requests that were to be refused: it is not why a capability is
+    # A late death cut off only bad requests, so it is not the reason for a missing capability.
     # missing.
     cut_off = not_asked(requirement, run) if run.died is not None and run.died.early else ""
     across = requirement.oracle == _ACROSS_TARGETS
@@ -239,7 +239,7 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     instrumented = requirement.contract == "instrumented"
     if cut_off and not instrumented:
         return Verdict.INCONCLUSIVE, cut_off, ()
-    # Declared and not shown is a violation: otherwise a deployment would pass by showing nothing.
+    # Declared but not shown is a violation; otherwise a deployment would pass by showing nothing.
     promised = next((capability for capability in missing if capability.declared), None)
     if promised is not None:
         broken = _broken_promise(promised)
@@ -251,7 +251,7 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
-    # Computed when asked for: to count answers for such words took an eighth of the time of watch and
+    # Computed only when needed, because counting answers took an eighth of the time of watch and inspect.
     # inspect.
     return Verdict.UNSUPPORTED, lambda: f"{words} ({_searched(requirement, run)})", ()
 
@@ -268,5 +268,5 @@ def _broken_promise(capability: Capability) -> Observation:
     """
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
-    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # what lacks the same has the same cause
+    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # equal missing capabilities have the same cause
     return expect(place, expected, capability.established, message, holds=False)

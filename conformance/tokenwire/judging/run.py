@@ -68,7 +68,7 @@ class Run:
         return clouded(self.answers, self._suspicion)
 
     def _suspicion(self, stream: Answer) -> int:
-        # Not `self.target`: that asks for the deaths, and these ask for the suspicion.
+        # Not `self.target`, which needs the deaths, which need the suspicion.
         return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
@@ -90,13 +90,13 @@ class Run:
     def answers(self) -> Answers:
         """The streams to judge: all except those that a death of the server cut off."""
         left = (stream for stream in self.streams if stream.exchange.name not in self._cut)
-        # The content of an evicted answer is read again, and loses such lists where checks get it (`load`).
+        # The content of an evicted answer is read again, and loses such lists only in `load`.
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
     @cached_property
     def unknown_lists(self) -> frozenset[str]:
         """Lists in `meta_info` that are neither known to the dialect nor from a custom sampler."""
-        # A user who declares customized_info says that lists which no dialect knows come from a sampler.
+        # A user who declares customized_info confirms that unknown lists come from a sampler.
         return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
 
     def without(self, exchange: str) -> Run:
@@ -254,7 +254,7 @@ class Run:
     @cached_property
     def target(self) -> Target:
         """The facts about the target for checks."""
-        # SGLang and vLLM name the size of the vocabulary when they refuse an id beyond it.
+        # SGLang and vLLM mention the vocabulary size when they refuse an id beyond it.
         vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
         return Target(
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),

@@ -51,7 +51,7 @@ class Stop:
             if alarmed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
-                if handler is not None:  # else it is none of Python's
+                if handler is not None:  # otherwise the handler is not Python's
                     signal.signal(number, handler)
 
     @contextmanager
@@ -67,7 +67,7 @@ class Stop:
         finally:
             self._judging = False
         if self.reason:
-            # Where Python raised it, it may only have been printed.
+            # The first exception may only have been printed.
             raise StoppedError
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:

@@ -93,7 +93,7 @@ class TallyBuilder:
             self._crash = part.crash
         for left in part.left_out:
             known = self._left_out.get(left.reason, left._replace(times=0))
-            # The first in the run represents all, in whatever order the parts come.
+            # The first in the run represents all, in any order of parts.
             self._left_out[left.reason] = min(known, left)._replace(times=known.times + left.times)
 
     @property
@@ -126,14 +126,15 @@ def tally(
     if outer is None:
         CLOCK.work = subject
     try:
-        # Most checks say nothing of an answer: that costs 0.2 µs without a tally, 2.3 with one
+        # Most checks observe nothing in an answer: that costs 0.2 µs without a tally, 2.3 with one
+        # (benchmarks/NOTES.md).
         # (benchmarks/NOTES.md).
         seen = iter(check(*subject))
         first = next(seen, None)
-        if first is None:  # as nearly always
+        if first is None:  # the usual case
             return NOTHING
         return _tally_of_observations(chain((first,), seen), position, empty_answers)
-    except Exception:  # a check that raises must neither end the run nor blame the target
+    except Exception:  # a crashing check must neither end the run nor blame the target
         return Tally(crash=((position, 0), traceback.format_exc()))
     except TooSlowError as error:
         return Tally(crash=((position, 0), str(error)))
@@ -151,7 +152,7 @@ def _tally_of_observations(
     left_out: list[Seen] = []
     crash = None
     try:
-        for nth, seen in enumerate(observations, 1):  # how many there were before it raised
+        for nth, seen in enumerate(observations, 1):  # the number of observations before a crash
             place, _, _, holds, message, _, condition_only, level, by_chance, stands_for = seen
             if not holds:
                 kind = kinds[level, by_chance]
@@ -172,7 +173,7 @@ def _tally_of_observations(
         crash = (position, nth), traceback.format_exc()
     except TooSlowError as error:
         crash = (position, nth), str(error)
-    # What a check left out was not observed: it is a reason, and no witness.
+    # A skipped value was not observed: it is a reason, not a witness.
     saw = nth > len(left_out)
     return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))
 

@@ -286,8 +286,9 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
                 for answer, sent in zip(reported, prompts, strict=True)
             ]
             kept, broken = sum(map(bool, right)), right.count(0)
-            silent = bool(first) and not reported  # the ids of the usual vocabulary, where no text tells
-            enough = kept > broken if first else 2 * kept > broken  # so long a text is not right by chance
+            silent = bool(first) and not reported  # without texts, the ids of the usual vocabulary
+            # a text of this length is not right by chance
+            enough = kept > broken if first else 2 * kept > broken
             if (enough or silent) and (best is None or sum(right) > best[0]):
                 seen = name or reported[right.index(max(right))].stream.exchange.name
                 best = sum(right), replace(model, seen_in=seen)

@@ -139,14 +139,14 @@ def truth(
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
     computable = asked.likeliest and not asked.constrained
     if asked.ignore_eos and asked.stop_token_ids:
-        computable = False  # SGLang then ignores them, too; vLLM does not
+        computable = False  # SGLang ignores these too; vLLM does not
     patterns = [_compiled(pattern) for pattern in asked.stop_regex]
     if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
     ids = law.answer(prompt, budget, ends, least)
     if ids is None or (asked.ignore_eos and words.ends.intersection(ids[:least])):
-        return None  # servers differ in whether an end that is ignored is barred
+        return None  # servers differ in whether an ignored end is barred
     known = partial(Truth, law, barred=bool(least and ends))
     pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in ids]
     texts = list(_texts(head, pieces))
@@ -222,7 +222,7 @@ def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
     decoder.decode(head)
     for piece in pieces:
         text += decoder.decode(piece)
-        # Python waits for half a surrogate to be whole, which is then no character either.
+        # Python waits for the other half of a surrogate, which then is not a character either.
         waiting = decoder.getstate()[0]
         yield f"{text}\ufffd\ufffd" if b"\xed\xa0" <= waiting <= b"\xed\xbf" else text
 

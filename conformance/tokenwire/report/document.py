@@ -39,7 +39,7 @@ MOST_EVIDENCE = 20
 _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
-def _plain(value: Any) -> Any:  # whatever stood on the wire
+def _plain(value: Any) -> Any:  # an untrusted value
     """Convert a value to JSON: tuples to lists, infinite numbers to text, and text made inert."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
@@ -156,7 +156,7 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
             "follow": [
                 {"requirement": name, "scenarios": list(dict.fromkeys(scenarios))}
                 for name, scenarios in following.get(judgement.requirement.id, {}).items()
-                if name not in found  # it has a cause of its own
+                if name not in found  # it has its own cause
             ],
         }
         for judgement in sorted(found.values(), key=first)

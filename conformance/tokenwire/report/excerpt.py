@@ -174,7 +174,7 @@ def written(body: bytes, place: Place) -> str:
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
     """Return the excerpt of an event, or of an answer that is one document."""
-    if not isinstance(event.data, dict | list):  # no JSON, or the end mark
+    if not isinstance(event.data, dict | list):  # not JSON, or the end mark
         return Excerpt(cut(written(stream.exchange.body, event.place), _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
     if event.place.event is None:

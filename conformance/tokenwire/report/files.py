@@ -84,7 +84,7 @@ def write_reports(
                 write_whole(path, text(path))
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
-        except Exception:  # a fault of ours in one form costs no other
+        except Exception:  # our own crash in one form must not affect the others
             problems.append(f"{path} was not written: this is a bug of tokenwire\n{format_exc()}")
     return problems
 

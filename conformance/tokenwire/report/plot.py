@@ -116,7 +116,7 @@ def plot(
     points = timeline["points"]
     most = max(1, *(point["total"] for point in points))
     budget: int | None = timeline["budget"]
-    if budget is not None and budget > _ROOM * most:  # it would press the staircase flat
+    if budget is not None and budget > _ROOM * most:  # it would flatten the staircase
         budget = None
     highest: int = max(most, budget or 0)
     first: float = min([points[0]["time"], *(start for start, _ in pauses)])
@@ -146,7 +146,8 @@ def plot(
     total_step = max(1, round(_round_step(highest, 4)))
     decimals = max(0, -int(f"{step:e}".partition("e")[2]))
     times = [first + n * step for n in range(int(span / step) + 1)]
-    if any(less for _, _, less in shortened):  # the axis is not even: mark its edges and those of the pauses
+    # the axis is not linear, so mark its edges and those of the pauses
+    if any(less for _, _, less in shortened):
         times = _apart([first, *(edge for pause in pauses for edge in pause), last], x)
     return Plot(
         unit=timeline["unit"],

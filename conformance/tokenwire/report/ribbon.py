@@ -118,7 +118,7 @@ def _align(
     reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
 ) -> Aligned:
     """Align entries that begin at an offset of their array. A surplus entry in `known` is a double."""
-    # Equal ends are cut off first: the time of the matcher grows with the square of what is left.
+    # Equal ends are removed first, because the matcher takes quadratic time.
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
     backwards = zip(reversed(reference), reversed(entries), strict=False)

@@ -201,7 +201,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
         judgements = list(chain.from_iterable(judged))
         yield _run_line(run, judgements)
-        # Answers of a worker and its gateway are shown, too, and are none of the run's own.
+        # Answers of a worker and its gateway are shown, too, and are not in the run itself.
         alone = {stream.exchange.name for stream in run.streams}
         for stream in _answers_of_report(run, judgements, shown_witnesses):
             exchange = stream.exchange.load()
@@ -383,7 +383,7 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
             if not same:
                 raise UsageError(f"{name} was judged with other {what} than {first_name}; replay both alike")
     subjects = [part.subject for _, part in parts]
-    # Backwards, so that the words of the first replay stay, as in one replay of all.
+    # Backwards, so that the words of the first replay win, as in one replay of all.
     taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
     return replace(
         first,

@@ -30,7 +30,7 @@ def first_few(names: Sequence[str], most: int) -> str:
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
-def value(thing: Any) -> str:  # whatever stood on the wire
+def value(thing: Any) -> str:  # an untrusted value
     """Return a value from the wire, or words, in readable length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)

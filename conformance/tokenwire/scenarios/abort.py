@@ -76,7 +76,7 @@ async def _abort(talk: Conversation) -> None:
         _abort_whole(talk, ask),
     )
     for label in ("as-sent", "as-sent-again") if talk.id_prefix else ():
-        # Alone: where others delay the abort, the stream has come too far to tell.
+        # Alone, because with others the abort may come too late.
         await abort_after(talk, label, ask, 2, as_sent=True)
     await talk.abort("over-abort", f"{ask.request_id}-over")
 

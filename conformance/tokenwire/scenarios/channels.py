@@ -178,7 +178,7 @@ async def _channels(talk: Conversation) -> None:
     form = await _form(talk, script)
     for label, text, more in _texts(form):
         if label == _MARKED_PROMPT and script.way is None:
-            continue  # the prompt of a parrot is its script, markers and all
+            continue  # the prompt of a parrot is its script, including the markers
         for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
             if in_bytes and (script.way is not None or label not in (*_ALSO_IN_BYTES, _IN_BYTES_ALONE)):
                 continue
@@ -207,7 +207,7 @@ _RARE = (
 
 def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
     """An ask that a parrot answers with a text; for other models, another, of the same budget."""
-    logprobs = not talk.dialect.has_items  # which of them refuses them is not known here
+    logprobs = not talk.dialect.has_items  # it is unknown here which of them refuses them
     script = _Script(talk, logprobs=logprobs)
     ask = script.ask(text) if talk.parrot is not None else None
     return otherwise if ask is None else replace(ask, max_new_tokens=otherwise.max_new_tokens)

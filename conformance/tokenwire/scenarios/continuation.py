@@ -57,7 +57,7 @@ async def _session(talk: Conversation) -> None:
     second = replace(turn, input_ids=_ADDED[:1])
     spelled = replace(ask, input_ids=((*PROMPT, *ids, *_ADDED[0]),))
     await talk.ask("branch", replace(turn, input_ids=_ADDED[1:], stream=True))
-    for again in ("", "-again"):  # a difference is believed of answers that were given twice
+    for again in ("", "-again"):  # a difference counts only between answers that were repeated
         await talk.ask(f"second{again}", second)
         await talk.ask(f"spelled{again}", spelled)
     await talk.call("close", end)

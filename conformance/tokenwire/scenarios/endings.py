@@ -123,7 +123,7 @@ async def _abort_in_the_queue(talk: Conversation) -> None:
     run = new_id()
     waiting = {label: replace(form, request_id=f"{run}-{label}") for label, form in forms(ask).items()}
     await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
-    # More samples than run at once: some of them wait, and whatever comes later waits behind them.
+    # More samples than run at once, so that some wait, and later requests wait after them.
     filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
     filler = replace(filler, max_new_tokens=min(filler.max_new_tokens or 1, talk.readable(filler.n)))
     taps = {"filling": Tap(), "filling-too": Tap()}

@@ -38,7 +38,7 @@ def _gateway(talk: Conversation) -> Steps:
         for label, flagged_ask in flagged(talk.dialect, ask).items():
             asks[f"{form}-{label}-whole"] = flagged_ask
             if flagged_ask.top_logprobs or flagged_ask.logprob_start is not None:
-                asks[f"{form}-{label}-again"] = flagged_ask  # how far numbers lie apart is measured then
+                asks[f"{form}-{label}-again"] = flagged_ask  # repetitions measure the noise of numbers
         for label, flagged_ask in flagged(talk.dialect, replace(ask, stream=True)).items():
             asks[f"{form}-{label}-stream"] = flagged_ask
     asks |= forms(replace(words, n=2, logprobs=True), "samples")

@@ -56,7 +56,7 @@ async def _held_text(talk: Conversation) -> None:
         bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
         asks["pieces"] = replace(ask, max_new_tokens=96, logit_bias=bias)
     streams = {f"{label}-stream": replace(ask, stream=True) for label, ask in asks.items()}
-    # Of chat, whole answers alone have room for ids and all that a sampler attaches.
+    # In chat, only whole answers have fields for ids and a sampler's series.
     wanted = {
         label: replace(ask, return_token_ids=True, return_meta_info=True) for label, ask in asks.items()
     }

@@ -60,7 +60,7 @@ async def _preempted(talk: Conversation) -> None:
     hit: set[int] = set()
     spared: set[int] = set()
     for turn in range(_TURNS):
-        # Each turn asks something new: answers to one request that differ would not be compared at all.
+        # Each turn is a new request, because differing answers to one request are not compared.
         ask = replace(ask, max_new_tokens=talk.fitting(48) - turn)
         order = [(3 * turn + place) % _AT_ONCE for place in range(_AT_ONCE)]
         asks = {
@@ -93,11 +93,11 @@ async def _neighbours(talk: Conversation) -> None:
         ask = await _ask_scored(talk, label, ask)
     among = replace(ask, max_new_tokens=max(1, talk.fitting(_WATCHED) - 1))
     other = replace(ask, max_new_tokens=96, stream=True)
-    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a place
+    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a seat
     for position in range(_NEIGHBOURS):
         prompt = (20 + position, *PROMPT[position % 5 :])
         crowd[f"neighbour-{position}"] = replace(other, input_ids=(prompt,))
-    crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and lives
+    crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and survives
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
     await together(
         *(talk.ask(label, ask) for label, ask in crowd.items()),

@@ -39,5 +39,5 @@ async def item_turns(talk: Conversation) -> None:
     await talk.ask("repeated-stream", replace(repeated, stream=True))
     if keeps and first is not None:
         raw = {keeps: first.events[0].data.get("id"), "store": True}
-        for branch in ("named", "branch"):  # what the one brought is not before the other
+        for branch in ("named", "branch"):  # items of one answer are not before the other
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))

@@ -101,7 +101,7 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     yield from with_controls(talk, ask, bad, again=True)
-    if size is None and (late := _of_size(ask, talk.vocabulary_size)):  # the refusals may name it
+    if size is None and (late := _of_size(ask, talk.vocabulary_size)):  # the refusals may mention it
         yield late
         yield {"prompt-size-control": ask}
 

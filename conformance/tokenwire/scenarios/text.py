@@ -53,7 +53,7 @@ async def _broken_characters(talk: Conversation) -> None:
         begins = Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True)
         asks |= forms(begins, "begins")
         if shown := text_of(seen)[:1].strip("\ufffd"):
-            # Where a server shows what the prompt ends with, it may find the stop in there.
+            # If a server shows the end of the prompt, it may find the stop there.
             stopped = replace(begins, stop=(shown,), max_new_tokens=16)
             otherwise = (*broken_prompt[:-1], *ids[:1], ids[count - 1])
             asks |= forms(replace(stopped, input_ids=(otherwise,)), "begins-stop")

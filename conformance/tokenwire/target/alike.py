@@ -23,7 +23,7 @@ def known_by(value: Any) -> int:
     """Return a key that is equal exactly for equal JSON values. Many cannot be hashed, and -1 and -2 have one
     hash.
     """
-    # Version 2 of the format has no references, by which equal values would have other bytes.
+    # Version 2 of the format has no references, which would make bytes of equal values differ.
     return hash(dumps(value, 2))
 
 

@@ -89,7 +89,7 @@ class Death:
         """A description of the death, as a clause."""
         silent = "it answered, and then answered nothing else"
         how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
-        probes = (VITALS, RESTARTED)  # the suite's own, sent when the server was dead
+        probes = (VITALS, RESTARTED)  # the suite's own request to a dead server
         others = {name for name in self.cut if not any(f"/{probe}/" in name for probe in probes)} - {
             self.name
         }
@@ -108,7 +108,7 @@ def nobody_listened(exchange: ExchangeHead) -> bool:
 def failure(stream: Answer) -> str:
     """Describe the server's own failure at a request; empty if it did not fail."""
     exchange = stream.exchange
-    # A stream that breaks off is judged by stream-ends-cleanly.
+    # A stream that breaks off is covered by stream-ends-cleanly.
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
         return _no_answer(exchange)
     if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
@@ -165,7 +165,7 @@ class _Timed:
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
-        # A gateway may answer 503 for a server that is gone; that alone shows no death (`_is_dead`).
+        # A gateway may answer 503 for a dead server; that alone does not show a death (`_is_dead`).
         return (
             bool(failure(self.stream))
             or exchange.ending is Ending.TRUNCATED
@@ -237,12 +237,12 @@ def deaths(
     unanswered = [
         call.exchange
         for call in calls
-        # A call that met nobody who listened came after the end.
+        # A call that no server received came after the end.
         if call.exchange.ending in _BROKEN and not call.exchange.detail.startswith(_NOT_LISTENING)
     ]
     lives = list(_lives(streams))
     found: list[Death] = []
-    # Backwards: a request that a later life ended in, once more, is the likelier suspect of an earlier end.
+    # Backwards, because a request that ended a later life again is the likelier suspect of an earlier end.
     for number, life in reversed(list(enumerate(lives))):
         killers = [question_of(death.of) for death in found]
         death = _end(life, suspicion, killers, unanswered, final=number + 1 == len(lives))
@@ -267,7 +267,7 @@ def _end(
     if not signs:
         return None
     last = max(signs, key=lambda sent: sent.sign or 0.0)
-    # It lived at its last sign and was dead at the first failure: it died of what was under way between.
+    # It lived at its last sign and was dead at the first failure, so something that ran between killed it.
     since = (last.sign or 0.0) - _CLOCK_S
     left = [sent for sent in life if sent.over >= since and (sent.failed or sent.open)]
     failed = [sent for sent in left if sent.failed]
@@ -283,10 +283,10 @@ def _end(
     cut |= {sent.stream.exchange.name for sent in life if sent.begun > until}
     cut |= {of.stream.exchange.name}
     strangers = any(sent.talk != of.talk and sent.stream.exchange.scenario != VITALS for sent in left)
-    # Hostile requests come last and may end a server; an end amid ordinary ones leaves rows undecided.
+    # Hostile requests come last and may kill a server; a death among valid ones leaves rows undecided.
     early = strangers or suspicion(of.stream) >= ORDINARY
     call = next((call for call in unanswered if _met(call, since, until)), None)
-    # A bad request that was under way is the likelier cause.
+    # A bad request that was running is the likelier cause.
     call = call if suspicion(of.stream) >= ORDINARY else None
     suspects = max(1, len(under_way))
     names = () if call is not None else tuple(sent.stream.exchange.name for sent in equals)
@@ -340,19 +340,19 @@ def _suspects(
 
     `reported`: requests answered so shortly before the end that they may be the cause, too.
     """
-    # What met nobody who listened came too late to be the cause.
+    # A request that no server received came too late to be the cause.
     met = [sent for sent in under_way if not sent.stream.exchange.detail.startswith(_NOT_LISTENING)]
     under_way = met or under_way
     again = [sent for sent in under_way if question_of(sent.stream) in killers]
     if again:
         return again[:1]
     ranks = {id(sent): suspicion(sent.stream) for sent in (*under_way, *reported)}
-    # Legal values that were answered cannot be the cause; a bad value may end a server behind its answer.
+    # Answered requests with legal values cannot be the cause; a bad value may kill a server after its answer.
     bad = [sent for sent in under_way if ranks[id(sent)] < ORDINARY]
     bad += [sent for sent in reported if ranks[id(sent)] < UNSATISFIABLE]
     if bad:
         worst = min(ranks[id(sent)] for sent in bad)
-        # Of two that began together, a prompt that need not be rendered first reaches the model first.
+        # Of two that began together, a prompt without rendering reaches the model first.
         return sorted(
             (sent for sent in bad if ranks[id(sent)] == worst),
             key=lambda sent: (sent.begun, is_chat(sent.stream)),

@@ -73,7 +73,7 @@ def request_of(stream: Answer) -> Hashable:
     asked = stream.asked
     if not asked.key:
         return None
-    # What an answer is asked to tell counts, too: whether that changes the result is judged by
+    # The requested outputs count, too, because asking-for-more-changes-nothing judges their effect.
     # asking-for-more-changes-nothing.
     reported = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
     returned = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)

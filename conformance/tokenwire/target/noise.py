@@ -89,7 +89,8 @@ def numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Differenc
             twin = theirs.get(choice.index)
             if twin is None or (choice.output_ids, choice.text) != (twin.output_ids, twin.text):
                 continue
-            # Most choices tell equal numbers, which a fact shows: then neither is read again from its
+            # Most choices have equal numbers, which a fact shows, so that neither is read again from its
+            # capture.
             # capture.
             differing = _numbers(choice) != _numbers(twin)
             found = _series_apart(choice.load(), twin.load()) if differing else {}

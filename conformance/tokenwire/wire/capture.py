@@ -196,7 +196,7 @@ class ExchangeWriter:
         except OSError as error:
             if self._on_loss is None:
                 raise
-            if not self._lost:  # what a file still holds fails once more when it is closed
+            if not self._lost:  # buffered data fails once more when the file is closed
                 self._lost = True
                 self._on_loss(error)
 
@@ -231,7 +231,7 @@ class CaptureWriter:
         file = self._new_file(path)
         on_loss = self._lose if self._on_loss is not None else None
         if path.suffix == ".gz":
-            # Neither name nor time in the head: the same exchange makes the same file.
+            # Without name and time in the head, so that equal exchanges make equal files.
             zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
             return ExchangeWriter(cast(BinaryIO, zipped), file, on_loss=on_loss)
         return ExchangeWriter(file, on_loss=on_loss)
@@ -240,7 +240,7 @@ class CaptureWriter:
         try:
             if not self.lost:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Exclusively: no exchange is written over another.
+                # Exclusively, so that no exchange overwrites another.
                 return path.open("xb")
         except FileExistsError:
             raise
@@ -329,7 +329,7 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
     """
     number, offset, begun, looked = 1, 0, bytearray(), 0
     for piece in pieces(path):
-        # Only whole exchanges leave: a chunk is parsed, and read again, by itself.
+        # Only whole exchanges leave, because a chunk is parsed, and read again, alone.
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
         # The lines of the last exchange may still be coming.
@@ -482,7 +482,7 @@ def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
                 "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
-            # A recorder writes an exchange in one piece, so this one was under way when its recorder died.
+            # A recorder writes an exchange in one piece, so this one was incomplete when its recorder died.
             if unfinished is not None:
                 span = chunk.part(first.number, first.start, line.start)
                 yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)

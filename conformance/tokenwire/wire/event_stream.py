@@ -109,7 +109,7 @@ class EventStreamParser:
             # If the connection broke, half a character is not a fault of the text.
             if not (cut_off and error.reason == "unexpected end of data"):
                 self._note_undecodable(self._line_start + len(self._partial) - len(partial) + error.start)
-        # Only comments came, such as those that keep a connection open: no event was begun.
+        # Only comments came, such as keep-alives, so no event has begun.
         if not self._block_has_fields and (not partial or partial.startswith(b":")):
             return b""
         return bytes(self._block) + bytes(self._partial)

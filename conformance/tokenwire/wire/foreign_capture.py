@@ -104,7 +104,7 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
             else note or "the capture says that the answer is not complete",
         },
     ]
-    # Bodies are not written in our form, only to be read from it: they may be large.
+    # Our form is only used to parse bodies, not written, because they may be large.
     exchange = exchange_of(lines)
     headers = redact_headers(_headers(response["headers"]))
     return replace(exchange, request=redact(exchange.request), headers=headers, reads=reads)

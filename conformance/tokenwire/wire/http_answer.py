@@ -64,7 +64,7 @@ class AnswerReader:
         incomplete response.
         """
         if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
-            start, end = found.end(), len(data) - 2  # most reads hold one whole chunk
+            start, end = found.end(), len(data) - 2  # most reads are one whole chunk
             if start < end == start + int(found[1], 16) and data[end:] == b"\r\n":
                 return (data[start:end],)
         return self._feed(data)
@@ -77,7 +77,7 @@ class AnswerReader:
         elif data:
             yield from self._plain_chunks(self._begun + data if self._begun else data)
         else:
-            yield from self._odd_chunks(self._begun)  # no plain end: never over
+            yield from self._odd_chunks(self._begun)  # not a plain end, so never over
             yield from self._by_h11(b"")
 
     def _by_h11(self, data: Piece) -> Iterator[Piece]:
@@ -108,8 +108,8 @@ class AnswerReader:
         return any(name == b"transfer-encoding" for name, _ in head.headers)
 
     def _plain_chunks(self, data: Piece) -> Iterator[Piece]:
-        # By h11 an event costs a quarter more (benchmarks/NOTES.md). So the framing that all servers write is
-        # taken apart here, and whatever is odd (extensions, trailers) is left to h11.
+        # With h11, an event costs a quarter more (benchmarks/NOTES.md). So the framing that all servers write
+        # is parsed here, and anything else (extensions, trailers) is left to h11.
         position, size, left = 0, len(data), self._left
         self._begun = b""
         while position < size:

@@ -106,9 +106,9 @@ def value_of(line: bytes) -> Any:
     if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
         raise ValueError("it holds too many values")
     try:
-        # In an array: then what is nested deeper than `MAX_DEPTH` is too deep for this parser, too.
+        # In an array, so that values nested deeper than `MAX_DEPTH` are too deep for this parser, too.
         (value,) = jiter.from_json(b"[%b]" % line)
-    except ValueError:  # only the slow parser knows lone surrogates, which an answer may hold
+    except ValueError:  # only the slow parser accepts lone surrogates, which an answer may contain
         refuse_deep_nesting(line.decode("utf-8"))
         return json.loads(line)
     return value

@@ -27,7 +27,7 @@ def sharing(value: Any, before: Any) -> Any:
                 value[name] = sharing(value[name], entry)
         return value
     if type(value) is str:
-        return intern(value)  # streams of one request have the same texts on their way
+        return intern(value)  # streams of one request have the same partial texts
     if isinstance(value, list) and isinstance(before, list) and _begins_with(value, before):
         return before if len(value) == len(before) else [*before, *value[len(before) :]]
     return value
@@ -46,7 +46,7 @@ def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
         return True
     try:
         return _bytes_of(values) == _bytes_of(other)
-    except ValueError:  # it has no bytes
+    except ValueError:  # marshal cannot write it
         return False
 
 

@@ -70,7 +70,7 @@ def _finite(text: str) -> float:
 
 def _integer(text: str) -> int:
     """Parse an integer that fits into 64 bits. Raises StrictJsonError for a longer one."""
-    # By its length first: Python refuses to read thousands of digits.
+    # By its length first, because Python refuses to parse thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
         raise StrictJsonError(f"{text[:40]} is more than 64 bits hold: readers take it for another number")
@@ -103,9 +103,9 @@ def _read_fast(text: str) -> Any:
         written = text.encode()
         if _holds_large_number(written):
             return _UNSURE
-        # In an array, so that what is nested deeper than `MAX_DEPTH` is too deep for this reader.
+        # In an array, so that values nested deeper than `MAX_DEPTH` are too deep for this parser.
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
-    except ValueError:  # it knows no lone surrogates, and its words are not ours
+    except ValueError:  # it does not accept lone surrogates, and has other messages
         return _UNSURE
     # `1,2` is not JSON, but two values in an array.
     return values[0] if len(values) == 1 else _UNSURE
@@ -118,7 +118,7 @@ def _holds_large_number(written: bytes) -> bool:
     after a number.
     """
     digits = written.translate(_ALIKE, b"+")
-    # From behind: what searches from ahead is made for needles that are less like the hay.
+    # From the end, because the forward search is optimized for rarer needles.
     if digits.rfind(_LONG_INTEGER) >= 0 or digits.startswith(_LONG_INTEGER[1:]):
         return True
     position = digits.find(_LARGE_EXPONENT) if b"e" in digits else -1

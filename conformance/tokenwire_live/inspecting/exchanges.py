@@ -104,7 +104,7 @@ class Exchanges:
         if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
             raise UsageError(f"{_MOST_WAITING} requests wait already; let some of them end")
         endpoint = self.dialects[dialect].endpoint
-        try:  # JSON is sent as the suite writes it, whatever else as it is
+        try:  # JSON is sent in the suite's form, anything else unchanged
             sent = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
             request = HttpRequest(endpoint.methods[0], endpoint.path, sent)
         except ValueError:

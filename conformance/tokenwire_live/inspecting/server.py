@@ -110,7 +110,7 @@ class PageServer:
         try:
             await self._serve_one(reader, writer)
         except (OSError, h11.RemoteProtocolError):
-            pass  # the browser has left, or speaks no HTTP
+            pass  # the browser has disconnected, or does not use HTTP
         except Exception as error:  # one request must not end in a traceback
             tell_failure("a request of the page", error)
             with contextlib.suppress(OSError):

@@ -75,7 +75,7 @@ class _Request:
             elif isinstance(event, h11.EndOfMessage):
                 self.over, self.rest = True, self._http.trailing_data[0]
                 return size
-            else:  # more is needed
+            else:  # more data is needed
                 return size
 
 
@@ -153,9 +153,9 @@ class ConnectionReader:
             self._take(record)
         except h11.ProtocolError:
             self._stop("unreadable")
-        except Exception:  # a fault of our own must not end the other connections
+        except Exception:  # our own crash must not end the other connections
             self._stop("reader-crashed")
-        while self._finished:  # outside of `try`: a fault of the receiver is none of the parser
+        while self._finished:  # outside of `try`, because an error of the receiver is not the parser's
             self._receiver.finished(*self._finished.pop(0))
 
     def end(self) -> None:
@@ -208,7 +208,7 @@ class ConnectionReader:
 
     def _received(self, record: Record) -> None:
         exchange = self._begin(record)
-        # A server may speak first: a 408 ends an idle connection.
+        # A server may send first: a 408 ends an idle connection.
         if exchange.answer is None:
             exchange.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
         if exchange.answer.over:
@@ -268,7 +268,7 @@ class ConnectionReader:
         self._finish(record.time, Ending.COMPLETE)
         for kind, rest in ((Kind.SENT, exchange.request.rest), (Kind.RECEIVED, exchange.answer.rest)):
             if rest:
-                # This position lies within the record, so that no other exchange has it in its name.
+                # This position is inside the record, so that no other exchange has it as its name.
                 self._take(record._replace(position=exchange.position + 1, kind=kind, data=rest))
 
     def _target_ended(self, record: Record) -> None:
@@ -282,7 +282,7 @@ class ConnectionReader:
         except h11.RemoteProtocolError as error:  # in the middle of an answer
             self._cut_off(record.time, str(error))
         else:
-            # The end of the connection was the end of an answer without a length.
+            # The end of the connection ended an answer without a length.
             self._finish_if_complete(record)
 
     def _closed(self, record: Record) -> None:
@@ -299,7 +299,7 @@ class ConnectionReader:
     def _cut_off(self, ended: float, why: str) -> None:
         """End an exchange whose answer is incomplete; the side that closed first caused it."""
         answer = self._open.answer
-        # If the client left first, the target did not cut the answer off.
+        # If the client disconnected first, the target did not cut the answer.
         if self._client_left:
             self._finish(ended, Ending.HUNG_UP, "the client left")
         elif answer is None or answer.head is None:

@@ -80,7 +80,7 @@ class JudgeSupervisor:
         """Positions reported since the last batch was finished."""
         self.open = 0
         """The number of open exchanges at that time."""
-        self._start()  # early: it takes a second or two to load
+        self._start()  # early, because it takes a second or two to load
         self._work = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -193,14 +193,16 @@ class JudgeSupervisor:
         self._end_process()
         batches = self._spool.batches
         begin = batches[0].position if batches else sys.maxsize
-        # What was open before the oldest unread batch is lost with the process, unless it was reported since.
+        # Exchanges opened before the oldest unread batch are lost with the process, unless they were reported
+        # since.
         lost = self.open - sum(position < begin for position in self._reported)
         if self._judging is not None and not all_batches and len(self._reported) < _MOST_REPORTED:
-            # Only the exchange that was being judged is lost: the next process reads its batch without it.
+            # Only the exchange in work is lost; the next process reads its batch without it.
             lost += self._judging >= begin
             self._reported = {position for position in (*self._reported, self._judging) if position >= begin}
         else:
-            # Which exchange ended the process is unknown: its batch is lost, or the next one ends, too.
+            # It is unknown which exchange ended the process, so its batch is lost; otherwise the next process
+            # would end, too.
             while batches:
                 lost += self._spool.release().requests
                 if not all_batches:

@@ -121,7 +121,7 @@ class ExchangeJudge:
         if dialect is None:
             return Opinion()
         encoding = (exchange.header("content-encoding") or "").strip().lower()
-        # A client may ask for compressed answers, which the suite never does.
+        # A client may request compressed answers, which the suite never does.
         if encoding not in _AS_IT_IS:
             return Opinion(gap="compressed", dialect=dialect.name)
         advertised = self._advertised
@@ -160,5 +160,5 @@ class ExchangeJudge:
         if recognised.by_mark and recognised.dialect is not None:
             self._marked[candidates] = recognised.dialect
             return recognised.dialect
-        # An answer without a mark, such as an error, is read as those before it at its endpoint.
+        # An answer without a mark, such as an error, uses the dialect of earlier ones at its endpoint.
         return self._marked.get(candidates, recognised.dialect)

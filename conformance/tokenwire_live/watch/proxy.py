@@ -70,14 +70,14 @@ class _Side(asyncio.BaseProtocol):
         self._end()
         if self.transport is None or not self.transport.can_write_eof():
             return False
-        # Both sides have ended, and a connection that is half closed does not close by itself.
+        # Both sides have ended, and a half-closed connection does not close by itself.
         if self.peer.ended:
             self.close()
             self.peer.close()
         return True
 
     def pause_writing(self) -> None:
-        # The other side is read no faster than this one takes it; else the memory would fill.
+        # The other side is read no faster than this one accepts data; otherwise memory would fill.
         if self.peer.transport is not None:
             self.peer.transport.pause_reading()
 
@@ -87,7 +87,7 @@ class _Side(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        # A reset is passed on as a reset: a close would tell the other side that all was sent.
+        # A reset is forwarded as a reset, because a close would mean that everything was sent.
         if exc is not None:
             self.peer.reset()
         else:
@@ -104,7 +104,7 @@ class _Side(asyncio.BaseProtocol):
         if transport is not None and not transport.is_closing():
             if transport.can_write_eof():
                 transport.write_eof()
-            else:  # TLS knows no half-close
+            else:  # TLS has no half-close
                 transport.close()
         self._on_end()
 
@@ -119,7 +119,7 @@ class _Side(asyncio.BaseProtocol):
             return
         opened = cast("socket.socket | None", self.transport.get_extra_info("socket"))
         if opened is not None:
-            with contextlib.suppress(OSError):  # the peer was faster
+            with contextlib.suppress(OSError):  # the peer closed first
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.close()
 
@@ -134,7 +134,7 @@ class _ClientSide(_Side, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # With this limit, pause_writing and resume_writing tell when the memory of a write is free again.
+        # With this limit, pause_writing and resume_writing show when the memory of a write is free again.
         cast(asyncio.WriteTransport, transport).set_write_buffer_limits(0)
         self.on_made()
 
@@ -242,8 +242,8 @@ class Proxy:
     async def _connect(self, client: _ClientSide, target: _TargetSide) -> None:
         """Connect to the target, then read from the client."""
         assert client.transport is not None
-        # Not in `connection_made`: the Python of Debian 12 (3.11.2) begins to read behind it, paused or not.
-        # This runs before what was read then is looked at.
+        # Not in `connection_made`, because Python 3.11.2 (Debian 12) begins to read after it even if paused.
+        # This runs before the data is processed.
         client.transport.pause_reading()
         try:
             await asyncio.get_running_loop().create_connection(

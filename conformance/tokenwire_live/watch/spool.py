@@ -141,7 +141,7 @@ class Spool:
     def append_received(self, connection: int, kind: Kind, size: int) -> bool:
         """Append a record of the bytes in the last buffer; False if it is dropped."""
         start = self._next
-        # `buffer` gave the scratch, as there was no room.
+        # `buffer` returned the scratch, because there was no space.
         if self._end - start < _LEAST_BUFFER:
             return self._drop(connection, kind)
         _HEADER.pack_into(self._memory, start, connection, kind, time.monotonic(), size)
@@ -158,7 +158,7 @@ class Spool:
     def _append_behind(self, connection: int, kind: Kind, data: bytes) -> bool:
         """Append a record that does not fit into the segment."""
         if _HEADER_SIZE + len(data) > SEGMENT:
-            # A record lies in one segment; only the first half of a request begins one.
+            # A record is in one segment; only the first half of a request is a REQUEST.
             half, rest = len(data) // 2, Kind.SENT if kind == Kind.REQUEST else kind
             return self.append(connection, kind, data[:half]) and self.append(connection, rest, data[half:])
         if self._begin_segment():
@@ -206,7 +206,7 @@ class Spool:
 
     def pin(self) -> int:
         """Keep the memory of the last buffer until `unpin`, because it is still to be sent."""
-        # Bytes that wait to be sent may lie in the scratch: it gets new memory.
+        # Bytes to be sent may be in the scratch, so it gets new memory.
         self.scratch = memoryview(bytearray(len(self.scratch)))
         self._pins[self._segment] += 1
         return self._segment
@@ -217,7 +217,7 @@ class Spool:
             if segment != self._segment:
                 self._free.append(segment)
             elif self._next == self._start and not self._sealed:
-                # All that was written in the current segment was read: its memory is still in the cache.
+                # Everything in the current segment was read, so its memory is still in the cache.
                 self._write_from(segment)
 
     def seal(self) -> None:

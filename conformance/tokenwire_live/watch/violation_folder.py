@@ -25,7 +25,7 @@ class ViolationFolder:
         self._writer = CaptureWriter(folder, compress=True)
         self._kept: dict[str, deque[tuple[Path, int]]] = defaultdict(deque)
         """The captures of each requirement, oldest first, with their sizes."""
-        # Those that an earlier watcher wrote count towards the cap.
+        # Captures of earlier watchers count towards the cap.
         for path in sorted(folder.glob("*/*.jsonl.gz")):
             self._kept[path.parent.name].append((path, path.stat().st_size))
 
@@ -41,7 +41,7 @@ class ViolationFolder:
             with self._writer.open(name) as file:
                 file.exchange(exchange)
         except OSError:
-            path.unlink(missing_ok=True)  # half a capture is of no use
+            path.unlink(missing_ok=True)  # half a capture is useless
             raise
         size = path.stat().st_size
         self._kept[requirement].append((path, size))

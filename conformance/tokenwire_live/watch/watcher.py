@@ -73,7 +73,8 @@ class _Observer:
                 if sampled:
                     self._counts.missed(TOO_SLOW)
                 if not self._dropping:
-                    # Otherwise the judge's process would take the bytes of a later request for those of this
+                    # Otherwise the judge's process would take the bytes of a later request for this
+                    # exchange's.
                     # exchange.
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
@@ -121,7 +122,7 @@ class _Observer:
 
     def closed(self) -> None:
         self.resent()
-        # The judge's process has seen nothing of this connection, and needs no end of it.
+        # The judge's process has no records of this connection, so it needs no end.
         if self._known:
             self._append(self._number, Kind.CLOSED)
         self._counts.open_connections -= 1

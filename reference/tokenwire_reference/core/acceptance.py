@@ -68,7 +68,7 @@ class TokenAcceptance:
         adjusted = self._moved.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
-        # The error takes the place of what the backend says: `_extend` raises it for this request alone.
+        # The error replaces the backend's values: `_extend` raises it for this request alone.
         for row in rows_without_numbers(adjusted):
             customized_info[row] = ArithmeticError("the model's logits are not finite numbers")
         entries = _entries(adjusted, sampling, token_ids, requests)
@@ -166,7 +166,7 @@ def _entries(
             entries[row] |= {MASK: ids, MASK_LOGPROBS: logprob}
     for row, request in enumerate(requests):
         if request.return_hidden_states:
-            # The first token has the rows of the prompt, each later one its own.
+            # The first token has the rows of the prompt, each later one has its own.
             states = HIDDEN_ROWS.of(request)
             HIDDEN_ROWS.put(request, ())
             entries[row][HIDDEN_STATES] = states[-1] if request.output_ids else states
@@ -195,7 +195,7 @@ def _extend(
         request.append(token_id, entries[row], info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
-        # Of a whole answer, nothing asks whether its text is held back.
+        # The text of a whole answer is never sent early, so it is not held back.
         request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)
         if request.finish is not None or token_id != draft:
             break

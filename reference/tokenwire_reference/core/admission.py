@@ -51,7 +51,7 @@ def sequence_of(
         )
     if budget is None:
         budget = max(0, min(room, capacity - len(prompt)))
-    # Stops are sought in the text that is shown.
+    # Stops are searched in the visible text.
     detokenizer = None if model.tokenizer is None else Detokenizer.of(model.tokenizer, sampling, prompt)
     rules = StopRules(sampling, model.eos_token_ids, budget, detokenizer)
     return Sequence(request, request.seams.stop_rules(rules), list(prompt), model.drafter(request) or drafter)
@@ -67,7 +67,7 @@ def begin_series(sequence: Sequence) -> None:
     for family in families:
         request.prompt_series[f"input_{family}"] = []
         if sequence.scores_prompt and request.logprob_start_len == 0:
-            # Nothing precedes the first token of a prompt, so nothing scores it.
+            # The first token of a prompt has no logprob, because nothing precedes it.
             token = [None, request.prompt_token_ids[0], None]
             request.prompt_series[f"input_{family}"].append(token if family == "token_logprobs" else None)
 

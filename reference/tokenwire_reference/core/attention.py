@@ -230,7 +230,7 @@ class SdpaPagedAttention(PagedTensors):
             for segment, (start, end) in enumerate(batch.spans)
             for position in range(start, end)
         ]
-        # Any row may fill the places that a tile does not use: its result is not read.
+        # Unused rows of a tile may have any content, because their result is not read.
         rows = [0] * (len(tiles) * tile)
         for row, place in enumerate(places):
             rows[place] = row
@@ -316,9 +316,7 @@ class SdpaPagedAttention(PagedTensors):
         else:
             by_page = pool.view(-1, self.page_size * shape.numel())  # [pages, page_size * Hkv * D]
             found = by_page.index_select(0, group.tables)  # [pages of the group, page_size * Hkv * D]
-        found = found.view(
-            -1, positions, *shape
-        )  # [n, P, Hkv, D]; n is 1 where all tiles are of one sequence
+        found = found.view(-1, positions, *shape)  # [n, P, Hkv, D]; n is 1 if all tiles are of one sequence
         found = found.transpose(1, 2)  # [n, Hkv, P, D]
         return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
 

@@ -53,7 +53,8 @@ class Spelling:
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
                 return Kind.BYTE
-            # Twice, as decoders strip the space that a text begins with: it may be all that an id has.
+            # Twice, because decoders strip the space at the beginning of a text, which may be an id's only
+            # character.
             return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
 
         def apart(token_id: int) -> str | None:
@@ -76,7 +77,8 @@ class Spelling:
         decoder = getincrementaldecoder("utf-8")("replace")
         decoder.decode(b"".join(map(self._bytes_of, ids)))
         waiting = decoder.getstate()[0]
-        return bool(waiting) and not b"\xed\xa0" <= waiting <= b"\xed\xbf"  # half a surrogate is none
+        # half a surrogate is not a character
+        return bool(waiting) and not b"\xed\xa0" <= waiting <= b"\xed\xbf"
 
 
 @lru_cache(maxsize=8)
@@ -114,7 +116,7 @@ class Detokenizer:
     def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
         self.spelling = spelling
         spoken = (i for i in reversed(prompt_token_ids) if spelling.kind(i) is not Kind.SILENT)
-        # What may be half a character of the prompt must not swallow the beginning of the output.
+        # A possible half character of the prompt must not swallow the beginning of the output.
         whole = dropwhile(
             lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
         )
@@ -145,7 +147,7 @@ class Detokenizer:
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that becomes final, which may be empty."""
         if len(ids) == 1 and not self._open and (text := self.spelling.apart(ids[0])) is not None:
-            return text  # as most ids are: nothing waits before it or behind it
+            return text  # the usual case: nothing waits before it or after it
         pieces = []
         for kind, group in groupby(ids, key=self.spelling.kind):
             match kind:
@@ -168,21 +170,21 @@ class Detokenizer:
         if final == text:
             self._settle(len(self._open), text, apart=self.spelling.joins_bytes)
         elif final.startswith(but_last := self._text(self._open[:-1])):
-            # No later id reaches back beyond the last: halves that nothing completes do not pile up.
+            # No later id affects those before the last, so that incomplete halves do not pile up.
             self._settle(len(self._open) - 1, but_last)
         return piece
 
     def _push_bytes(self, ids: Sequence[int]) -> str:
         piece = ""
         if not self.waiting:
-            # No byte token is the other half of a character that a word began.
+            # A byte token cannot complete a character that a word began.
             piece = self.flush()
             self._settle(len(self._open), self._text(self._open))
         self._open += ids
         self.waiting += len(ids)
         for token_id in ids:
             if len(self._unread) == MOST_BYTES:
-                break  # These are not a character, so the run is broken for good.
+                break  # These bytes are not a character, so the whole run is broken.
             self._unread.append(token_id)
             text = self._text(self._unread)
             if text != HALF * len(self._unread):

@@ -71,7 +71,7 @@ class Engine:
         self.args = args = args or EngineArgs()
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
-        # One more: page 0 is for padding.
+        # One more, because page 0 is for padding.
         num_pages = -(-tokens // args.page_size) + 1
         self.cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
         self._tiers = hooks.tiers(self.cache)
@@ -172,7 +172,7 @@ class Engine:
         if mode == "abort":
             self.abort_all()
         elif mode == "retract":
-            # Each goes to the head of the waiting line: the latest goes first, so that their order stays.
+            # Each goes to the head of the waiting line, the latest first, so that their order stays.
             for sequence in reversed(list(self.scheduler.running)):
                 self.scheduler.retract(sequence)
 
@@ -214,7 +214,7 @@ class Engine:
             except BROKEN:
                 raise
             except Exception as error:
-                # The step is lost, with the requests that were in it; the engine is not.
+                # The step and its requests are lost, but not the engine.
                 logger.exception("a step of %d requests failed", len(segments))
                 self._fail(segments, error)
                 sampled = []
@@ -254,7 +254,7 @@ class Engine:
         self.model.experts.keep(self._experts, batch.slots)
         if batch.wants_hidden_states:
             self._read_hidden_states(segments)
-        # Before acceptance, which makes the sequences longer.
+        # Before acceptance, which extends the sequences.
         samples = [segment.samples for segment in segments]
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
@@ -266,11 +266,11 @@ class Engine:
         touched = []
         for (sequence, *_), reached in zip(segments, samples, strict=True):
             request = sequence.request
-            # With a budget of zero no token is accepted, so that no other code asks the rules.
+            # With a budget of zero no token is accepted, so the rules are checked here.
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
-                # Before `remove`, which takes the pages away by which the experts are found.
+                # Before `remove`, which releases the pages by which the experts are found.
                 self._read_experts(sequence)
                 self.scheduler.remove(sequence)
             if reached or request.finish is not None:
@@ -298,7 +298,7 @@ class Engine:
                 self._end(segment.sequence, FinishReason.of_failure(error))
 
     def _retract_youngest(self, sampled: Set[str]) -> None:
-        # Only after a new token: a request that is retracted again and again still comes to its end.
+        # Only after a new token, so that a request which is retracted again and again still ends.
         candidates = [s for s in self.scheduler.running if s.request.rid in sampled]
         if candidates:
             self.scheduler.retract(candidates[-1])
@@ -345,6 +345,6 @@ def _default_total_tokens(model: Model, max_running_requests: int) -> int:
         free, _ = torch.cuda.mem_get_info(model.device)
         room = int(free * CUDA_CACHE_SHARE) // model.bytes_per_token()
     else:
-        # Always one whole context: a host gives memory only to what is written.
+        # At least one whole context, because a host allocates memory only when it is written.
         room = max(CPU_CACHE_BYTES // model.bytes_per_token(), model.context_length)
     return min(max_running_requests * model.context_length, room)

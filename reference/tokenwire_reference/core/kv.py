@@ -166,6 +166,7 @@ class PagePool:
         for page, key in zip(pages, keys, strict=True):
             # Two requests may compute one prefix at the same time: the first page is shared, the second stays
             # private.
+            # private.
             if key not in self._page_of and page not in self._key_of:
                 self._page_of[key] = page
                 self._key_of[page] = key

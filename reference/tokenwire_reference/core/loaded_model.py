@@ -62,7 +62,7 @@ class LoadedModel:
     """Updates everything derived from the weights of the module."""
 
     def __post_init__(self) -> None:
-        # Of the module they are properties that search all weights.
+        # Cached, because these properties of the module search all weights.
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
 
@@ -83,7 +83,7 @@ class LoadedModel:
         determines a page's bits.
         """
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
-        config = self.module.config.to_dict() | {"_name_or_path": ""}  # it may lie elsewhere
+        config = self.module.config.to_dict() | {"_name_or_path": ""}  # the folder may differ
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
@@ -100,7 +100,7 @@ class LoadedModel:
             raise ValueError(f"{path} has not the shapes of {self.name}: {name} differs")
 
         def put() -> None:
-            # In place: tapes and graphs refer to these tensors.
+            # In place, because tapes and graphs refer to these tensors.
             self.module.load_state_dict(weights)
             self.on_new_weights(self.module)
 
@@ -124,7 +124,7 @@ class LoadedModel:
         if batch.adapted:
             with self.adapters.applied(batch):
                 return run_packed(self.module, cache, *inputs)
-        # A tape keeps no hidden states and no choice of experts.
+        # A tape does not keep hidden states or chosen experts.
         if self.tapes is None or batch.wants_hidden_states or self.experts.available:
             return run_packed(self.module, cache, *inputs)
         return self.tapes.run(cache, *inputs)

@@ -54,7 +54,7 @@ def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request])
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
     """Return the `count` best ids of each row, best first, ties by id."""
     count = min(count, logprobs.shape[-1])
-    # `topk` may find any of several equals, so all that reach its least value are examined.
+    # `topk` may return any of several ties, so all values down to its least are examined.
     reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]
     best: list[list[Entry]] = [[] for _ in logprobs]
     for (row, i), lp in zip(reached.nonzero().tolist(), logprobs[reached].tolist(), strict=True):

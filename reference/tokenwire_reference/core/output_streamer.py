@@ -53,7 +53,7 @@ class OutputStreamer:
             if live is None:
                 continue
             row = alone(request, self._due_row, live, what="no row could be made of it")
-            if row is None and request.finish is not None:  # its end is always due, so that failed
+            if row is None and request.finish is not None:  # a finish is always due, so the row failed
                 row = Row(request, live.sent, live.sent, request.series, request.finish)
             if row is not None:
                 live.sent = row.end

@@ -207,7 +207,7 @@ class Request:
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
     """The seams, where parts of the HTTP request may change how it is processed."""
 
-    # What has become of it.
+    # The state of the request.
     output_ids: list[int] = field(default_factory=list)
     series: Mapping[str, list[Any]] = field(default_factory=dict)
     """Lists by wire name (`output_token_logprobs`, …, customized_info keys), with one entry for each output
@@ -236,7 +236,7 @@ class Request:
     """The counts of drafts; None if the engine has no drafts."""
 
     def __post_init__(self) -> None:
-        self.extras = dict(self.extras)  # several samples are made from the same values
+        self.extras = dict(self.extras)  # several samples share the same values
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
@@ -269,7 +269,7 @@ class Request:
         count = len(self.output_ids)
         values_of_token = {**entries, **customized_info} if customized_info else entries
         if not values_of_token.keys() <= self.series.keys():
-            # Another dictionary: a reader on another thread may go through the old one.
+            # A new dictionary, because a reader on another thread may iterate over the old one.
             missing = {name: [None] * count for name in values_of_token if name not in self.series}
             self.series = {**self.series, **missing}
         for name, values in self.series.items():
@@ -284,7 +284,7 @@ def alone(
 
     `what` describes the function for the log; an empty one is not logged.
     """
-    # No context manager: this runs twice for each token, and one costs ten times as much.
+    # Not a context manager, because this runs twice for each token, and one costs ten times as much.
     try:
         return function(*arguments)
     except Exception as error:

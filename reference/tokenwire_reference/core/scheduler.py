@@ -63,7 +63,7 @@ class Sequence:
         """The first position whose logits a prompt logprob needs; past the last id without any."""
         if self.scores_prompt:
             entries = len(self.request.prompt_series["input_token_logprobs"])
-            # A token is scored by the logits of the one before it.
+            # A token is scored by the logits of the previous one.
             position = self.request.logprob_start_len + entries - 1
             if position < self.prompt_len - 1:
                 return position
@@ -153,7 +153,7 @@ class Scheduler:
         for sequence in self._prefills():
             segment = self._next_segment(sequence)
             budget -= segment.end - segment.start
-            # In order of admission: a later one does not overtake because it is shorter.
+            # In order of admission: a shorter one does not overtake.
             if budget < 0:
                 break
             step.append(segment)
@@ -206,8 +206,8 @@ class Scheduler:
 
     def _admit(self, sequence: Sequence) -> bool:
         """Reserve every page that the sequence can need; False if there are too few."""
-        # The last id is always run again: its logits choose the next token.
-        # Positions whose logits score a prompt token are run again, too, cached or not.
+        # The last id is always run again, because its logits choose the next token. Positions whose logits
+        # score a prompt token are run again, too, even if they are cached.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
         pool, keys = self.pool, self._keys(sequence).pages(0, limit)
         prefix = pool.hold_prefix(keys)
@@ -215,7 +215,7 @@ class Scheduler:
         if missing > pool.available:
             pool.release(prefix)
             return False
-        # Looked up before allocation evicts anything: what is found now cannot be lost on the way.
+        # Before allocation, which may evict pages; the pages found now are kept.
         request = sequence.request
         stored = pool.find_stored(keys[len(prefix) :], HANDED_OVER.of(request))
         HANDED_OVER.put(request, {})
@@ -224,7 +224,7 @@ class Scheduler:
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
         self._publish(sequence, len(prefix) * pool.page_size)
-        # A retracted request finds its own pages again, which counters do not show (spec/record.md).
+        # A retracted request finds its own pages again, which counters leave out (spec/record.md).
         if request.num_retractions == 0:
             below = Counter(page.tier for page in stored)
             request.cached_tokens_device = (len(prefix) + below["device"]) * pool.page_size
@@ -246,7 +246,7 @@ class Scheduler:
         return sequence.keys
 
     def _next_segment(self, sequence: Sequence) -> Segment:
-        # Boundaries lie at absolute multiples, never at what a busy step has left over.
+        # Boundaries are absolute multiples, independent of the free part of a busy step.
         size = self.chunked_prefill_size
         boundary = (sequence.computed // size + 1) * size
         return Segment(sequence, sequence.computed, min(len(sequence.token_ids), boundary))

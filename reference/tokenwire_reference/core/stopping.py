@@ -30,7 +30,8 @@ _NEAR = 64
 def _quiet() -> Any:
     options = re2.Options()
     options.log_errors = False
-    options.max_mem = 1 << 20  # of 8 MB: what is compiled remembers the states that texts brought it to
+    # instead of 8 MB, because a compiled pattern keeps the states that texts led to
+    options.max_mem = 1 << 20
     return options
 
 
@@ -45,7 +46,7 @@ class StopPattern:
         self.pattern = pattern
         try:
             self._anywhere = re2.compile(pattern, options=_quiet())
-            # RE2 reads what is bound to the end backwards, and no further than a match can reach.
+            # RE2 matches an expression bound to the end backwards, and no further than a match can reach.
             self._near_the_end = re2.compile(rf"(?:{pattern})(?s:.{{0,{_NEAR}}})\z", options=_quiet())
         except (re2.error, UnicodeEncodeError) as error:
             raise ValueError(
@@ -97,8 +98,8 @@ class StopRules:
                 "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
             )
         self.max_new_tokens = max_new_tokens
-        # SGLang's ignore_eos ignores the stop ids of a request, too, and vLLM's does not. vLLM looks for stop
-        # strings only behind the first min_tokens tokens.
+        # SGLang's ignore_eos also ignores the stop ids of a request, and vLLM's does not. vLLM searches for
+        # stop strings only after the first min_tokens tokens.
         eos = frozenset[int]() if sampling.ignore_eos else eos_token_ids
         self.stop_ids = eos if sampling.ignore_stop_token_ids else eos.union(sampling.stop_token_ids)
         self._strings = sampling.stop
@@ -107,7 +108,7 @@ class StopRules:
         self._text: _RunningText | None = None
         self._longest = max(map(len, self._strings), default=0)
         if detokenizer is not None and (self._strings or self._patterns):
-            # More than a search needs, so that the text is cut seldom.
+            # More than a search needs, so that the text is seldom cut.
             keep = 4 * self._longest + 256
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
@@ -119,11 +120,11 @@ class StopRules:
                 ends = {
                     string: begin + len(string)
                     for string in self._strings
-                    # The last id must complete it: what was completed too early does not count later.
+                    # The last id must complete it, because an earlier completion does not count later.
                     if (begin := text.find(string, max(0, before - len(string) + 1))) >= 0
                 }
                 if ends:
-                    # The one that was complete first: the text before any other would still show it.
+                    # The one that was completed first, because text cut before any other would still show it.
                     return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
             if self._patterns:
                 recent = self._text.recent()
@@ -140,7 +141,7 @@ class StopRules:
         """True if the text of `output_ids` may become a stop string, and must not be shown yet."""
         if self._text is None or not self._strings:
             return False
-        # Every id spells at least one byte, so no stop string began before these.
+        # Every id has at least one byte, so no stop string began before these.
         reach = max(len(stop.encode()) for stop in self._strings) + 4
         return may_become_stop(self._text.final(output_ids, reach), self._strings)
 
@@ -217,7 +218,7 @@ def may_become_stop(text: str, stops: Sequence[str]) -> bool:
 
 
 def _begins_at_the_end_of(text: str, stop: str) -> bool:
-    # What begins earlier would be a whole stop string, for which the caller looked before.
+    # An earlier beginning would be a whole stop string, which the caller has excluded.
     begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while begin >= 0 and not stop.startswith(text[begin:]):
         begin = text.find(stop[0], begin + 1)

@@ -171,7 +171,7 @@ class Prefill(Disaggregation):
         return await self.server.start(host, port)
 
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
-        del aborted  # it waits for nothing
+        del aborted  # it does not wait
         for room in rooms:
             try:
                 self.server.expect(room.number)

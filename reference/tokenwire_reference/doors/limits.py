@@ -18,8 +18,8 @@ Number = int | float
 
 _LONG_TEXT = {"maxLength": 1 << 24}
 _GRAMMAR = {"maxLength": MOST_CHARACTERS}
-_ID = {"minLength": 1, "maxLength": 256}  # repeated in every event
-# Of one batch; a longer prompt is beyond any context.
+_ID = {"minLength": 1, "maxLength": 256}  # because it is repeated in every event
+# The prompts of one batch; a longer prompt exceeds any context.
 _PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
 OTHERS: Mapping[str, Number] = {"maxLength": 256, "maxItems": 1024, "maxIds": 1024, "maxProperties": 64}
 """The limits of a text, a list, a list of ids and an object without a limit of their own."""
@@ -31,7 +31,7 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     # OpenAI has 100; SGLang has no limit.
     "logit_bias": {"maxProperties": 1024, "minimum": -10_000, "maximum": 10_000},
     "n": {"minimum": 1, "maximum": 128},
-    # What may become a stop string is looked for after every token.
+    # After every token, the text is searched for the beginning of a stop string.
     "stop": {"maxItems": 32, "maxLength": 1024},
     "stop_regex": {"maxItems": 32, "maxLength": 256},
     "bootstrap_port": {"minimum": 0, "maximum": 2**16 - 1},
@@ -49,7 +49,7 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
     **dict.fromkeys(("instructions", "system", "thinking", "arguments", "output"), _LONG_TEXT),
     **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _GRAMMAR),
-    # OpenAI's number; each is in the prompt.
+    # OpenAI's limit; each tool is in the prompt.
     "tools": {"maxItems": 128},
     "chat_template_kwargs": {"maxProperties": 8},
 }

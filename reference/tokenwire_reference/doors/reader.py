@@ -125,7 +125,7 @@ class Reader:
         emission = Emission(
             index=self.index,
             record=row.record,
-            # What has no ids is a finish, and nothing follows it.
+            # An emission without ids is a finish, and nothing follows it.
             first=self.taken_ids == 0,
             output_ids=row.record.output_ids[tokens],
             text="".join(self.new) if incremental else self.text,

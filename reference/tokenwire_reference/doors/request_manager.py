@@ -72,7 +72,7 @@ class Generation:
         try:
             if self._at_once is not None and not self._wake.is_set() and self._at_once():
                 return
-        except Exception as error:  # the consumer's: no other one notices
+        except Exception as error:  # an error of one consumer must not affect the others
             self._error = error
         self._wake.set()
 
@@ -184,13 +184,14 @@ class RequestManager:
         for row in rows:
             rid = row.record.rid
             live = self._live.get(rid)
-            if live is None:  # its reader failed before the engine heard of it
+            if live is None:  # its reader failed before the engine got it
                 continue
             reader, generation = live
             last = reader.grown or reader.started
             try:
                 reader.append(row)
-            except Exception as error:  # the reader is one request's: the rows of the others are delivered
+            # an error of one request's reader; the rows of the others are delivered
+            except Exception as error:
                 logger.exception("row %d:%d of request %r could not be delivered", row.start, row.end, rid)
                 reader.fail(row, error)
                 self._engine.abort(rid)
@@ -218,7 +219,7 @@ class RequestManager:
         """Remove an ended request, and its group with the last of it."""
         del self._live[request.rid]
         group = request.group or ""
-        # The group may be that of a later call, where the earlier had none, and its first id is in use again.
+        # The group may belong to a later call that reuses the first id of an earlier call without a group.
         members = self._groups.get(group, {})
         members.pop(request.rid, None)
         if not members:

@@ -45,7 +45,7 @@ def read_sampling_params(
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
     values["constraint"] = _constraint(given, served, channelled)
     if values["constraint"] is not None:
-        values["ignore_eos"] = False  # a word ends where it ends
+        values["ignore_eos"] = False  # the constraint determines the end
     sampling = SamplingParams(**values)
     if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
         raise RefusalError(

@@ -112,7 +112,7 @@ _TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
-    # Wide enough that attention and the layers matter: a narrow draw repeats one token for ever.
+    # Wide enough that attention and the layers matter; a narrow draw repeats one token forever.
     "initializer_range": 0.3,
     "tie_word_embeddings": False,
     "bos_token_id": ENDOFTEXT,
@@ -141,7 +141,8 @@ def build_tiny(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    # A zero row gives a logit of zero, far below the best of hundreds: special tokens are possible, and rare.
+    # A zero row has a logit of zero, far below the best of hundreds, so special tokens are possible, but
+    # rare.
     with torch.no_grad():
         model.lm_head.weight[: len(SPECIAL_TOKENS)] = 0.0
         model.lm_head.weight[VOCAB_SIZE:] = 0.0

@@ -223,7 +223,7 @@ def _of_schema(schema: Any) -> str:
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if "::=" in rules else rules
-    except Exception as error:  # of this very type, where a rule is not there
+    except Exception as error:  # of exactly this type if a rule is missing
         raise ValueError(f"the grammar is none: {error}") from error
 
 

@@ -44,7 +44,7 @@ def _weights() -> tuple[Array, Array, Array]:
     before, behind, place = (
         drawn.normal(0, _SPREAD, (count, VOCAB_SIZE)).astype(numpy.float32) for count in rows
     )
-    place[:, : len(SPECIAL_TOKENS)] -= 4 * _SPREAD  # texts hardly ever end
+    place[:, : len(SPECIAL_TOKENS)] -= 4 * _SPREAD  # so that texts hardly ever end
     return before, behind, place
 
 

@@ -121,7 +121,7 @@ class GrammarTrials:
 
     def _try(self, grammar: str, said: int) -> None:
         """Try the grammar in the fork, and write its error. Does not return."""
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends it, also within llguidance
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends it, even inside llguidance
         if sys.platform == "linux":
             most = _virtual_bytes() + self._bytes
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -165,7 +165,8 @@ def _pages(place: int) -> int:
 
 def main() -> None:
     """Answer each line of standard input with a line, until it ends."""
-    for ending in (signal.SIGINT, signal.SIGHUP):  # the server's, which closes standard input as it ends
+    # for the server only, which closes standard input at its end
+    for ending in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     asked = sys.stdin.buffer
     trials = GrammarTrials(json.loads(asked.readline()))

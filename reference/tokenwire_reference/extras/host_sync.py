@@ -30,7 +30,7 @@ class NoHostSync(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-igno
     ) -> Any:
         del types
         kwargs = kwargs or {}
-        # Inference mode gives us operations that are made of others whole.
+        # Inference mode passes composite operations as a whole.
         if torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), "CompositeImplicitAutograd"):
             with self:
                 return func.decompose(*args, **kwargs)
@@ -45,7 +45,7 @@ class NoHostSync(TorchDispatchMode):  # type: ignore[no-untyped-call,unused-igno
 
 def _reads_values(func: Any, args: Sequence[Any]) -> bool:
     if func in {aten.index.Tensor, aten.index_put_.default, aten.index_put.default}:
-        # A mask is turned into indices first, and the host reads how many there are.
+        # A mask is first converted to indices, whose number the host reads.
         return any(tensor.dtype in {torch.bool, torch.uint8} for tensor in _tensors(args[1]))
     return bool(HOST_TAGS.intersection(func.tags))
 

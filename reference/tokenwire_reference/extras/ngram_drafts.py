@@ -32,7 +32,7 @@ class NgramDrafter:
                 wanted = min(self._count, room)
                 draft = list(token_ids[begin : begin + wanted])
                 while len(draft) < wanted:
-                    # What repeats with a short period is copied from the draft itself.
+                    # A repetition with a short period is copied from the draft itself.
                     draft += draft[: wanted - len(draft)]
                 return draft
         return ()

@@ -82,7 +82,7 @@ class PageFiles:
             self._used += len(content)
         except OSError as error:
             self._failed(f"{path} was not written: {error}")
-            with contextlib.suppress(OSError):  # what cannot be removed either is a file like any other
+            with contextlib.suppress(OSError):  # a file that cannot be removed is ignored
                 draft.unlink(missing_ok=True)
 
     def read(self, key: PageKey) -> list[Tensor] | None:
@@ -144,7 +144,7 @@ class PageFiles:
         for path in self._directory.glob("*/*"):
             try:
                 stat = path.stat()
-            except FileNotFoundError:  # another server made room
+            except FileNotFoundError:  # another server removed it
                 continue
             files.append(_File(stat.st_mtime_ns, path, stat.st_size))
         return files

@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-# One kernel for tables of any width, not one for each kind of number.
+# One kernel for tables of any width, not specialized by its number.
 @triton.jit(do_not_specialize=["table_width"])  # type: ignore[untyped-decorator,unused-ignore]  # no types
 def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel takes pointers
     query,  # noqa: ANN001
@@ -63,14 +63,14 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
         at_kv = ((page * PAGE + offset) * KV_HEADS + kv_head)[:, None] * DIM + column[None, :]
         k = tl.load(keys + at_kv, mask=inside, other=0.0)
         key_position = index * PAGE + offset
-        # Not what an earlier request left behind: weight zero times its NaN would be NaN.
+        # Without an earlier request's values, because zero times NaN would be NaN.
         kept = (key_position <= last) & (key_position >= oldest)
         v = tl.load(values + at_kv, mask=inside & kept[:, None], other=0.0)
         behind = position[:, None] - key_position[None, :]
         scores = tl.dot(q, tl.trans(k), input_precision="ieee") * scaling
         scores = tl.where((behind >= 0) & (behind < window), scores, float("-inf"))
         new_highest = tl.maximum(highest, tl.max(scores, 1))
-        # A row that has seen no key yet has nothing to be measured against.
+        # A row without any key so far has no maximum.
         measure = tl.where(new_highest == float("-inf"), 0.0, new_highest)
         rescale = tl.exp(highest - measure)
         weight = tl.exp(scores - measure[:, None])

@@ -99,7 +99,8 @@ class _Recorder(TorchFunctionMode):
             raise HostSyncError(f"{func.__name__} needs the host in the middle of the pass")
         result = func(*args, **(kwargs or {}))
         idle = func in GIVE_WHAT_THEY_GOT and result is args[0]
-        # What gives something else than tensors looked at a shape or a type; what gives nothing wrote.
+        # A call that returns something other than tensors read a shape or a type; a call without a result
+        # wrote.
         if not idle and (result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))):
             self._calls.append(TapedCall(func, args, kwargs or {}, result))
         return result

@@ -63,7 +63,7 @@ class TritonPagedAttention(PagedTensors):
         from tokenwire_reference.extras.paged_attention_kernel import tile_of
 
         device = self._page_table.device
-        if batch.all_rows_wanted:  # a decode: the same tiles in every step with as many rows
+        if batch.all_rows_wanted:  # a decode, which has the same tiles in every step with equally many rows
             tokens = batch.packed.shape[1]
             if tokens not in self._singles:
                 self._singles[tokens] = torch.tensor([[offset, 1] for offset in range(tokens)], device=device)

@@ -77,7 +77,7 @@ class EngineRunner(ABC):
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
-                return  # who asked has left
+                return  # the caller has left
             try:
                 future.set_result(function())
             except Exception as error:
@@ -131,7 +131,7 @@ class EngineRunner(ABC):
         rows = self._streamer.stream(touched)
         for row in rows:
             if row.finish is not None and row.finish.failed:
-                # It may have failed on its way out, when the engine still has it.
+                # If delivery failed, the engine may still have it.
                 self._abort(row.record.rid)
         if rows:
             self._deliver(rows)
@@ -164,7 +164,7 @@ class EngineThread(EngineRunner):
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        # A daemon: a long step must not keep a process alive that has to end.
+        # A daemon, because a long step must not keep an ending process alive.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -229,6 +229,6 @@ class EngineOnLoop(EngineRunner):
                     self._emit(await asyncio.to_thread(self._engine.step))
                 else:
                     self._emit(self._engine.step())
-                    await asyncio.sleep(0)  # behind the consumers that these rows have woken
+                    await asyncio.sleep(0)  # after the consumers of these rows
             except Exception as error:
                 self._fail(error)

@@ -30,7 +30,7 @@ class Handover:
         """Deliver the rows of a step, in the engine's thread. It waits until the previous ones are taken."""
         while not self._taken.wait(POLL_SECONDS):
             if not self._loop.is_running():
-                return  # the event loop that would take them is gone
+                return  # the event loop that would take them has ended
         self._taken.clear()
         self._loop.call_soon_threadsafe(self._arrive, rows)
 
@@ -38,5 +38,5 @@ class Handover:
         try:
             self._deliver(rows)
         finally:
-            # Behind the consumers that these rows have woken.
+            # After the consumers of these rows.
             self._loop.call_soon(self._taken.set)

@@ -73,8 +73,8 @@ def _reported_at(choice: Choice, position: int) -> _Position:
 
 def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None) -> float:
     """Return the greatest possible logprob of an id that is not among the likeliest at a position."""
-    # The sampled id may be among the likeliest, or after them as one more: without ids only the best
-    # that is not it bounds the others from above.
+    # The sampled id may be among the likeliest, or added after them. Without ids, only the best other entry
+    # is an upper bound for the others.
     numbers = sorted(number for _, number in likeliest)
     if all(integer(token) is not None for token, _ in likeliest):
         return numbers[0]

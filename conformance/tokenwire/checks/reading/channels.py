@@ -122,14 +122,14 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[ChannelDifference]
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield ChannelDifference("reasoning", ours.reasoning, theirs.reasoning)
-    # Only a stream tells where calls stood between parts of the content.
+    # Only a stream shows the places of calls between parts of the content.
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not fits(cut.contents, (theirs if cut is ours else ours).content):
         yield ChannelDifference("text", ours.content, theirs.content)
     calls = [[_name_and_arguments(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
     if cut_within and (ours.input_is_object or theirs.input_is_object):
-        # An input that is an object cannot be written while its text is none: the name is all both can say.
+        # An incomplete object cannot be written, so only the name is in both.
         calls = [[*series[:-1], *((name, None) for name, _ in series[-1:])] for series in calls]
     if calls[0] != calls[1]:
         yield ChannelDifference(CALLED, written(ours), written(theirs))
@@ -300,7 +300,7 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bo
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
         kept = tokens[:-1] if not spent and (by_id or _END.fullmatch(last)) else tokens
         text = b"".join(kept).decode("utf-8", "replace")
-        if all(kept) and BROKEN not in text:  # some servers do not tell the parts of a character
+        if all(kept) and BROKEN not in text:  # some servers do not report the parts of a character
             return text
     ids = choice.output_ids
     if tokenizer is None or not ids or not all(type(token) is int for token in ids):
@@ -337,9 +337,9 @@ def say(
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
-    # A server may say tool_calls of a call that its budget ended; `spent-budget-is-told` judges that.
+    # A server may report tool_calls for a call that its budget ended; `spent-budget-is-told` judges that.
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
-    # SGLang leaves the token of a stop id out of the text, and so out of every channel.
+    # SGLang removes the token of a stop id from the text, and so from every channel.
     ended_by = choice.output_ids[-1] if choice.output_ids else finish.matched
     by_id = ended_by in stream.asked.stop_token_ids and not stream.asked.no_stop_trim
     text = _text(choice, tokenizer, spent=spent, by_id=by_id)
@@ -347,7 +347,7 @@ def say(
         return None
     stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
     stops = [string for string in stream.asked.stop if string and string in text]
-    # The ids run to the end of the token that completed the stop; the text ends before it, or with it.
+    # The ids include the token that completed the stop; the text ends before it, or with it.
     if stop:
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
     alone = stream.asked.tools is not None and stream.asked.tools.alone

@@ -101,7 +101,7 @@ def _bringing(
         held = accumulate(map(len, values))
         held_after = zip(carrying, held, strict=True)
         return next((emission for emission, size in held_after if position < size), carrying[-1])
-    # What a later emission took back or wrote anew counts from there on.
+    # A value that a later emission removed or replaced counts from there on.
     upto = slice(position + 1)
     changed = (
         index for index in range(len(values) - 1, 0, -1) if values[index - 1][upto] != values[-1][upto]

@@ -112,7 +112,7 @@ def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -
     if not stopped or isinstance(decoding.stop, str):
         return readings(decoding.ids)
     if decoding.stop is None:
-        # Nothing tells what ended it: perhaps the last id, perhaps a string.
+        # The end is unknown: it may be the last id, or a string.
         return tuple(dict.fromkeys([*readings(decoding.ids), *readings(decoding.ids[:-1])]))
     is_last = decoding.stop == decoding.ids[-1] and not decoding.asked.no_stop_trim
     return readings(decoding.ids[:-1] if is_last else decoding.ids)

@@ -25,7 +25,7 @@ def right_marked_text(model: KnownModel, stream: Stream, choice: Choice, markup:
     right = _right(stream, choice, model)
     special = model.words.special - model.words.ends
     if right is None or special.intersection(right.ids) or BROKEN in right.text:
-        return None  # a parser may have to see special tokens, and a broken character may be shown or not
+        return None  # a parser may need special tokens, and a broken character may be shown or not
     alone = stream.asked.tools is not None and stream.asked.tools.alone
     spent = right.finish == SPENT
     return MarkedText(right.text, markup, offered(stream), spent, False, False, alone)
@@ -42,7 +42,7 @@ def _right(stream: Stream, choice: Choice, model: KnownModel) -> Truth | None:
         return truth(Repeater(lag), model.words, ids, asked)
     prompt, count = prompts[place], usage_count(stream, "prompt_tokens")
     if prompt is None or (count is not None and count != len(prompt) * asked.prompts):
-        return None  # the answer is to another prompt: other requirements judge that
+        return None  # the answer belongs to another prompt, which other requirements judge
     length = len(prompt) + asked.max_new_tokens
     fits = model.longest is None or length <= model.longest
     return truth(model.law, model.words, prompt, asked) if fits else None

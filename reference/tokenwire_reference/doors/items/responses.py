@@ -153,7 +153,7 @@ class _Answer:
     def closing(self) -> Iterator[Event]:
         status = self._status()
         if self._scored and self._open is not None:
-            yield self._delta(self._open, "")  # tokens without text, such as the one that ended it
+            yield self._delta(self._open, "")  # tokens without text, such as the final one
         yield from self._close(self._open, status)
         yield self._event(f"response.{status}", response=self._ended())
 

@@ -98,7 +98,7 @@ class _Answer:
     def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
         event = self._object(emission)
         if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
-            # As in SGLang, whole in every event.
+            # As in SGLang, every event has all of them.
             states = self._states.setdefault(emission.index, [])
             states += event["meta_info"]["hidden_states"]
             event["meta_info"]["hidden_states"] = list(states)
@@ -145,7 +145,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
             raise RefusalError("session_params are of one prompt, and the request has a batch of them")
         prompts = [[*served.sessions.history(session), *prompts[0]]]
     given_params = _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
-    # One object for a whole batch is read once.
+    # An object shared by a whole batch is parsed once.
     read = {id(params): read_sampling(params or {}, served) for params in _distinct(given_params)}
     sampling = [read[id(params)] for params in given_params]
     counts = {params.n for params in sampling}

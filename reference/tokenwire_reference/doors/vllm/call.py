@@ -44,7 +44,7 @@ def refuse_what_does_not_fit(prompt_tokens: int, budget: int | None, context_len
             f"max_tokens is {budget}, more than the context length of {context_length}; ask for fewer",
             param="max_tokens",
         )
-    # vLLM wants room for one token at least.
+    # vLLM requires space for at least one token.
     if prompt_tokens + (budget or 1) > context_length:
         raise RefusalError(
             f"the prompt has {prompt_tokens} tokens, which with {budget or 1} new ones (max_tokens) is more "

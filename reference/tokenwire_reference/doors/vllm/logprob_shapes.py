@@ -76,8 +76,8 @@ class TextOffsets:
 
     def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
         for token_id in ids:
-            # Complete characters do not complete others: waiting bytes are broken, and come before them.
-            # A token that the text hides does not break them: they may go on after it.
+            # Complete characters do not complete others, so waiting bytes before them are broken. A hidden
+            # token does not break waiting bytes, which may continue after it.
             ends = (
                 token_text(self._tokenizer, token_id)
                 and detokenizer.spelling.kind(token_id) is not Kind.SILENT

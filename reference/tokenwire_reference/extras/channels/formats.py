@@ -171,7 +171,7 @@ def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
             yield from parser.expect(close)
             yield from parser.skip_space()
     except NotACallError:
-        if parser.here:  # else the marker was cut
+        if parser.here:  # otherwise the marker was cut
             parser.give(Channel.CONTENT, parser.markup)
     parser.markup = ""
 
@@ -253,7 +253,7 @@ def _json_string(parser: ChannelParser, take: Callable[[str], None]) -> Parse[st
     while not written or parser.here != '"':
         escape = parser.here == "\\"
         for _ in range(1 + escape):
-            if parser.here < " ":  # also behind the end of the text
+            if parser.here < " ":  # also at the end of the text
                 raise NotACallError
             take(parser.here)
             written += parser.here

@@ -167,7 +167,7 @@ class ChannelParser:
             for run in runs
         ]
 
-    # What formats write.
+    # Methods for writing deltas.
 
     def give(self, channel: Channel, text: str) -> None:
         """Add text to reasoning or to content."""
@@ -189,7 +189,7 @@ class ChannelParser:
         """Treat text as markup."""
         self.markup += text
 
-    # What formats read with.
+    # Methods for parsing.
 
     def skip(self) -> Parse[None]:
         """Skip a character of markup."""
