@@ -224,7 +224,7 @@ async def run(url: str, batches: Iterable[Batch]) -> tuple[int, int, dict[str, t
     batch, what was found and how many batches show it.
     """
     recorder = Recorder(url, max_concurrency=_AT_ONCE * REQUESTS)
-    front_end = await _found(recorder)
+    front_end = await found_at(recorder)
     asked = requests = 0
     failed: dict[str, tuple[Batch, str, int]] = {}
     places = asyncio.Semaphore(_AT_ONCE)
@@ -251,7 +251,7 @@ async def run(url: str, batches: Iterable[Batch]) -> tuple[int, int, dict[str, t
     return asked, requests, failed
 
 
-async def _found(recorder: Recorder) -> FrontEnd:
+async def found_at(recorder: Recorder) -> FrontEnd:
     """Return the first endpoint that answers, and whose schedules reach the engine."""
     for name in _DIALECTS:
         front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())

@@ -330,7 +330,7 @@ class Scheduler:
             case _ if name in _CONTROL:
                 kind, values = _CONTROL[name]
                 taken = {name: getattr(message, name) for name, value in values.items() if value is None}
-                output = getattr(self.io, kind)(**values | taken)
+                output = getattr(self.io, kind)(**{**values, **taken})
                 if self.rust is not None:
                     self.rust.push_control_output(message, output)
                 else:
@@ -340,6 +340,14 @@ class Scheduler:
         """End a request at the next step, as the scheduler does for an abort."""
         running = self.engine.take(rid)
         if running is None:
+            return
+        if running.given == 0:  # it waited: SGLang's scheduler answers it outside of the output stream
+            del self.requests[rid]
+            abort = self.io.AbortReq(rid=rid)
+            if self.rust is not None:
+                self.rust.push_abort(abort, req)
+            else:
+                self.channels.send_to_tokenizer.send_output(abort, req)
             return
         req.to_finish = self.abort_class()
         running.end(Outcome("abort"))
@@ -376,7 +384,9 @@ class Scheduler:
             if isinstance(error, (ValueError, UncomputedError)):
                 status, kind = 400, "BadRequestError"
             req.to_finish = self.abort_class(f"{type(error).__name__}: {error}", status, kind)
-            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), Schedule())
+            running = Running(
+                message.rid, prompt, Answer((), (), Outcome("abort")), Schedule(info=self.default.info)
+            )
             running.end(Outcome("abort"))
         self.engine.add(running)
 
@@ -458,8 +468,10 @@ class Scheduler:
         req.output_ids.extend(array("q", emitted.ids))
         for place in places if req.return_logprob else ():
             self.log_token(log_of(req), running, place)
+        # SGLang samples a token of each request, also of one whose budget is 0 or that it refuses.
+        sampled = emitted.ids or ((0,) if emitted.is_first else ())
         for key in schedule.info:
-            for value in values_of(key, emitted.start, emitted.ids, len(running.prompt)):
+            for value in values_of(key, emitted.start, sampled, len(running.prompt)):
                 result = SimpleNamespace(customized_info={key.name: [value]})
                 self.collect(None, 0, req, result)  # SGLang's own collection, value by value
         outcome = emitted.outcome

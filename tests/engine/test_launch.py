@@ -294,7 +294,7 @@ def test_a_port_is_as_low_as_a_front_end_needs_it(monkeypatch: pytest.MonkeyPatc
         def getsockname(self) -> tuple[str, int]:
             return "", next(bound, 60_002)
 
-    monkeypatch.setattr(launch.socket, "socket", Probe)
+    monkeypatch.setattr("tokenwire_engine.launch.socket.socket", Probe)
     assert launch.free_port(55_535) == 42_001
     with pytest.raises(UsageError, match="no port up to 55535 was found to be free; give one with --port"):
         launch.free_port(55_535)

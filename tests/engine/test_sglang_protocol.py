@@ -1,6 +1,7 @@
 """SGLang over the engine: what is computed here of a prompt and a step; its own classes are not needed."""
 
 import sys
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any
@@ -112,7 +113,7 @@ def test_kernels_that_are_not_installed_are_looked_up_and_not_run() -> None:
     assert finder.find_spec("sgl_kernels_of_another", None) is None
     sys.meta_path.append(finder)
     try:
-        from sgl_kernel.scalar_type import scalar_types
+        scalar_types = import_module("sgl_kernel.scalar_type").scalar_types
     finally:
         sys.meta_path.remove(finder)
         for name in [name for name in sys.modules if name.partition(".")[0] == "sgl_kernel"]:
@@ -144,7 +145,7 @@ def scheduler_of_0_5_12(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return name
 
     monkeypatch.setattr(zmq, "Context", lambda _: None)
-    for name, content in {
+    modules: dict[str, dict[str, Any]] = {
         "sglang": {},
         "sglang.srt": {},
         "sglang.srt.managers": {},
@@ -152,7 +153,8 @@ def scheduler_of_0_5_12(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         "sglang.srt.managers.scheduler": {"SenderWrapper": Wrapper},
         "sglang.srt.utils": {},
         "sglang.srt.utils.network": {"get_zmq_socket": connect},
-    }.items():
+    }
+    for name, content in modules.items():
         module = ModuleType(name)
         vars(module).update({"__path__": [], **content})
         monkeypatch.setitem(sys.modules, name, module)
@@ -208,3 +210,26 @@ def test_the_answer_to_a_control_message_names_its_session() -> None:
     message = OpenSessionReqInput()
     Scheduler.handle(scheduler, message)  # type: ignore[arg-type]
     assert sent == [(SimpleNamespace(session_id="s-1", success=False), message)]
+
+
+@pytest.mark.parametrize("given", [0, 2])
+def test_an_abort_of_a_request_that_waits_is_answered_outside_of_the_stream(given: int) -> None:
+    """In a batch, an end without a token is one that SGLang's own scheduler never makes: it kills 0.5.13."""
+    sent: list[Any] = []
+    req = SimpleNamespace(to_finish=None)
+    engine = Engine(LAW)
+    running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=3)), parse_schedule(""))
+    running.given = given
+    engine.add(running)
+    scheduler = SimpleNamespace(
+        engine=engine,
+        requests={"a": req},
+        rust=None,
+        io=SimpleNamespace(AbortReq=SimpleNamespace),
+        abort_class=lambda: "aborted",
+        channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
+    )
+    Scheduler.order_end(scheduler, "a", req)  # type: ignore[arg-type]
+    assert sent == ([] if given else [(SimpleNamespace(rid="a"), req)])
+    assert req.to_finish == ("aborted" if given else None)
+    assert bool(engine.running) is bool(given)

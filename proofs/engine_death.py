@@ -1,0 +1,100 @@
+"""The death of an engine in the middle of answers, as a front end shows it, and the life after it.
+
+Three requests start in one step: a stream in which the engine dies, and a stream and a whole answer beside it
+that would go on. Each has to end, and none as if it were complete. Then the front end is started again, and
+has to give the right answer.
+
+    python -m proofs.engine_death 'vllm-rs serve'
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+import sys
+from collections.abc import Iterator, Mapping
+
+from proofs.schedules import TOKENS, FrontEnd, ScheduledRequest, found_at
+from tokenwire.asking.recorder import Recorder
+from tokenwire.record import Stream
+from tokenwire.wire.exchange import Ending, Exchange
+from tokenwire_engine.launch import Family, Wanted, front_end
+from tokenwire_engine.schedule import parse_schedule
+
+AT = 3
+_TIMEOUT_S = 30.0
+_JOIN = "join=3:death"
+_FINISHES = frozenset({"abort", "error"})
+_REQUESTS = {
+    "the stream in which it dies": (True, f"{_JOIN};die={AT}"),
+    "a stream beside it": (True, f"{_JOIN};wait=999999"),
+    "a whole answer beside it": (False, f"{_JOIN};wait=999999"),
+}
+
+
+def shown(exchange: Exchange, stream: Stream) -> str:
+    """Return how an answer ended, in words."""
+    error = f", error {stream.error.message!r}" if stream.error is not None else ""
+    finishes = [choice.finish.type for choice in stream.choices if choice.finish is not None]
+    finish = f", finish {finishes[0]}" if finishes else ""
+    return f"status {exchange.status}, {exchange.ending.value}{error}{finish}"
+
+
+def is_honest(exchange: Exchange, stream: Stream) -> bool:
+    """True if an answer ended in time, and tells that it is not complete."""
+    refused = exchange.status is not None and exchange.status >= 400
+    finishes = {choice.finish.type for choice in stream.choices if choice.finish is not None}
+    told = refused or stream.error is not None or bool(finishes & _FINISHES)
+    return exchange.ending is Ending.COMPLETE and told
+
+
+async def die(url: str) -> Mapping[str, tuple[Exchange, Stream]]:
+    """Let the engine die; the answers that were under way, by the names of their requests."""
+    asked = await found_at(Recorder(url, timeout_s=_TIMEOUT_S))
+
+    async def one(name: str, *, stream: bool, schedule: str) -> tuple[Exchange, Stream]:
+        case = ScheduledRequest("plain", parse_schedule(schedule), TOKENS, stream)
+        exchange = await asked.recorder.send(f"death/{name}", "death", asked.request(case, schedule))
+        return exchange, asked.dialect.read(exchange)
+
+    answers = await asyncio.gather(
+        *(one(name, stream=stream, schedule=schedule) for name, (stream, schedule) in _REQUESTS.items())
+    )
+    return dict(zip(_REQUESTS, answers, strict=True))
+
+
+async def live(url: str) -> list[tuple[str, str]]:
+    """The requirements that an answer violates after the front end was started again."""
+    asked: FrontEnd = await found_at(Recorder(url, timeout_s=_TIMEOUT_S))
+    return await asked.failures((ScheduledRequest("plain", parse_schedule(""), TOKENS, stream=True),))
+
+
+def findings(answers: Mapping[str, tuple[Exchange, Stream]]) -> Iterator[str]:
+    """Yield the requests whose answers do not tell that the engine died."""
+    for name, (exchange, stream) in answers.items():
+        if not is_honest(exchange, stream):
+            yield f"{name}: {shown(exchange, stream)}"
+
+
+def main() -> int:
+    """Print how each answer ended; status 1 if one does not tell, or if the second life is wrong."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("command", help="the command that starts a front end")
+    command = parser.parse_args().command
+    family = Family.SGLANG if "sglang" in command else Family.VLLM
+    wanted = Wanted(family, tuple(shlex.split(command)))
+    with front_end(wanted) as running:
+        answers = asyncio.run(die(running.url))
+    for name, (exchange, stream) in answers.items():
+        print(f"{name}: {shown(exchange, stream)}")
+    wrong = list(findings(answers))
+    with front_end(wanted) as running:
+        failures = asyncio.run(live(running.url))
+    print(f"started again: {'; '.join(map(str, failures)) or 'the right answer'}")
+    print(f"{len(wrong)} of {len(answers)} answers do not tell that the engine died")
+    return 1 if wrong or failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
