@@ -31,7 +31,7 @@ def _sections(command: Any, context: Any, depth: int) -> Iterator[dict[str, Any]
         "examples": "\n".join(filter(None, map(str.strip, examples))),
         "parameters": [(names, re.sub(r"\s+", " ", words)) for names, words in filter(None, records)],
     }
-    for sub in getattr(command, "commands", ()):
+    for sub in command.list_commands(context) if hasattr(command, "list_commands") else ():
         _, subcommand, _ = command.resolve_command(context, [sub])
         yield from _sections(subcommand, type(context)(subcommand, info_name=sub, parent=context), depth + 1)
 

@@ -17,7 +17,7 @@ from docs_build.requirement_pages import VIOLATIONS, violation_of
 from docs_build.results import Cell, Column, judged, manifest
 
 from tokenwire.baselines.expected import expected_file, read_expected
-from tokenwire.cli import app
+from tokenwire.cli import all_commands, app
 from tokenwire.judging.verdict import Verdict
 from tokenwire.requirement import Level, load_requirements
 from tokenwire_faults.catalogue import load_faults
@@ -229,7 +229,7 @@ def test_every_sentence_of_a_chapter_leads_to_its_page():
 def commands(command, path="tokenwire", parent=None):
     """Every command, and every option that its help page tells."""
     context = command.make_context(path, [], parent, resilient_parsing=True)
-    for sub in getattr(command, "commands", ()):
+    for sub in command.list_commands(context) if hasattr(command, "list_commands") else ():
         _, found, _ = command.resolve_command(context, [sub])
         yield from commands(found, f"{path} {sub}", context)
     for parameter in command.get_params(context):
@@ -241,6 +241,7 @@ def test_the_reference_of_the_commands_tells_every_option():
     content = command_pages.page().content
     commands_ = list(commands(typer.main.get_command(app)))
     assert len(commands_) > 60
+    assert {path.split()[1] for path, _ in commands_ if " " in path} == set(all_commands())
     for path, option in commands_:
         assert path == "tokenwire" or re.search(rf"^##+ {path}$", content, re.MULTILINE), path
         assert f"| `{option.replace('|', chr(92) + '|')}` |" in content
