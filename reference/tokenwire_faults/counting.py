@@ -34,6 +34,14 @@ def _cached_details_of_nothing(row: OutputRow) -> OutputRow:
     return row if row.cached_tokens else replace(row, cached_tokens_details={"device": 0, "host": 0})
 
 
+@act_at("answers")
+def _cached_tokens_of_other_questions(answer: Json) -> None:
+    for usage in (answer.get("usage"),) if isinstance(answer, dict) else ():
+        details = usage.get("prompt_tokens_details") if isinstance(usage, dict) else None
+        if isinstance(usage, dict) and isinstance(details, dict):
+            details["cached_tokens"] = usage["prompt_tokens"] - 1
+
+
 def _usage_of(answer: Json) -> Object:
     """Return the usage of an answer or an event; empty without one."""
     return (answer.get("usage") if isinstance(answer, dict) else None) or {}

@@ -23,6 +23,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+from wire_answers import answered
 
 from tokenwire.ask import SentField
 from tokenwire.checks.caches import ADAPTERS, UNKNOWN
@@ -207,6 +208,22 @@ def growing(stream: Stream) -> Stream:
 
 
 TWO_RANKS = Target(advertised=Advertised(dp_size=2))
+
+
+def sharing(label: str, prompt: int, cached: int) -> Stream:
+    """An answer to a conversation with a system message that others have."""
+    message = {"role": "assistant", "content": "a"}
+    usage = {"prompt_tokens": prompt, "completion_tokens": 1, "total_tokens": prompt + 1}
+    choice = {"index": 0, "message": message, "finish_reason": "length"}
+    document = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    return answered(
+        "openai-chat",
+        {"model": "m", "messages": [{"role": "user", "content": label}], "max_tokens": 1},
+        {**document, "usage": {**usage, "prompt_tokens_details": {"cached_tokens": cached}}},
+        scenario="shared-beginnings",
+        label=label,
+    )
+
 
 ABORT_AND_INVARIANCE_PAIRS = [
     Pair(
@@ -403,6 +420,12 @@ ABORT_AND_INVARIANCE_PAIRS = [
         pointer="/cached_tokens",
     ),
     Pair("new-prompts-are-not-cached", (drawn(8),), (drawn(9),), pointer="/cached_tokens"),
+    Pair(
+        "shared-beginnings-alone-are-cached",
+        (sharing("beginning", 20, 0), sharing("second", 40, 20)),
+        (sharing("beginning", 20, 0), sharing("second", 40, 21)),
+        pointer="/usage/prompt_tokens_details/cached_tokens",
+    ),
     Pair(
         "cached-tokens-keep-to-their-adapter",
         (*PLAIN, adapted("first", 0, 4)),

@@ -251,6 +251,32 @@ def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) ->
         yield expect(place, f"{_BY_CHANCE} at most", count, message, holds=count <= _BY_CHANCE)
 
 
+SHARING, BEGINNING = ("first", "second", "third", "fourth"), "beginning"
+"""Labels of conversations that share a system message that was drawn, and of one of hardly more than that."""
+
+
+@check_run("shared-beginnings-alone-are-cached")
+def _shared_beginnings_alone_are_cached(
+    streams: tuple[Answer, ...], _target: Target
+) -> Iterator[Observation]:
+    """Check the cached tokens of the first request for a conversation against the prompt of its beginning."""
+    shared = [stream for stream in streams if stream.exchange.scenario == "shared-beginnings"]
+    most: dict[str, int] = {}
+    for stream in shared:
+        count = integer((stream.usage or {}).get("prompt_tokens"))
+        if stream.exchange.label == BEGINNING and count is not None:
+            most[stream.dialect] = count
+    for stream in shared:
+        count, limit = _cached(stream), most.get(stream.dialect)
+        if stream.exchange.label not in SHARING or count is None or limit is None or _preempted(stream):
+            continue
+        message = (
+            f"{count} tokens are counted as cached, and the conversation shares {limit} at most with others"
+        )
+        place = stream.choices[0].last_at("cached_tokens")
+        yield expect(place, f"{limit} at most", count, message, holds=count <= limit)
+
+
 ADAPTERS, UNKNOWN = "adapters", "unknown"
 """The scenario with adapters, and its request for an unknown one."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.scenario import Conversation, Steps, scenario
-from tokenwire.checks.caches import UNKNOWN
+from tokenwire.checks.caches import BEGINNING, SHARING, UNKNOWN
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.scenarios.forms import new_id, plain_ask, with_sayable
@@ -72,6 +72,38 @@ def _adapters(talk: Conversation) -> Steps:
             yield {f"adapter-{number}": replace(ask, raw={place[-1]: name})}
         yield {UNKNOWN: replace(ask, raw={place[-1]: new_id()})}
         yield {"none-last": ask}
+
+
+_QUESTIONS = ("Name a river.", "What is the sea?", "Who sings here?", "Count to nine.")
+
+
+def _question(talk: Conversation, place: int, system: str) -> str:
+    """A question, with its answer where the target is a parrot."""
+    words, speaker = _QUESTIONS[place], talk.parrot
+    script = (*speaker.encode(words), speaker.end) if speaker is not None else ()
+    return (speaker and speaker.reply(script, "user", [system])) or words
+
+
+@scenario(chat=True)
+def _shared_beginnings(talk: Conversation) -> Steps:
+    """A system message that nobody has sent, with two questions one after the other, two more at once, and
+    hardly any: what is cached of the later ones is at most the system message. Then all again, streamed and
+    at once: each is answered as before.
+    """
+    words = _unseen_prompt(talk).messages[0]["content"]
+    system = {"role": "system", "content": words}
+    asks = {
+        label: Ask(
+            messages=(system, {"role": "user", "content": _question(talk, place, words)}), max_new_tokens=12
+        )
+        for place, label in enumerate(SHARING)
+    }
+    first, second, *others = asks
+    yield {first: asks[first]}
+    yield {second: asks[second]}
+    yield {label: asks[label] for label in others}
+    yield {BEGINNING: Ask(messages=(system, {"role": "user", "content": "."}), max_new_tokens=1)}
+    yield {f"{label}-stream": replace(ask, stream=True, usage=True) for label, ask in asks.items()}
 
 
 def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | None:
