@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from abort_and_invariance_pairs import (
@@ -19,7 +21,10 @@ from abort_and_invariance_pairs import (
 from control_calls import called, sent_at
 from stream_builder import PROMPT, change, incremental, named, whole, with_exchange
 
+from tokenwire import scenarios
 from tokenwire.ask import SentField
+from tokenwire.asking.scenario import load_scenarios
+from tokenwire.checks.caches import DRAWN_PROMPTS
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action
 from tokenwire.judging.run import Run
@@ -218,3 +223,36 @@ def test_other_weights_are_no_doubt_whether_a_server_repeats_itself() -> None:
     twins = (sent_at(whole(), 0), sent_at(named(change(whole(), output_ids=[9] * 6), "generate/other"), 6))
     assert Run(twins).determinism.contradicted == {"key"}
     assert not Run(twins, calls=(called(Action.UPDATE, 5),)).determinism.contradicted
+
+
+_NOT_NEW = {
+    "script-again": "its words come behind a preamble that all scripts share",
+    "schedules": "it draws names of batches, and no prompt",
+}
+
+
+def _drawing() -> set[str]:
+    """The scenarios that draw anything but an id for the run, by themselves or through a function."""
+    drawing: set[str] = set()
+    for path in Path(scenarios.__file__).parent.glob("*.py"):
+        functions = {
+            found.name: found
+            for found in ast.walk(ast.parse(path.read_text("utf-8")))
+            if isinstance(found, (ast.FunctionDef, ast.AsyncFunctionDef))
+        }
+        uses = {
+            name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+            for name, function in functions.items()
+        }
+        draws = {name for name, used in uses.items() if {"secrets", "Random"} <= used}
+        while more := {name for name, used in uses.items() if used & draws} - draws:
+            draws |= more
+        decorated = {name for name in draws if functions[name].decorator_list}
+        drawing |= {name.strip("_").replace("_", "-") for name in decorated}
+    return drawing
+
+
+def test_every_scenario_that_draws_its_prompts_is_looked_at_for_a_leak() -> None:
+    """Four requests were named, and 36 first ones of another scenario could be told as cached."""
+    assert _drawing() - _NOT_NEW.keys() == DRAWN_PROMPTS.keys()
+    assert load_scenarios().keys() >= DRAWN_PROMPTS.keys()
