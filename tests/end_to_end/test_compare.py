@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -50,3 +51,46 @@ def test_a_faulty_fork_differs_from_its_upstream(
 def test_wrong_usage(tokenwire, tmp_path: Path, words: tuple[str, str], status: int) -> None:
     (tmp_path / "one.json").write_text("[]", "utf-8")
     assert tokenwire("compare", *words).returncode == status
+
+
+def reference(*flags: str) -> str:
+    """The command of a reference server."""
+    words = ("tokenwire_reference", "serve", "--model", "builtin:tiny", "--port", "{port}", *flags)
+    return f"{sys.executable} -m {' '.join(words)}"
+
+
+def test_both_sides_are_started_one_after_the_other(tokenwire, tmp_path: Path) -> None:
+    sides = ("--a-command", reference(), "--b-command", reference("--stream-interval", "4"))
+    ran = tokenwire("compare", *sides, *FEW, "--json", "difference.json", "--ready", "/health")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    document = json.loads((tmp_path / "difference.json").read_text("utf-8"))
+    assert document["one"].startswith(sys.executable)
+    assert document["compared"]["exchanges"] > 0
+
+
+@pytest.mark.parametrize(
+    ("sides", "words"),
+    [
+        (("--a-command", "true", "nowhere"), "names no port"),
+        (("--a-command", "sh -c 'echo port {port} is taken; exit 3'", "nowhere"), "ended with status 3"),
+        (("--a-command", "no-such-program {port}", "nowhere"), "cannot be started"),
+        (("nowhere",), "B is missing"),
+        (("--a-command", "true", "one", "other"), "one side too many"),
+    ],
+)
+def test_a_side_that_cannot_be_started_is_named(tokenwire, sides: tuple[str, ...], words: str) -> None:
+    ran = tokenwire("compare", *sides)
+    assert ran.returncode == ExitStatus.USAGE
+    assert words in " ".join(ran.stderr.replace("│", " ").split())
+
+
+def test_the_reference_and_itself_are_the_same_at_all_doors(
+    tokenwire, start_reference: Callable[..., str], tmp_path: Path
+) -> None:
+    url = start_reference()
+    scenarios = ("greedy-stream", "probe", "usage", "sampling-fields", "uneven-ends", "item-turns")
+    asked = [word for name in scenarios for word in ("--scenario", name)]
+    ran = tokenwire("compare", url, url, *asked, "--json", "difference.json")
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    document = json.loads((tmp_path / "difference.json").read_text("utf-8"))
+    assert document["compared"]["exchanges"] > 50

@@ -31,6 +31,7 @@ from tokenwire_twin.difference_report import (
     side_of,
 )
 from tokenwire_twin.known import apply_known, read_known, updated
+from tokenwire_twin.started import Start, free_port, started
 from tokenwire_twin.terminal import print_difference
 
 _URLS = ("http://", "https://")
@@ -59,11 +60,23 @@ def is_configured(context: typer.Context, url: str) -> bool:
 def _compare(
     context: typer.Context,
     first: Annotated[
-        str, typer.Argument(metavar="A", help="URL, recording (file or folder) or JSON report.")
-    ],
-    other: Annotated[str, typer.Argument(metavar="B", help="The same; perhaps of another kind.")],
+        str, typer.Argument(metavar="[A]", help="URL, recording (file or folder) or JSON report.")
+    ] = "",
+    other: Annotated[str, typer.Argument(metavar="[B]", help="The same; perhaps of another kind.")] = "",
     *,
     settings: Settings,
+    a_command: Annotated[
+        str, typer.Option("--a-command", metavar="COMMAND", help="Start A by this, with {port} as its port.")
+    ] = "",
+    b_command: Annotated[
+        str, typer.Option("--b-command", metavar="COMMAND", help="Start B by this, after A has ended.")
+    ] = "",
+    ready: Annotated[
+        str, typer.Option("--ready", metavar="PATH", help="A started server is ready when this answers 200.")
+    ] = "/v1/models",
+    start_s: Annotated[
+        float, typer.Option("--start-wait", metavar="S", min=1, help="Seconds in which it has to be ready.")
+    ] = 600.0,
     known: Annotated[
         Path | None,
         typer.Option("--known", metavar="FILE", help="Tolerate the differences that this file names."),
@@ -84,7 +97,8 @@ def _compare(
     channels, finish and usage, logprobs, other fields, words of errors. One cause in many answers is one
     family, with a count and an example; -v shows all of them. How a stream is cut into events never counts.
     Verdicts are compared by requirement. URLs are asked the same, one after the other; --header goes to both,
-    headers of a file of settings only to the target that the file names.
+    headers of a file of settings only to the target that the file names. Servers that commands start run one
+    after the other on one port.
 
     Exit status: 0 the same, or but for known differences, 1 different, or the file of known differences does
     not hold, 2 wrong command line, 4 nothing could be compared or a server not be asked.
@@ -94,17 +108,22 @@ def _compare(
             writable(file, name)
     if known is None and (update or reason or link):
         raise typer.BadParameter("--update, --reason and --link belong to --known FILE; add it")
+    names = _names(first, other, (a_command, b_command))
+    live = sum(isinstance(name, Start) or name.startswith(_URLS) for name in names)
+    port = free_port()
     sides = []
-    live = sum(words.startswith(_URLS) for words in (first, other))
-    for words in (first, other):
-        if words.startswith(_URLS):
-            headers = settings.file_headers if is_configured(context, words) else ()
-            plan = planned(replace(settings, target=words, file_headers=headers))
-            plan = replace(plan, purse=plan.purse.split(live))
+    for name in names:
+        if isinstance(name, Start):
+            with usage_errors(), started(replace(name, ready=ready, wait_s=start_s), port) as url:
+                side = _asked(_plan(settings, url, live), verbosity=settings.verbosity)
+            sides.append(replace(side, name=name.command))
+        elif name.startswith(_URLS):
+            headers = settings.file_headers if is_configured(context, name) else ()
+            plan = _plan(replace(settings, file_headers=headers), name, live)
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
             with usage_errors(OSError):
-                sides.append(read_side(words))
+                sides.append(read_side(name))
     report = compare_sides(*sides)
     if known is not None:
         if update:
@@ -117,6 +136,30 @@ def _compare(
     _write(report, settings)
     print_difference(make_console(), report, verbose=settings.verbose)
     raise typer.Exit(report.exit_status)
+
+
+def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Start, str | Start]:
+    """Return what each side is: what is named, in its order, or the server that a command starts. Raises
+    BadParameter.
+    """
+    named = [name for name in (first, other) if name]
+    sides: list[str | Start] = []
+    for label, started_by in zip("AB", commands, strict=True):
+        if started_by:
+            sides.append(Start(started_by))
+        elif named:
+            sides.append(named.pop(0))
+        else:
+            raise typer.BadParameter(f"{label} is missing; name it, or give --{label.lower()}-command")
+    if named:
+        raise typer.BadParameter(f"{named[0]} is one side too many; leave it out, or a command")
+    return sides[0], sides[1]
+
+
+def _plan(settings: Settings, url: str, live: int) -> Plan:
+    """Return the plan for one of `live` servers; they share the limits."""
+    plan = planned(replace(settings, target=url))
+    return replace(plan, purse=plan.purse.split(live))
 
 
 def _update(path: Path, report: DifferenceReport, reason: str, link: str) -> None:
@@ -149,6 +192,7 @@ app = command(
     "tokenwire compare http://127.0.0.1:30000 http://127.0.0.1:30001",
     "tokenwire compare recorded-upstream recorded-fork -v",
     "tokenwire compare yesterday.json today.json --json difference.json",
+    "tokenwire compare --a-command 'vllm serve M --port {port}' --b-command 'vllm-rs serve M --port {port}'",
     "tokenwire compare python rust --known known.toml --junit differences.xml",
     "tokenwire compare python rust --known known.toml --update --reason 'not built yet' --link https://host/17",
 )

@@ -1,0 +1,121 @@
+"""Servers that a comparison starts itself, one after the other, on one port."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import IO
+
+from tokenwire.usage_error import UsageError
+
+PORT = "{port}"
+"""Stands in a command where it names its port."""
+_HOST = "127.0.0.1"
+_OK = 200
+_PAUSE_S = 0.2
+_ANSWER_S = 5.0
+_END_S = 15.0
+_SHOWN_BYTES = 2_000
+"""Bytes of a server's output that are shown if it does not start."""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a server is started."""
+
+    command: str
+    """With `{port}` in the place of its port."""
+    ready: str = "/v1/models"
+    """The path that it answers with 200 as soon as it can be asked."""
+    wait_s: float = 600.0
+    """The longest start in seconds."""
+
+    def words(self, port: int) -> list[str]:
+        """Return the command for a port. Raises UsageError."""
+        try:
+            words = shlex.split(self.command)
+        except ValueError as error:
+            raise UsageError(f"{self.command!r} is not a command: {error}; close its quotes") from error
+        if not any(PORT in word for word in words):
+            raise UsageError(f"{self.command!r} names no port; write {PORT} in its place")
+        return [word.replace(PORT, str(port)) for word in words]
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.socket() as probe:
+        probe.bind((_HOST, 0))
+        return int(probe.getsockname()[1])
+
+
+@contextlib.contextmanager
+def started(start: Start, port: int) -> Iterator[str]:
+    """Run a server while the block runs; yields its URL. Raises UsageError if it does not start.
+
+    It has a process group of its own, which ends with it.
+    """
+    words, url = start.words(port), f"http://{_HOST}:{port}"
+    with tempfile.TemporaryFile() as log:
+        try:
+            process = subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
+            )
+        except OSError as error:
+            raise UsageError(f"{start.command!r} cannot be started: {error.strerror}") from error
+        try:
+            _demand_answer(start, process, url, log)
+            yield url
+        finally:
+            _end(process)
+
+
+def _demand_answer(start: Start, process: subprocess.Popen[bytes], url: str, log: IO[bytes]) -> None:
+    """Wait until a server answers. Raises UsageError if it ends before, or takes too long."""
+    until = time.monotonic() + start.wait_s
+    while not _answers(url + start.ready):
+        if process.poll() is not None:
+            why = f"ended with status {process.returncode}"
+        elif time.monotonic() > until:
+            why = f"did not answer {start.ready} with 200 within {start.wait_s:g} s"
+        else:
+            time.sleep(_PAUSE_S)
+            continue
+        raise UsageError(f"{start.command!r} {why}; it wrote:\n{_end_of(log)}")
+
+
+def _answers(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(url, timeout=_ANSWER_S) as answer:
+            return bool(answer.status == _OK)
+    except (OSError, urllib.error.URLError, ValueError):
+        return False
+
+
+def _end_of(log: IO[bytes]) -> str:
+    size = log.seek(0, os.SEEK_END)
+    log.seek(max(0, size - _SHOWN_BYTES))
+    return log.read().decode(errors="replace").strip() or "nothing"
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """End a server and all processes of its group."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number)
+        try:
+            process.wait(_END_S)
+        except subprocess.TimeoutExpired:
+            continue
+        if number is signal.SIGTERM:
+            continue  # processes of its group may live
+        return
