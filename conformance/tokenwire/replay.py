@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenwire.checks.logprob_rules import rules_seen
 from tokenwire.dialects.control import read_call
-from tokenwire.dialects.dialect import Dialect
+from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.evicted import AnswerStore, Parsed, ReadBy
 from tokenwire.judging.beside import WORKER, apart
@@ -52,19 +52,64 @@ def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str
     """Yield the exchanges at a path, one list for each recorded server; without a store, all in memory.
 
     A file of many exchanges belongs to one server; files of one exchange each, as `--record` writes them,
-    belong together.
+    belong together. Folders beside each other that hold the same requests belong to a server each.
     """
     store = store or AnswerStore(held=sys.maxsize)
-    together: list[Parsed] = []
+    together: list[tuple[Path, Parsed]] = []
     chunks = chain.from_iterable(map(any_chunks, capture_files(path)))
     for file, read in groupby(store.parse(chunks), key=itemgetter(0)):
         parsed = list(chain.from_iterable(some for _, some in read))
         if len(parsed) == 1 and path.is_dir():
-            together += parsed
+            together += [(file, only) for only in parsed]
         else:
             yield str(file), store.exchanges(parsed)
     if together:
-        yield str(path), sorted(store.exchanges(together), key=lambda exchange: exchange.started)
+        files = [file.relative_to(path) for file, _ in together]
+        found = list(zip(files, store.exchanges([parsed for _, parsed in together]), strict=True))
+        for name, exchanges in _by_server(path, found):
+            yield name, sorted(exchanges, key=lambda exchange: exchange.started)
+
+
+def _by_server(
+    path: Path, found: Sequence[tuple[Path, ExchangeHead]]
+) -> Iterator[tuple[str, list[ExchangeHead]]]:
+    """Yield the exchanges of each server in a folder, with its name. Mixed, they would be one server that
+    contradicts itself.
+    """
+    depth = _depth_of_servers(found)
+    if depth is None:
+        yield str(path), [exchange for _, exchange in found]
+        return
+    servers: dict[str, list[ExchangeHead]] = {}
+    for file, exchange in found:
+        folder = file.parts[: depth + 1] if len(file.parts) > depth + 1 else ()
+        servers.setdefault(str(path.joinpath(*folder)), []).append(exchange)
+    yield from servers.items()
+
+
+def _depth_of_servers(found: Sequence[tuple[Path, ExchangeHead]]) -> int | None:
+    """Return how deep the folders lie that hold one server's answers each; None if there is one server.
+
+    Two files then differ in the name of this folder alone, and hold one request. Folders of a recording are
+    dialects and scenarios.
+    """
+    known = load_dialects().keys()
+    first: dict[tuple[int, tuple[str, ...]], ExchangeHead] = {}
+    for file, exchange in found:
+        for depth, folder in enumerate(file.parts[:-1]):
+            if folder == exchange.scenario or folder in known:
+                continue
+            rest = (*file.parts[:depth], *file.parts[depth + 1 :])
+            other = first.setdefault((depth, rest), exchange)
+            if other is not exchange and _asks_the_same(other, exchange):
+                return depth
+    return None
+
+
+def _asks_the_same(first: ExchangeHead, second: ExchangeHead) -> bool:
+    requests = [exchange.load().request for exchange in (first, second)]
+    asked = [(request.method, request.path, request.body, request.raw_body) for request in requests]
+    return asked[0] == asked[1]
 
 
 @few_collections()
@@ -166,6 +211,16 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
         yield f"{where}not taken for customized_info, as it has no entry for each output id: {names}"
 
 
+def _remarks_on_servers(path: Path, names: Sequence[str]) -> Iterator[str]:
+    """Yield a remark if a folder holds answers of several servers in folders."""
+    folders = [name for name in names if not Path(name).is_file() and Path(name) != path]
+    if len(folders) > 1:
+        yield (
+            f"{path} holds answers of {len(folders)} servers to the same requests, in {', '.join(folders)}: "
+            f"each is judged by itself; `tokenwire compare {folders[0]} {folders[1]}` shows the differences"
+        )
+
+
 @few_collections()
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, store: AnswerStore | None = None
@@ -180,7 +235,9 @@ def replay(
     detected: dict[str, str] = {}
     store = store or AnswerStore()
     for path in paths:
-        for name, exchanges in list(captures(path, store)):
+        recorded = list(captures(path, store))
+        reported += _remarks_on_servers(path, [name for name, _ in recorded])
+        for name, exchanges in recorded:
             resolver = DialectResolver(exchanges)
             run, unknown = read_run(exchanges, resolver, name, tokenizer, store)
             runs.append(run)

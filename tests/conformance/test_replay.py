@@ -27,6 +27,27 @@ def test_a_recorded_folder_is_one_run(tmp_path: Path) -> None:
     assert subject.captures == (str(folder),)
 
 
+def test_folders_of_two_servers_are_judged_apart_and_said_to_be_two(tmp_path: Path) -> None:
+    for server in ("python", "rust"):
+        write_folder(tmp_path / "rec" / server, whole("g/a"), streamed("g/b"))
+    subject = replay([tmp_path / "rec"])
+    assert [Path(run.name).name for run in subject.runs] == ["python", "rust"]
+    assert all(len(run.streams) == 2 for run in subject.runs)
+    [remark] = [words for words in subject.remarks if "servers" in words]
+    assert "holds answers of 2 servers to the same requests" in remark
+    assert f"tokenwire compare {tmp_path / 'rec' / 'python'} {tmp_path / 'rec' / 'rust'}" in remark
+
+
+@pytest.mark.parametrize(
+    "names", [("sglang-generate/usage/a", "sglang-chat/usage/a"), ("x/usage/a", "x/probe/a")]
+)
+def test_folders_of_dialects_and_scenarios_are_one_server(tmp_path: Path, names: tuple[str, str]) -> None:
+    exchanges = [whole(name, scenario=name.split("/")[1]) for name in names]
+    subject = replay([write_folder(tmp_path / "rec", *exchanges)])
+    assert len(subject.runs) == 1
+    assert not any("servers" in words for words in subject.remarks)
+
+
 def test_each_file_of_many_exchanges_is_a_run_plain_or_gzipped(tmp_path: Path) -> None:
     write_file(tmp_path / "one.jsonl", whole("a"), streamed("b"))
     plain = write_file(tmp_path / "two.jsonl", whole("a"), streamed("b"))
