@@ -103,9 +103,9 @@ def _compare(
     Exit status: 0 the same, or but for known differences, 1 different, or the file of known differences does
     not hold, 2 wrong command line, 4 nothing could be compared or a server not be asked.
     """
-    for file, name in ((settings.json, "--json"), (settings.junit, "--junit")):
+    for file, flag in ((settings.json, "--json"), (settings.junit, "--junit")):
         if file is not None:
-            writable(file, name)
+            writable(file, flag)
     if known is None and (update or reason or link):
         raise typer.BadParameter("--update, --reason and --link belong to --known FILE; add it")
     names = _names(first, other, (a_command, b_command))
