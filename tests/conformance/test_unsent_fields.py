@@ -1,0 +1,87 @@
+"""Each request field of each endpoint is sent by a scenario, or is listed with the reason why none does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+from test_scenario import Echo, talk_everything_through
+
+from tokenwire.dialects.dialect import load_dialects
+from tokenwire.spec_files import read_yaml, spec_root
+
+SCHEMAS = {
+    "anthropic-messages": "messages-request",
+    "openai-responses": "responses-request",
+    "sglang-chat": "chat-request",
+    "sglang-completions": "completion-request",
+    "sglang-generate": "generate-request",
+    "vllm-chat": "vllm-chat-request",
+    "vllm-completions": "vllm-completion-request",
+    "vllm-generate": "vllm-generate-request",
+}
+"""Dialects whose requests have a schema."""
+PARAMETERS = "sampling_params"
+UNSENT: Mapping[str, Mapping[str, str]] = read_yaml(spec_root() / "unsent.yaml")
+
+
+def _resolved(schema: Mapping[str, Any], whole: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
+    """Yield a schema and its alternatives, references followed."""
+    if "$ref" in schema:
+        found: Any = whole
+        for key in schema["$ref"].split("/")[1:]:
+            found = found[key]
+        schema = found
+    yield schema
+    for alternative in (*schema.get("anyOf", ()), *schema.get("oneOf", ())):
+        yield from _resolved(alternative, whole)
+
+
+def known_fields(dialect: str) -> set[str]:
+    """Return the fields of an endpoint: those of its schema, and those that its dialect names."""
+    schema = json.loads((spec_root() / "schemas" / f"{SCHEMAS[dialect]}.json").read_text("utf-8"))
+    named = set(schema["properties"])
+    for nested in _resolved(schema["properties"].get(PARAMETERS, {}), schema):
+        named |= {f"{PARAMETERS}/{name}" for name in nested.get("properties", ())}
+    binding = load_dialects()[dialect].request
+    places = [
+        *binding.bound,
+        *binding.asks,
+        *binding.report_only,
+        *binding.neutral,
+        *binding.penalties.values(),
+    ]
+    for keys in places:
+        named.add("/".join(keys[:2]) if keys[0] == PARAMETERS else str(keys[0]))
+    return named - {PARAMETERS, binding.goes_on}  # an answer leads to the latter
+
+
+@pytest.fixture(scope="module")
+def sent() -> Mapping[str, set[str]]:
+    """The fields that all scenarios send, by dialect."""
+    fields: defaultdict[str, set[str]] = defaultdict(set)
+    for stream in asyncio.run(talk_everything_through(Echo(), perilous=True)):
+        body = stream.exchange.request.body
+        if not isinstance(body, dict):
+            continue
+        fields[stream.dialect] |= body.keys()
+        given = body.get(PARAMETERS)
+        for parameters in given if isinstance(given, list) else [given]:
+            if isinstance(parameters, dict):
+                fields[stream.dialect] |= {f"{PARAMETERS}/{name}" for name in parameters}
+    return fields
+
+
+@pytest.mark.parametrize("dialect", SCHEMAS)
+def test_each_field_is_sent_or_has_a_reason(dialect: str, sent: Mapping[str, set[str]]) -> None:
+    listed = UNSENT.get(dialect, {})
+    assert {name for name, reason in listed.items() if not reason} == set()
+    assert known_fields(dialect) - sent[dialect] == set(listed)
+
+
+def test_only_dialects_with_a_schema_are_listed() -> None:
+    assert set(UNSENT) <= set(SCHEMAS)
