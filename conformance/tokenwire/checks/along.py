@@ -15,7 +15,7 @@ from tokenwire.checks.difference import observe_sequences, observe_text
 from tokenwire.checks.evidence import Observation, equal, expect, expect_equal, in_wire_order, left_out
 from tokenwire.checks.reading.fields import counters
 from tokenwire.checks.reading.times import began, covered_s
-from tokenwire.record import Answer, Choice, Emission, Stream, as_list, fact
+from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact
 
 Value = tuple[Emission, str, Any]
 """The value of a field of an emission."""
@@ -48,15 +48,17 @@ def _created(choice: Choice) -> Iterator[Value]:
 
 
 @fact(Stream)
-def _span_of_created(stream: Stream) -> tuple[bool, float, float]:
-    """Return True if all values of `created` are equal, and the times of the first and last event with one.
+def _span_of_created(stream: Stream) -> tuple[bool, float, float, Place | None]:
+    """Return True if all values of `created` are equal, the times of the first and last event with one, and
+    the place of the last.
 
     The times are counted from the request; they are equal if no event has one.
     """
     values = [value for choice in stream.choices for value in _created(choice)]
     times = [emission.event.place.time for emission, _, _ in values]
     alike = all(equal(first[2], value[2]) for first, value in pairwise(values))
-    return alike, min(times, default=0.0), max(times, default=0.0)
+    place = values[-1][0].at("created") if values else None
+    return alike, min(times, default=0.0), max(times, default=0.0), place
 
 
 _SECONDS_MET = 5.0
@@ -73,20 +75,23 @@ def _created_is_constant(streams: tuple[Answer, ...], _target: Target) -> Iterat
     """
     asked = [stream for stream in streams if streamed(stream)]
     spans = [(stream, *_span_of_created(stream)) for stream in asked]
-    for stream, alike, _, _ in spans:
+    for stream, alike, *_ in spans:
         if not alike:
             values = [value for choice in stream.load().choices for value in _created(choice)]
             pairs = ((emission, name, values[0][2], value) for emission, name, value in values[1:])
             seen = expect_equal(pairs, "{field} changed from {expected!r} to {actual!r}")
             yield from in_wire_order(found for found in seen if not found.holds)
-    constant = [(stream, first, last) for stream, alike, first, last in spans if alike and first < last]
+    constant = [
+        (stream, first, last, place)
+        for stream, alike, first, last, place in spans
+        if alike and first < last and place is not None
+    ]
     covered = covered_s(
         (start + first, start + last)
-        for stream, first, last in constant
+        for stream, first, last, _ in constant
         if (start := began(stream.exchange)) is not None
     )
-    for stream, _, _ in constant:
-        place = stream.choices[0].last_at()
+    for *_, place in constant:
         if covered < _SECONDS_MET:
             why = f"streams with `created` cover {covered:.1f} s, within which a clock need not move on"
             yield left_out(place, why)

@@ -42,11 +42,13 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
     ends with a stop of its request. A single answer may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
-    yield from _ends_of_the_model(streams)
+    seen = _Ends()
     for whole in related_streams(streams):
+        seen.add(whole)
         budget = whole.stream.asked.max_new_tokens
         if budget and (whole.stream.asked.prompt_key or whole.prompt):
             groups.setdefault(_stops(whole), []).append((budget, _tokens_to_stop(whole), whole))
+    yield from _ends_of_the_model(streams, seen)
     for group in groups.values():
         _, position, most = max(group, key=itemgetter(0))
         alike = sum(stopped_at == position for _, stopped_at, _ in group)
@@ -94,34 +96,47 @@ _ENDS = 2
 """The number of answers that must stop with an id before their budget to show that it is an end."""
 
 
-def _ends_of_the_model(streams: tuple[Answer, ...]) -> Iterator[Observation]:
+class _Ends:
+    """How greedy answers ended that only the model or the budget may end."""
+
+    def __init__(self) -> None:
+        self.before: Counter[tuple[str, object]] = Counter()
+        """How many answers of a dialect stopped with an id before their budget."""
+        self.at_budget: list[tuple[Whole, int, object, str]] = []
+        """The answers that spent their budget, with that, the last id and the finish."""
+
+    def add(self, whole: Whole) -> None:
+        budget, ids, finish = whole.stream.asked.max_new_tokens, whole.ids, whole.choice.finish
+        if not ids or budget is None or finish is None or not _only_the_model_ends(whole.stream):
+            return
+        if len(ids) == budget and finish.type in {"stop", "length"}:
+            self.at_budget.append((whole, budget, ids[-1], finish.type))
+        elif len(ids) < budget and finish.type == "stop":
+            self.before[whole.stream.dialect, ids[-1]] += 1
+
+
+def _ends_of_the_model(streams: tuple[Answer, ...], seen: _Ends) -> Iterator[Observation]:
     """Check the finish of answers that use their whole budget and may end with an end of the model.
 
     Other answers show if their last id is an end: an id that is followed by another is not, and one that
     ended several answers before their budget is.
     """
+    spent = [
+        (whole, budget, last, kind, times)
+        for whole, budget, last, kind in seen.at_budget
+        if (times := seen.before[whole.stream.dialect, last]) >= _ENDS or kind == "stop"
+    ]
     going_on: defaultdict[str, set[int]] = defaultdict(set)
-    ending: Counter[tuple[str, object]] = Counter()
-    spent: list[tuple[Whole, int]] = []
-    for stream in streams:
+    for stream in streams if spent else ():
         going_on[stream.dialect] |= _goes_on_behind(stream)
-    for whole in related_streams(streams):
-        budget, ids, finish = whole.stream.asked.max_new_tokens, whole.ids, whole.choice.finish
-        if not ids or budget is None or finish is None or not _only_the_model_ends(whole.stream):
-            continue
-        if len(ids) == budget and finish.type in {"stop", "length"}:
-            spent.append((whole, budget))
-        elif len(ids) < budget and finish.type == "stop":
-            ending[whole.stream.dialect, ids[-1]] += 1
-    for whole, budget in spent:
-        last, dialect = (whole.ids or ())[-1], whole.stream.dialect
-        kind = whole.choice.finish.type if whole.choice.finish else None
+    for whole, budget, last, kind, times in spent:
+        dialect = whole.stream.dialect
         place, what = whole.choice.last_at("finish"), f"finished with {kind} at its budget of {budget}"
         if last in going_on[dialect]:
             if kind == "stop":
                 message = f"{what}; its last id, {last}, does not end other answers"
                 yield expect(place, "length", kind, message)
-        elif (times := ending[dialect, last]) >= _ENDS:
+        elif times >= _ENDS:
             yield expect(place, "stop", kind, f"{what}; its last id, {last}, ended {times} other answers")
 
 
