@@ -125,7 +125,8 @@ def conformance(session: nox.Session) -> None:
         session.install(".", silent=False)
         session.run("tokenwire", "check", *session.posargs)
         return
-    session.install(".[reference]", *CONSTRAINTS, silent=False)
+    # What is imported is compiled then; pip would compile all of torch.
+    session.install("--no-compile", ".[reference]", *CONSTRAINTS, silent=False)
     for name, flags in EMBEDDED.items():
         session.log(f"the reference engine: {name}")
         with reference_server(session, *flags) as url:
