@@ -152,6 +152,15 @@ def test_what_was_paused_does_not_contradict_what_was_not() -> None:
     assert doubt.counted
 
 
+def test_an_answer_among_others_that_came_again_alone_was_repeated() -> None:
+    """Confirmations are asked one at a time, whatever was beside the first answer."""
+    conditions = {"generate/a": "among others", "generate/c": "behind a refusal"}
+    streams = [*copies(whole(), "ab"), *copies(whole(of_ids(APART)), "c")]
+    seen = determinism(streams, conditions=conditions)
+    assert [seen.alike(f"generate/{name}") for name in "abc"] == [1, 1, 0]
+    assert seen.contradicted == set()
+
+
 @pytest.mark.parametrize(
     ("numbers", "ids", "verdict"),
     [(logprobs, (*IDS[:2], 99), Verdict.WARN), (lambda ids: logprobs(IDS[:3]), IDS[:3], Verdict.PASS)],

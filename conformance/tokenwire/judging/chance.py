@@ -164,13 +164,15 @@ class _Repeatable(NamedTuple):
     stream: Answer
     key: str
     form: int
-    """A key of requests for one result in one form, whatever other outputs they enable."""
+    """A key of requests for one result in one form, whatever other outputs they enable or was beside them."""
     request: int
     """A key of requests to the same weights for the same answer in the same form."""
     delivery: Hashable
     """The form of delivery, and the presence of ids and text. Results are compared only within one form."""
     result: int
     shown: int
+    ids: int | None
+    """A key of the ids; None without ids."""
     condition: Condition
 
     @classmethod
@@ -182,11 +184,12 @@ class _Repeatable(NamedTuple):
         return cls(
             stream,
             asked.key,
-            hash((stream.dialect, asked.key, asked.stream, disturbed, beside, weights)),
+            hash((stream.dialect, asked.key, asked.stream, disturbed, weights)),
             hash((request_of(stream), weights)),
             (asked.stream, asked.stream_interval, carried),
             known_result(stream),
             known_by(tuple(shown)),
+            _known_ids(stream),
             Condition(asked.stream, disturbed, beside, not asked.stream and cached, asked.cache_key),
         )
 
@@ -234,7 +237,19 @@ def determinism(
         differences += numbers_apart(first, others)
     contradicting, repetitions, contradictions, repeated_ids = _contradicting(answers)
     contradicted = {key for _, key in contradicting}
-    times = Counter((answer.form, answer.shown) for answer in answers)
+    shown = Counter((answer.form, answer.shown) for answer in answers)
+    times = Counter((answer.form, answer.shown, answer.ids) for answer in answers)
+
+    def alike_to(answer: _Repeatable) -> int:
+        """Return the number of other answers with the same text, and the same ids where both have ids.
+
+        Their conditions may differ: a confirmation is asked alone.
+        """
+        if answer.ids is None:
+            return shown[answer.form, answer.shown] - 1
+        there = (answer.form, answer.shown)
+        return times[*there, answer.ids] + times[*there, None] - 1
+
     return Determinism(
         frozenset(repeated - contradicted),
         frozenset(contradicted),
@@ -242,11 +257,11 @@ def determinism(
         {
             answer.name: Repetition(
                 answer.condition,
-                0 if answer.name in varied else times[answer.form, answer.shown] - 1,
+                0 if answer.name in varied else alike_to(answer),
                 answer.name in varied,
                 contradicting.get((answer.stream.dialect, answer.key)),
                 answer.shown,
-                _known_ids(answer.stream),
+                answer.ids,
             )
             for answer in answers
         },
