@@ -186,6 +186,12 @@ def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
     return f"no answer holds a record; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
 
 
+def rules(run: Run) -> Iterator[str]:
+    """Yield the observed rules of a run's numbers, such as a division by the temperature."""
+    where = f"{run.name}: " if run.name else ""
+    yield from (where + words for words in rules_seen(run.answers))
+
+
 def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     """Yield remarks that qualify a run's verdicts."""
     where = f"{run.name}: " if run.name else ""
@@ -196,7 +202,6 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
         yield where + words
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
-    yield from (where + words for words in rules_seen(run.answers))
     dropping = (stream for stream in run.answers if stream.asked.constraints and drops_its_constraint(stream))
     if not run.capabilities["constraints"].present and (first := next(dropping, None)) is not None:
         yield f"{where}constraints of texts are answered and not kept, as {first.exchange.name} shows"
@@ -258,4 +263,5 @@ def replay(
         taken={name: why for name, why in sorted(detected.items()) if name in spoken},
         left_out=dict(sorted(left_out.items())),
         remarks=tuple(reported),
+        rules=tuple(words for run in runs for words in rules(run)),
     )

@@ -288,6 +288,27 @@ def test_the_terminal_shows_the_failure_and_one_last_line(violated) -> None:
     assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
 
 
+def test_of_many_causes_the_gravest_are_shown_and_the_others_listed(violated) -> None:
+    judgement, subject = violated
+    causes = [replace(judgement, requirement=made_up_row(id=f"row-{n}")) for n in range(30)]
+    text = printed(causes, subject)
+    assert text.startswith("start here: the 3 gravest of 30 causes\n\nFAIL  row-0  in one\n")
+    assert text.count("  found  ") == 3
+    assert text.count("\nFAIL  row-") == 23
+    assert "\nFAIL  row-22  in one: " in text
+    assert "and 7 more; -v shows each with its events" in text
+    assert len(text.splitlines()) <= 80
+    assert printed(causes, subject, verbosity=1).count("  found  ") == 30
+    assert printed(causes[:5], subject).count("  found  ") == 5
+
+
+def test_rules_of_the_numbers_are_shown_on_request(violated) -> None:
+    judgement, subject = violated
+    seen = replace(subject, rules=("generate: output logprobs are divided by the temperature",))
+    assert "divided by" not in printed([judgement], seen)
+    assert "rule: generate: output logprobs are divided" in printed([judgement], seen, verbosity=1)
+
+
 def test_a_report_tells_what_share_of_the_requirements_was_judged(violated) -> None:
     judgement, subject = violated
     other = Judgement(made_up_row(id="other"), "-", Verdict.UNSUPPORTED)

@@ -37,7 +37,7 @@ from tokenwire.judging.beside import GATEWAY
 from tokenwire.judging.run import Run
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Answer, Stream
-from tokenwire.replay import remarks
+from tokenwire.replay import remarks, rules
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
@@ -293,6 +293,7 @@ class _Interrogation:
                 *self.sender.remarks(),
                 *filter(None, [self.vitals.unproved]),
             ),
+            rules=tuple(rules(run)),
             not_asked=self.transcript.not_asked,
             broken_off=why if self.vitals.over else "",
             stopped=self.vitals.signal,

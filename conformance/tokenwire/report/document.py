@@ -206,6 +206,7 @@ def _target(subject: Subject) -> dict[str, Any]:
             for found in honesty
         ],
         "remarks": subject.remarks,
+        "rules": subject.rules,
         "not_asked": subject.not_asked,
         "broken_off": subject.broken_off,
         **({"cut_off": subject.cut_off} if subject.cut_off else {}),

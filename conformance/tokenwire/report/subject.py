@@ -29,6 +29,8 @@ class Subject:
     """Dialects that were skipped, with the reason in words."""
     remarks: tuple[str, ...] = ()
     """Facts to read before the verdicts: exchanges without a record, unknown endpoints, …"""
+    rules: tuple[str, ...] = ()
+    """Observed rules of the server that are no matter of a verdict, such as a division by the temperature."""
     not_asked: Mapping[str, str] = field(default_factory=dict)
     """Requests that a dialect cannot express, by name, with the reason."""
     broken_off: str = ""

@@ -38,7 +38,7 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_lines import CaptureError, lines, unzipped, value_of, values_in
 
 _FORMAT = 1
-_OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "judged_with")
+_OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "rules", "judged_with")
 """Fields of `Subject` in the head."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
 """The most bytes of an unpacked file, and the most values. The file of 20 recordings has a quarter of the
@@ -393,6 +393,7 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
             dialects=tuple(sorted({name for subject in subjects for name in subject.dialects})),
             taken=dict(sorted(taken.items())),
             remarks=tuple(words for subject in subjects for words in subject.remarks),
+            rules=tuple(words for subject in subjects for words in subject.rules),
             judged_with=first.subject.judged_with,
         ),
         judged=tuple(judged for _, part in parts for judged in part.judged),

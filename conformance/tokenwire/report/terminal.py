@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -26,6 +26,12 @@ _STYLES = {
 _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
 _FEW = 2
+_CAUSES_IN_FULL = 5
+"""The number of causes that are all shown with their events; of more, only the first are."""
+_FIRST_CAUSES = 3
+_MOST_LINES = 20
+"""The number of causes that are shown in a line each."""
+_LEAST_WIDTH = 40
 _INDENT = 14
 """The width of the longest verdict and a gap."""
 
@@ -33,7 +39,7 @@ _INDENT = 14
 def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:
     """Return words wrapped to a width, with all lines but the first indented."""
     return textwrap.fill(
-        words, max(width, 40), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
+        words, max(width, _LEAST_WIDTH), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
 
 
@@ -74,8 +80,14 @@ def _undecided(view: Overview) -> Iterator[str]:
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
     """Yield each cause of failures and its consequences. It is shown in its first scenario, or in all with
     `full`.
+
+    Of many causes, only the gravest are shown in full, and the others in a line each.
     """
-    for summary in view.shown:
+    causes = list(view.shown)
+    many = len(causes) > _CAUSES_IN_FULL and not full
+    if many:
+        yield Text(f"start here: the {_FIRST_CAUSES} gravest of {len(causes)} causes", "bold")
+    for summary in causes[:_FIRST_CAUSES] if many else causes:
         for row in summary.shown if full else summary.shown[:1]:
             verdict = Verdict(row["verdict"])
             crash = f"{verdict}  {row['requirement']}[{row['scenario']}]\n{row['message']}"
@@ -87,6 +99,21 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
         also = f"also in {', '.join(names[:_MOST_SCENARIOS])}{more}" if names else ""
         for words in filter(None, (also, summary.following)):
             yield Text(_wrapped(words, width, first="  ", rest="  "), "dim")
+    if many:
+        yield Text("\n").join(_in_lines(causes[_FIRST_CAUSES:], width))
+
+
+def _in_lines(causes: Sequence[Summary], width: int) -> Iterator[Text]:
+    """Yield each cause in one line, and how to see the rest."""
+    for summary in causes[:_MOST_LINES]:
+        row = summary.shown[0]
+        found = (row.get("exhibit") or row)["message"]
+        text = Text(f"{row['verdict']}  {row['requirement']}  in {row['scenario']}: {found}")
+        text.stylize(_STYLES[Verdict(row["verdict"])], 0, len(row["verdict"]))
+        text.truncate(max(width, _LEAST_WIDTH), overflow="ellipsis")
+        yield text
+    more = len(causes) - _MOST_LINES
+    yield Text(f"{f'and {more} more; ' if more > 0 else ''}-v shows each with its events", "dim")
 
 
 def _known(view: Overview) -> Iterator[str]:
@@ -121,6 +148,7 @@ def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[s
         yield f"asked: none of {len(target['left_out'])} kinds of endpoints (-v tells why)", "dim"
     yield from ((f"remark: {remark}", "yellow") for remark in target["remarks"])
     if full:
+        yield from ((f"rule: {rule}", "dim") for rule in target["rules"])
         yield from ((f"not asked: {name}: {why}", "dim") for name, why in target["not_asked"].items())
         for name, source in target["sources"].items():
             declared = "declared" if source["declared"] else ""
