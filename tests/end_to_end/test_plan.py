@@ -51,7 +51,7 @@ def test_no_run_sends_more_than_its_plan(
 
 
 def test_a_standard_run_of_two_doors_costs_little_more_than_a_thousand_requests(start_reference) -> None:
-    """Fewer are sent: how often loads are asked for depends on answers. Conversations add 40 to a thousand."""
+    """Fewer are sent: how often loads are asked for depends on answers. Conversations add 40."""
     url = start_reference("--api-dialect", "vllm")
     planned = asyncio.run(rehearse(Plan(Settings(target=url, dialect=("vllm-completions", "vllm-chat")))))
     assert not isinstance(planned, Unreached)
