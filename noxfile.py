@@ -68,7 +68,7 @@ EMBEDDED = {
     "cumulative delivery": (),
     "incremental delivery, stream_interval 4": ("--incremental-streaming-output", "--stream-interval", "4"),
 }
-"""How the embedded reference engine is started: once for each delivery mode that the contract knows."""
+"""The flags of the embedded reference engine, once for each delivery mode."""
 
 
 @contextlib.contextmanager
@@ -113,7 +113,7 @@ PROCESSORS = {
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
     },
 }
-"""How libraries compute on other processors than this one: the variables that make them do so here."""
+"""Variables that make libraries compute as on another processor."""
 COMPARES_NUMBERS = sorted(str(path) for path in Path("tests/reference").glob("test_*.py"))
 """Tests of the model, the attention, the sampler and the engine: their results are numbers of libraries."""
 

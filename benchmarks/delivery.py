@@ -33,10 +33,10 @@ from rich.table import Table
 
 STREAMS = (1, 16, 64, 256)
 TOKENS = 128
-"""Of one stream."""
+"""The tokens of one stream."""
 POLL_SECONDS = 0.005
 EVENTS = 8192
-"""Of one side of a case at least, if each token has one: fewer streams are asked for several times."""
+"""The least events of one side of a case, one for each token; fewer streams are requested several times."""
 LENGTHS = (1024, 4096, 16384, 32768)
 TEXT = "What was sent is never changed; what is finished stays finished. A stream may be cut anywhere. "
 

@@ -43,9 +43,9 @@ class Compared:
 
     name: str
     tokens: int
-    """That came out."""
+    """The number of generated tokens."""
     seconds: dict[str, float]
-    """Of the processor."""
+    """Seconds of processor time."""
 
 
 def config(attention: str) -> Qwen2Config:

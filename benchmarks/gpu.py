@@ -46,7 +46,7 @@ TESTS = (
     *("attention", "batch_invariance", "decode_graphs", "engine", "engine_control", "model", "prefix_tiers"),
     *("sampling", "speculative_decoding"),
 )
-"""Those of `tests/reference` that run on every device there is."""
+"""Tests of `tests/reference` that run on every available device."""
 PROMPT_TOKENS = 24
 
 
@@ -219,7 +219,7 @@ def measure(name: str, device: str, dtype: str, sizes: list[int], new_tokens: in
 
 
 BYTES_PER_SECOND, FLOPS = 4.8e12, 989e12
-"""Of an H200, its products in bfloat16 without sparsity."""
+"""The limits of an H200, for products in bfloat16 without sparsity."""
 BESIDE = 64
 """The number of requests for transformers, which takes longer."""
 

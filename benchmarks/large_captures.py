@@ -103,7 +103,7 @@ class Replayed:
     main: float
     """Seconds of a processor."""
     others: float
-    """Those of processes that it forked off."""
+    """The processor seconds of forked processes."""
     most: int
     """Megabytes that one of them took at most."""
     together: int

@@ -49,7 +49,7 @@ class Measured:
     way: str
     """`direct`, or a gateway with its version."""
     events_per_second: float
-    """By the clock."""
+    """Events per second of wall-clock time."""
     replica: float
     """Microseconds of the processor for each event, of all replicas."""
     gateway: float

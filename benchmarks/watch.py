@@ -42,7 +42,7 @@ from tokenwire_live.watch.watcher import Watcher, WatchPlan
 
 STREAMS = 64
 SIZES = {"small": (b"", 0.01, 200), "large": (b"x" * 65536, 0.05, 60)}
-"""What fills an event, the seconds between two, and how many of them a stream has."""
+"""The filler of an event, the seconds between two, and the number of events in a stream."""
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
 END = b"e\r\ndata: [DONE]\n\n\r\n0\r\n\r\n"
 _WARM = 2

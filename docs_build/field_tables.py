@@ -150,7 +150,7 @@ _OTHERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
     "promises": lambda profile: (levels(), profile),
     "grammar": lambda name: (load_grammar(name), _kinds(load_grammar(name))),
 }
-"""What the tables show that are not about fields."""
+"""Parts of the tables other than fields."""
 
 
 def table(name: str) -> str:

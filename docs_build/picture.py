@@ -15,7 +15,7 @@ from docs_build.published import ROOT
 _SHOWN = "logprobs-incremental"
 """The mistake of the demo whose events tell most."""
 _SCHEMES = {"dark": 0, "light": 1}
-"""As Chromium numbers them."""
+"""The numbers of color schemes in Chromium."""
 _QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 _QUIET += ["--hide-scrollbars", "--window-size=1000,900"]
 

@@ -47,7 +47,7 @@ class Cell:
     verdict: Verdict
     witnesses: int
     message: str
-    """Why; empty for a PASS."""
+    """The reason; empty for a PASS."""
     exchange: str = ""
     """The place of the first violation, or of a witness of a PASS; empty without both."""
     event: int | None = None
@@ -56,7 +56,7 @@ class Cell:
     """The failure as the terminal prints it; empty where nothing is violated."""
     time: float = 0.0
     excerpt: str = ""
-    """What stood there, of a witness."""
+    """The excerpt of a witness."""
 
 
 @dataclass(frozen=True)
@@ -66,17 +66,17 @@ class Column:
     capture: str
     """The file, below `fixtures/`."""
     title: str
-    """What stood behind it, for a reader: server, version, and how it was started."""
+    """A description of the server: name, version, and its flags."""
     server: str
     version: str
     flags: tuple[str, ...]
     exchanges: int
     cells: Mapping[str, Cell]
-    """By the id of the requirement."""
+    """The cells by requirement id."""
     tokenizer: str = ""
     """The folder of that with which it was judged, below the repository."""
     families: tuple[str, ...] = ()
-    """Those whose dialects it speaks."""
+    """The families whose dialects it uses."""
 
     @property
     def uri(self) -> str:

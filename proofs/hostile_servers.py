@@ -15,7 +15,7 @@ from typing import Self
 from tokenwire.dialects.dialect import load_dialects
 
 Conduct = Callable[[socket.socket], None]
-"""What is done on a connection once its request was read; it ends by OSError where the client leaves."""
+"""The conduct on a connection after its request was read; it raises OSError if the client disconnects."""
 
 MEGABYTE = b"x" * (1 << 20)
 _RECORD = json.dumps(

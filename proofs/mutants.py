@@ -41,7 +41,7 @@ CODE = {
     "the engine": [f"{_REFERENCE}/{name}" for name in ("core", "extras")],
 }
 TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
-"""What tries the mutants: no test that runs our programs in processes of their own, where no mutant is."""
+"""The tests for each part. They do not run our programs in other processes, which have no mutants."""
 EQUIVALENT = Path(__file__).parent / "code_mutation" / "equivalent.yaml"
 ANY = "any"
 """Means every mutation of a line among the equivalent ones."""

@@ -51,7 +51,7 @@ LARGEST_DAMAGED = 200_000
 DAMAGED = "damaged"
 
 Digests = dict[str, dict[str, str]]
-"""Of each capture, by its path below `fixtures/`: the digest of each requirement that saw anything."""
+"""The digests of each capture by its path in `fixtures/`: one for each requirement with observations."""
 
 
 def lines(capture: Path, requirements: Collection[str] = ()) -> Iterator[tuple[str, str]]:

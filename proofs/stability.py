@@ -42,7 +42,7 @@ _TIMEOUT_S = 300
 """The time limit of one exchange: a busy machine is slow, which is not the server's fault."""
 
 Run = Mapping[str, Judgement]
-"""By the row's id, a judgement of the verdict that the report shows for it over all scenarios."""
+"""The judgement of each row that has the report's verdict over all scenarios."""
 
 
 @contextlib.contextmanager

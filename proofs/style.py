@@ -3,8 +3,8 @@
 python -m proofs.style PATH…       print what is found in these files
 python -m proofs.style --update    write smaller counts into proofs/style.yaml
 
-Two rules are counted for each file: a docstring that begins with a clause word, and a banned word, such as a
-negation through "no". `proofs/style.yaml` allows the rest, and can only shrink.
+Two rules are counted for each file: a docstring that begins with a clause word, also of an attribute, and a
+banned word, such as a negation through "no". `proofs/style.yaml` allows the rest, and can only shrink.
 """
 
 from __future__ import annotations
@@ -30,10 +30,17 @@ BANNED = re.compile(
 )
 _COVERED = re.compile(r".*\.(py|md)|spec/.*\.yaml")
 _EXCEPT = r"(tests|docs_build/violations)/|proofs/style|docs/(clients|tutorial)|spec/(TRACEAB|scenarios)"
-_DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 _PUBLISHED = r"^> \*\*[\w-]+\*\* \([^\n]*|^ *sentence: [^\n]*"
 """Sentences of the specification, which stay as they are."""
 _CODE = re.compile(rf"^( *)```.*?^\1```|`[^`\n]*`|{_PUBLISHED}", re.MULTILINE | re.DOTALL)
+
+
+def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each docstring with its line, including those of attributes."""
+    for node in ast.walk(tree):
+        for item in body if isinstance(body := getattr(node, "body", None), list) else ():
+            if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
+                yield item.lineno, str(item.value.value).lstrip()
 
 
 def _texts(tree: ast.Module, source: str) -> Iterator[tuple[int, str]]:
@@ -51,9 +58,9 @@ def findings(name: str, source: str) -> Iterator[tuple[int, str, str]]:
     texts: Iterator[tuple[int, str]] = iter([(1, source)])
     if name.endswith(".py"):
         tree = ast.parse(source)
-        for node in ast.walk(tree):
-            if isinstance(node, _DOCUMENTED) and (opening := CLAUSE.match(ast.get_docstring(node) or "")):
-                yield node.body[0].lineno, "opening", opening[0]
+        for line, docstring in _docstrings(tree):
+            if opening := CLAUSE.match(docstring):
+                yield line, "opening", opening[0]
         texts = _texts(tree, source)
     for line, text in texts:
         prose = _CODE.sub(lambda code: "\n" * code[0].count("\n"), text)

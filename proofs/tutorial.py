@@ -18,7 +18,7 @@ TUTORIAL = Path(__file__).parents[1] / "docs" / "tutorial.md"
 SHOWN_URL = "http://127.0.0.1:30000"
 MODEL = "builtin:parrot"
 SERVER_FLAGS = ("--incremental-streaming-output", "--enable-faults")
-"""As the tutorial starts its server."""
+"""The flags of the tutorial's server."""
 _EXPECTED = (0, 1)
 """Conforms, and does not."""
 _DIFFERS = re.compile(r" data: |^[ >]+\d+ +[\d.]+ s  |^ +\^+$| more like it|^  first seen |^  curl ")

@@ -73,7 +73,7 @@ class Difference:
     subject: str
     """The field, the path or the series; empty for the whole answer."""
     says: str
-    """How they differ, without numbers and names of one exchange. With kind and subject it names a family."""
+    """The difference without numbers and names of one exchange. With kind and subject it names a family."""
     message: str
     exchange: str
     dialect: str
@@ -160,7 +160,7 @@ class _Pair:
 
     both: Comparison
     names: tuple[str, str]
-    """Those of the sides."""
+    """The names of the sides."""
     volatile: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -568,9 +568,9 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
     """Yield the differences of two answers.
 
     Values are compared only if both sides repeat themselves, and were asked the same. What may differ by
-    chance is compared only if neither side answered in two ways, or both gave these answers again. What
-    depends on timing is no difference: the length of an aborted answer, or which of two requests with one id
-    was first. Fields of samples that came out differently belong to other results.
+    chance is compared only if neither side answered in two ways, or both gave these answers again.
+    Differences by timing do not count: the length of an aborted answer, or the order of two requests with one
+    id. Fields of samples that came out differently belong to other results.
     """
     first, second = pair.first, pair.second
     if first.exchange.scenario in RACING:

@@ -248,8 +248,8 @@ def _key_in(keys: Mapping[int, tuple[str, str]], answer: Answer) -> tuple[str, s
 
 
 def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
-    """Yield the answers of both sides to the same requests. Where a side was never asked anything twice,
-    nothing speaks against what it said.
+    """Yield the answers of both sides to the same requests. A side without repeated requests is
+    assumed to repeat itself.
     """
     for run in first.runs.keys() & second.runs.keys():
         answers = first.runs[run], second.runs[run]

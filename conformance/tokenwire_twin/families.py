@@ -14,7 +14,7 @@ from tokenwire.target.determinism import completed
 from tokenwire_twin.answers import NO_ANSWER, Difference, Gravity, aspects
 
 SURELY_SEEN_IN = 5
-"""A difference in so many requests is not one that a side shows by chance."""
+"""The number of requests with a difference from which one side does not show it by chance."""
 _ORDER = {gravity: position for position, gravity in enumerate(Gravity)}
 
 
@@ -33,7 +33,7 @@ class Family:
     by_chance: bool = False
     """Both sides contradict themselves in these few requests, so that chance explains it."""
     known: str = ""
-    """Why it is known, with its link; empty where it is not."""
+    """The reason why it is known, with its link; empty otherwise."""
 
     @property
     def name(self) -> str:

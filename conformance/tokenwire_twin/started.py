@@ -19,7 +19,7 @@ from typing import IO
 from tokenwire.usage_error import UsageError
 
 PORT = "{port}"
-"""Stands in a command where it names its port."""
+"""The placeholder of the port in a command."""
 _HOST = "127.0.0.1"
 _OK = 200
 _PAUSE_S = 0.2
@@ -31,7 +31,7 @@ _SHOWN_BYTES = 2_000
 
 @dataclass(frozen=True)
 class Start:
-    """How a server is started."""
+    """A command that starts a server."""
 
     command: str
     """With `{port}` in the place of its port."""

@@ -41,7 +41,7 @@ class VerdictDifference:
     follows: str = ""
     """The requirement from whose violation those of this one follow, on the side that violates it."""
     known: str = ""
-    """Why it is known, with its link; empty where it is not."""
+    """The reason why it is known, with its link; empty otherwise."""
 
     @property
     def name(self) -> str:

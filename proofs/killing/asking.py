@@ -29,7 +29,7 @@ CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logpr
 """Asked with every fault."""
 GATEWAY = "gateway"
 DECLARED = {"updated-weights": WEIGHT_UPDATES}
-"""By scenario: the capability that a server has to be declared to have."""
+"""The capability that must be declared for each scenario."""
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""
 _TIMEOUT_S = 300

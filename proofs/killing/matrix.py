@@ -18,7 +18,7 @@ class Kill:
     message: str
     """The message of the first violation."""
     scenarios: frozenset[str]
-    """Where it was violated."""
+    """The scenarios with a violation."""
 
 
 @dataclass(frozen=True)
@@ -28,9 +28,9 @@ class Trial:
     fault: str
     server: str
     kills: Mapping[str, Kill] = field(default_factory=dict)
-    """By the id of the requirement."""
+    """The kills by requirement id."""
     failure: str = ""
-    """Why the trial says nothing, or not all: a check raised, or the server did not answer to the end."""
+    """The reason why the trial is incomplete: a check crashed, or the server did not answer to the end."""
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Matrix:
 
     requirements: Mapping[str, Requirement]
     faults: Mapping[str, KnownFault]
-    """Those that were tried."""
+    """The faults that were tried."""
     trials: Sequence[Trial]
     consequences: Set[tuple[str, str]] = frozenset()
     """Pairs of requirement and fault that may kill without being named."""

@@ -14,7 +14,7 @@ class Figures:
     """Measured figures, and the demands that they do not meet."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
-    """What, what is demanded, what was measured."""
+    """The subject, the demand and the measured value of each row."""
     broken: list[str] = field(default_factory=list)
     memory: list[Sample] = field(default_factory=list)
     latencies: dict[str, list[float]] = field(default_factory=dict)

@@ -19,7 +19,7 @@ from proofs.soaking.serving import PATIENCE_S
 from tokenwire.judging.verdict import ExitStatus
 
 MOST_MEMORY = 300_000_000
-"""Of a check of a hostile server."""
+"""The most bytes of memory of a check of a hostile server."""
 
 
 @dataclass(frozen=True)

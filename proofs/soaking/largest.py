@@ -15,7 +15,7 @@ from proofs.soaking.serving import Served
 MOST_WAIT_S = 10.0
 """For four tokens, while others ask for as much as they may."""
 _MOST_BYTES = 2_000_000
-"""Of one value: a body has room for some of them."""
+"""The most bytes of one value, so that a body has space for several."""
 _MANY: dict[str, Any] = {"input_ids": [[5] * 40] * 1024, "sampling_params": {"n": 4, "max_new_tokens": 1}}
 PRODUCTS: Mapping[str, Mapping[str, Any]] = {
     "stop ids for each of 4,096 samples": {"stop_token_ids": list(range(500)) * 2},
@@ -26,7 +26,7 @@ PRODUCTS: Mapping[str, Mapping[str, Any]] = {
 """Sampling parameters of the largest batch: what is kept or done for a sample is done for all of them."""
 
 Request = tuple[str, str, Any]
-"""What it is, its path and its body."""
+"""A request's description, path and body."""
 
 
 def requests(document: Mapping[str, Any]) -> Iterator[Request]:

@@ -21,7 +21,7 @@ MOST_GROWTH = 1.05
 MOST_KEPT = 500
 """Bytes for each request."""
 SLICES = 5
-"""Of a load: what is held is counted after each."""
+"""The parts of a load, after each of which the memory is measured."""
 POOL = 4000
 """Tokens: less than one context, so that one request can need all pages."""
 FLAGS = ("--max-total-tokens", str(POOL), "--enable-metrics")

@@ -12,7 +12,7 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 628, 28, 224
 _COLOURS = ("#3f51b5", "#e65100", "#2e7d32")
 _POINTS = 160
-"""Of a line at most: the files are small."""
+"""The most points of a line, so that files are small."""
 
 
 def picture(title: str, across: str, lines: Mapping[str, Sequence[Point]]) -> str:

@@ -55,7 +55,7 @@ class Answer:
     sentence: str
     choices: tuple[Output, ...]
     asks: Mapping[str, Any] = field(default_factory=dict)
-    """What else is asked for: `logprobs`, `customized`."""
+    """Other requested outputs: `logprobs`, `customized`."""
     doors: frozenset[str] | None = None
     """The doors that can tell it; all where None."""
 

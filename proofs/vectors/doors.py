@@ -44,8 +44,8 @@ class Shape:
     role: str = "alone"
     """In an event of its own, or `with` the first content."""
     deltas: str = "all"
-    """Of items: all text comes in them; or all `after-the-first` piece, which the event that opens has; or
-    `none`: the event that opens (Messages) or closes (Responses) has all of it.
+    """The part of an item's text in deltas: `all` of it; `after-the-first` piece, which the opening event
+    has; or `none`, if the opening (Messages) or closing event (Responses) has all of it.
     """
 
 
@@ -59,7 +59,7 @@ class Door:
     write: Callable[[Door, Answer, Sequence[Step], Shape], Iterator[Event]]
     reasoning: str = ""
     matched: str = ""
-    """What it calls the reasoning, and what ended a choice."""
+    """The names of the reasoning and of the stop."""
     named: bool = False
     """Its events have names."""
 
@@ -388,7 +388,7 @@ DOORS = {
     )
 }
 SIGNATURE = "ErUBCkYICBgCIkA="
-"""What a server signs reasoning with: clients give it back."""
+"""A server's signature of reasoning, which clients send back."""
 _TOOLS = (("get_weather", "city"), ("get_time", "zone"))
 
 

@@ -26,7 +26,7 @@ from tokenwire_clients.vectors import reads_of
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
 MANY = 100_000
 _REPLACES = "cumulative-replaces"
-"""What a client of cumulative streams does where others join deltas."""
+"""The behaviour of a client that replaces cumulative snapshots in place of joining deltas."""
 
 
 @dataclass(frozen=True)

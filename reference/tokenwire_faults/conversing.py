@@ -14,7 +14,7 @@ from tokenwire_reference.extras.channels.parser import Channel, Delta
 
 _PLACES = ("messages", "input")
 _RESULTS = {"tool": "content", "function_call_output": "output", "tool_result": "content"}
-"""By the role or the type of an entry that is a result: the place of its text."""
+"""The place of a result's text, by the role or the type of its entry."""
 
 
 def _entries(body: Object) -> list[Any]:

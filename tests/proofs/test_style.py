@@ -20,6 +20,7 @@ def rules(name: str, text: str) -> list[tuple[int, str, str]]:
     [
         ("a.py", 'def f():\n    """What a piece is."""\n', [(2, "opening", "What")]),
         ("a.py", 'def f():\n    """Return the piece."""\n', []),
+        ("a.py", 'x = 1\n"""Of a piece."""\n', [(2, "opening", "Of")]),
         ("a.py", "x = 1  # it stands here\n", [(1, "word", "stands")]),
         ("a.py", "x = f'{x} is no JSON'\n", [(1, "word", "is no JSON")]),
         ("a.py", "said = {'told': 1}\n", []),

@@ -33,8 +33,9 @@ class Policy:
     zero_budget: Literal["answered", "refused", "unspecified"] = "answered"
     """The answer to a request for no tokens; `unspecified` if its fields differ in the meaning of 0."""
     least: Mapping[str, float | None] = field(default_factory=dict)
-    """By field, from where on numbers mean something if that is not the usual place, such as -1 for no limit;
-    null for all numbers."""
+    """The least number with a meaning for each field, if it is unusual, such as -1 for no limit; null for any
+    number.
+    """
     stream_interval: Literal["replaces", "raises"] = "replaces"
     """The effect of a request's interval on the server's: `raises` if only a larger one counts."""
     request_id_prefix: str = ""
@@ -58,7 +59,7 @@ class Policy:
     named_events_header: str = ""
     """A request header, in lower case, by which a client asks for named events."""
     text_offsets: Literal["told", "unknown"] = "told"
-    """Where tokens begin in the text: `unknown` if the offsets say nothing."""
+    """The offsets of tokens in the text: `unknown` if the server does not report them."""
     top_logprobs_begin_with_sampled: bool = False
     """The sampled token comes first, whatever its rank."""
     fewer_top_logprobs: bool = False
@@ -66,8 +67,9 @@ class Policy:
     sampled_besides_top_logprobs: bool = False
     """A sampled token that is not among the likeliest comes before them, and is not counted."""
     likeliest_are_listed: Literal["as_chosen_from", "before_bans", "before_penalties"] = "as_chosen_from"
-    """Which logprobs the likeliest are listed by: `before_bans`, as the model gave them, with ids that the
-    request bans; `before_penalties`, also where the server applies penalties unasked."""
+    """The logprobs that order the likeliest: `before_bans`, as the model gave them, including ids that the
+    request bans; `before_penalties`, also if the server applies penalties unasked.
+    """
     prompt_logprobs_in_streams: Literal["answered", "refused"] = "answered"
     """The answer to a stream that asks for prompt logprobs."""
     echo_repeats_text_beside_ids: bool = True

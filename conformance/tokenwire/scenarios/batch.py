@@ -10,7 +10,7 @@ from tokenwire.scenarios.forms import forms
 from tokenwire.wire.exchange import HttpRequest
 
 _PROMPTS = (PROMPT, PROMPT[:3], PROMPT[2:9])
-"""Of unequal lengths, so that prompt ids that change places are seen."""
+"""Prompts of unequal lengths, so that swapped prompt ids are visible."""
 _BATCH = Ask(input_ids=_PROMPTS, batch=True, max_new_tokens=8, return_prompt_token_ids=True)
 
 

@@ -32,7 +32,7 @@ _STRICT = Tool(
     strict=True,
 )
 _MISFIT = ("get_weather", {"unit": "k"})
-"""As long as what fits: a parrot comes to its end behind it."""
+"""A call that does not fit, as long as one that fits, so that a parrot reaches its end."""
 _PING: tuple[str, dict[str, Any]] = ("ping", {})
 _RICH = {
     "q": {"a": {"b": [1, 2, {"c": "}]{"}]}, "s": 'he said "hi" \\ back\nnext', "u": "Köln 日本 😀👩\u200d👧"},
@@ -56,7 +56,7 @@ class _Script:
 
     talk: Conversation
     way: int | None = None
-    """Which of the dialect's ways lets a grammar hold; None for a parrot."""
+    """The dialect's way to force a text by a grammar; None for a parrot."""
     logprobs: bool = True
     """The server gives logprobs beside texts that its parsers take apart."""
 
@@ -202,7 +202,7 @@ _RARE = (
     _IN_BYTES_ALONE,
     _MARKED_PROMPT,
 )
-"""What is asked at one interval only."""
+"""The texts that are requested at a single interval."""
 
 
 def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:

@@ -19,7 +19,7 @@ _TOKENS_BETWEEN_LOADS = 48
 _MOST_ASKED = {"running": 8, "after": 20}
 """For all requests to be counted, and until the last of what was left should be gone."""
 _PATIENCE_S = 10.0
-"""How long the last of what was left may take to be cleared away."""
+"""The most seconds until the last request of a disconnected client must be gone."""
 
 
 @dataclass

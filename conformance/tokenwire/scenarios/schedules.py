@@ -20,7 +20,7 @@ _KEY = "tokenwire"
 _PROBE = "abort=1"
 """An engine that reads schedules ends such a request at once, as aborted."""
 _ATTACHED = {"sglang": ("info=mirror_token_id",)}
-"""What engines of a family attach to each token, beside the word of a schedule."""
+"""The values that a family's engines attach to each token, in addition to a schedule's."""
 _STEPS = ("steps=1", "steps=2,1,4", "steps=3", "steps=24", "steps=1,0,2;hold=4", "steps=2;hold=24")
 _STOPS = ("dY", "X")
 """One step may complete both: the second of the list comes first in the text."""
@@ -33,11 +33,11 @@ _ENDS = {
     "late-length": "steps=4;late",
     "hand-over": "steps=2;kv=peer;cached=4",
 }
-"""How an answer ends and what happens before, by label."""
+"""Schedules of different ends, by label."""
 _WITHOUT_TOKENS = {"vllm": {"early-abort": "wait=3;abort=0"}}
 """Ends that come before the first token; SGLang's scheduler runs each request for a token at least."""
 _ERRORS = {"error": "steps=2;error=5:503", "late-error": "steps=2;error=5:503;late"}
-"""Of streams alone: a whole answer that fails with 503 would be asked for again."""
+"""Schedules for streams only, because a whole answer with 503 would be retried."""
 _INTERVALS = (1, 3, 4, 8)
 _INTERVAL_STEPS = ("steps=1", "steps=2", "steps=3,1", "steps=5")
 _BATCH = {

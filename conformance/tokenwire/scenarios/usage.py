@@ -7,7 +7,7 @@ from tokenwire.scenarios.forms import forms, plain_ask, worded
 from tokenwire.wire.exchange import HttpRequest
 
 _OPTIONS = "stream_options"
-"""Where empty, they ask for nothing."""
+"""The field with options, which has no effect if it is empty."""
 
 
 @scenario()

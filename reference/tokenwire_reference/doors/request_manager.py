@@ -219,7 +219,7 @@ class RequestManager:
         """Remove an ended request, and its group with the last of it."""
         del self._live[request.rid]
         group = request.group or ""
-        # The group may belong to a later call that reuses the first id of an earlier call without a group.
+        # The group may belong to a later call, if that reuses the first id of this one, which had no group.
         members = self._groups.get(group, {})
         members.pop(request.rid, None)
         if not members:
