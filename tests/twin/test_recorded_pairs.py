@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import date
 from functools import cache
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from tokenwire.report.console import make_console
 from tokenwire_twin.answers import Gravity
 from tokenwire_twin.difference_report import DifferenceReport, compare_sides, read_side
 from tokenwire_twin.families import Family
+from tokenwire_twin.known import apply_known, read_known
 from tokenwire_twin.terminal import print_difference
 
 HERE = Path(__file__).parent / "recordings"
@@ -68,6 +70,15 @@ def test_two_front_ends_fit_on_four_screens(
     assert "field /usage: only in A" in printed
     assert "series logprobs_content/top_logprobs: more in B" in printed, "a neighbour's k"
     assert "top-logprobs-have-k  PASS in A, FAIL in B" in printed
+
+
+def test_the_example_of_known_differences_covers_the_two_front_ends() -> None:
+    known = read_known(ROOT / "examples" / "known-differences-vllm-0.33.0.toml")
+    report = apply_known(compared(*STANDARD), known, complete=True, today=date(2026, 11, 28))
+    assert report.faults == ()
+    assert [row.name for row in report.rows if row.decides] == []
+    assert report.exit_status == ExitStatus.CONFORMS
+    assert report.known == len(known.entries)
 
 
 def test_families_are_few_and_the_gravest_come_first() -> None:
