@@ -105,6 +105,7 @@ def _file(suffix: str, change: Callable[[bytes], bytes] = lambda content: conten
 KINDS: Mapping[str, tuple[str, Callable[[Path, bytes], Path]]] = {
     "config": ("toml", _file(".toml")),
     "baseline": ("toml", _file(".toml")),
+    "known": ("toml", _file(".toml")),
     "dialect": ("yaml", _file(".yaml")),
     "scenario": ("yaml", _file(".yaml")),
     "tokenizer": ("json", _folder("tokenizer.json")),
@@ -121,6 +122,7 @@ _CAPTURES = ("capture", "begun capture", "zipped capture", "not zipped capture")
 READ: Mapping[str, tuple[str, ...]] = {
     "config": ("config",),
     "baseline": ("baseline",),
+    "known": ("known",),
     "dialect": ("dialect",),
     "scenario_file": ("scenario",),
     "tokenizer": ("tokenizer",),

@@ -108,6 +108,10 @@ def _compare(
             writable(file, flag)
     if known is None and (update or reason or link):
         raise typer.BadParameter("--update, --reason and --link belong to --known FILE; add it")
+    with usage_errors():
+        # A file that is none is refused before anything is asked.
+        if known is not None and (known.exists() or not update):
+            read_known(known)
     names = _names(first, other, (a_command, b_command))
     live = sum(isinstance(name, Start) or name.startswith(_URLS) for name in names)
     port = free_port()
