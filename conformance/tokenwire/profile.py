@@ -59,7 +59,8 @@ class Standing:
 
     @property
     def shown(self) -> bool:
-        return not self.missing
+        """True if the run decided about it: it observed all required capabilities, or a violated MUST."""
+        return not self.missing or bool(self.violated)
 
     def as_json(self) -> dict[str, Any]:
         """Return the standing as JSON for a report."""

@@ -17,8 +17,9 @@ from sealed_profiles import (
     sealed,
 )
 
+from tokenwire.judging.verdict import Verdict
 from tokenwire.levels import levels
-from tokenwire.profile import VERSION, load_profiles
+from tokenwire.profile import VERSION, known_profiles, load_profiles, standing
 from tokenwire.requirement import Level, load_requirements
 
 ROWS = load_requirements()
@@ -183,3 +184,12 @@ def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
         assert list(broken_seals(draft, rows)) == []
         members = yaml.safe_load(draft)["profiles"].values()
         assert {name for member in members for name in member} == set(rows)
+
+
+def test_a_violated_profile_is_not_hidden_as_not_shown() -> None:
+    """Red findings on a server without tool calls are findings against its agents, too."""
+    violated = next(name for name in known_profiles()["agents"] if ROWS[name].level is Level.MUST)
+    found = standing("agents", {violated: Verdict.FAIL}, {"openai"})
+    assert found.missing
+    assert found.shown
+    assert not standing("agents", {violated: Verdict.UNSUPPORTED}, {"openai"}).shown

@@ -273,7 +273,7 @@ def run_status(
     # A known failure does not fail the run, but something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
     # Passes are not evidence for a profile if the target lacks the profile's subject.
-    unshown = not all(standing.shown for standing in standings)
+    unshown = any(standing.missing for standing in standings)
     if (broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED
     if not baseline_holds and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED}:

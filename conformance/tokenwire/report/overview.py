@@ -139,7 +139,7 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
     """Describe if a server keeps a profile: yes, no, or not shown, with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
-    unknown = "" if profile["shown"] else f"no verdict on {', '.join(profile['missing'])}"
+    unknown = f"no verdict on {', '.join(profile['missing'])}" if profile["missing"] else ""
     if violated:
         words = f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
         return f"{words}; {unknown}" if unknown else words
@@ -203,7 +203,7 @@ def _outcome(report: Mapping[str, Any]) -> str:
         return f"{conforms}; {_what_to_do(report['baseline'])}"
     if report["exit_status"] == ExitStatus.CONFORMS and failing:
         return conforms
-    unshown = [profile["name"] for profile in report.get("profiles", ()) if not profile["shown"]]
+    unshown = [profile["name"] for profile in report.get("profiles", ()) if profile["missing"]]
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED and unshown:
         return f"does not show {', '.join(unshown)}"
     return {
