@@ -75,7 +75,10 @@ def _compare(
         str, typer.Option("--ready", metavar="PATH", help="A started server is ready when this answers 200.")
     ] = "/v1/models",
     start_s: Annotated[
-        float, typer.Option("--start-wait", metavar="S", min=1, help="Seconds in which it has to be ready.")
+        float,
+        typer.Option(
+            "--start-wait", metavar="S", min=1, max=86_400, help="Seconds in which it has to be ready."
+        ),
     ] = 600.0,
     known: Annotated[
         Path | None,
