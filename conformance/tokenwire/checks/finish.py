@@ -97,11 +97,11 @@ _ENDS = 2
 
 
 class _Ends:
-    """How greedy answers ended that only the model or the budget may end."""
+    """The ends of greedy answers that only the model or the budget may end."""
 
     def __init__(self) -> None:
         self.before: Counter[tuple[str, object]] = Counter()
-        """How many answers of a dialect stopped with an id before their budget."""
+        """The number of answers that stopped with an id before their budget, by dialect and id."""
         self.at_budget: list[tuple[Whole, int, object, str]] = []
         """The answers that spent their budget, with that, the last id and the finish."""
 
