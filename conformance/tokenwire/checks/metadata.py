@@ -69,13 +69,13 @@ def _customized_info_is_fixed_at_sampling(
     """Check that the entry of the mirror sampler is the id at the same place, and that positions are
     consecutive.
     """
-    for emission in choice.delivered:
+    for emission in choice.delivered if MIRRORED_ID in choice.series_names else ():
         if (both := _beside_ids(emission, MIRRORED_ID)) is not None and both[0]:
             ids, actual = both
             place, name = emission.at(MIRRORED_ID), f"{MIRRORED_ID} entry"
             yield observe_sequence(place, name, expected=ids, actual=actual, source="the output ids")
     position: int | None = None
-    for emission in choice.delivered:
+    for emission in choice.delivered if MIRRORED_POSITION in choice.series_names else ():
         both = _beside_ids(emission, MIRRORED_POSITION)
         if both is None:
             position = None

@@ -123,7 +123,7 @@ class Observing:
         run, wanted = self.runs[part.run], self.wanted[part.run]
         limits = 1.0
         if part.observes == "run":
-            limits = max(limits, sum(answer.exchange.size for answer in run.answers) / LARGEST)
+            limits = max(limits, run.size / LARGEST)
         with CLOCK.limited(self.limit_s * limits):
             return list(by_scenario(gathered(_of_part(part, run, wanted))))
 

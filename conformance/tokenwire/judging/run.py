@@ -94,6 +94,11 @@ class Run:
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
     @cached_property
+    def size(self) -> int:
+        """The number of bytes of the bodies of all judged answers."""
+        return sum(answer.exchange.size for answer in self.answers)
+
+    @cached_property
     def unknown_lists(self) -> frozenset[str]:
         """Lists in `meta_info` that are neither known to the dialect nor from a custom sampler."""
         # A user who declares customized_info confirms that unknown lists come from a sampler.

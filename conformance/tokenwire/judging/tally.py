@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import traceback
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -178,9 +178,11 @@ def _tally_of_observations(
     return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))
 
 
-def _by_reason(left_out: Iterable[Seen]) -> tuple[LeftOut, ...]:
+def _by_reason(left_out: Sequence[Seen]) -> tuple[LeftOut, ...]:
+    if not left_out:  # as nearly always
+        return ()
     counts = Counter(seen.observation.message for seen in left_out)
-    firsts = {seen.observation.message: seen for seen in reversed(list(left_out))}
+    firsts = {seen.observation.message: seen for seen in reversed(left_out)}
     return tuple(
         LeftOut(firsts[reason].order, firsts[reason].observation.place.exchange, reason, count)
         for reason, count in counts.items()
