@@ -35,7 +35,7 @@ _REQUESTS = {
 
 def shown(exchange: Exchange, stream: Stream) -> str:
     """Return how an answer ended, in words."""
-    error = f", error {stream.error.message!r}" if stream.error is not None else ""
+    error = f", error {stream.error!r}" if stream.error is not None else ""
     finishes = [choice.finish.type for choice in stream.choices if choice.finish is not None]
     finish = f", finish {finishes[0]}" if finishes else ""
     return f"status {exchange.status}, {exchange.ending.value}{error}{finish}"

@@ -233,9 +233,32 @@ def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, 
     return [[one for one in wave if one is not None] for wave in zip_longest(*by_request.values())]
 
 
+def plain(value: Any, depth: int = 2) -> Any:
+    """Return a message as JSON can hold it: an object as its fields with the name of its class."""
+    if value is None or isinstance(value, (str, int, float)):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): plain(one, depth) for name, one in value.items()}
+    if isinstance(value, (list, tuple, set, frozenset, array)):
+        return [plain(one, depth) for one in value]
+    names = getattr(value, "__struct_fields__", None) or getattr(value, "__dict__", None)
+    if not names or depth == 0:
+        return repr(value)
+    return {"class": type(value).__name__, **{name: plain(getattr(value, name), depth - 1) for name in names}}
+
+
 def log_of(req: Any) -> Any:
     """Return the object with the logprobs of a request, which is itself up to 0.5.12."""
     return getattr(req, "logprob", req)
+
+
+def output_of(req: Any) -> Mapping[str, Any]:
+    """Return the record of a request as SGLang's streamer gets it."""
+    return {
+        **{"rid": req.rid, "output_ids": list(req.output_ids), "customized_info": req.customized_info},
+        "finished": plain(req.finished_reason),
+        "logprobs": list(log_of(req).output_token_logprobs_val or ()),
+    }
 
 
 class Scheduler:
@@ -314,7 +337,7 @@ class Scheduler:
     def handle(self, message: Any) -> None:
         """Handle a message."""
         name = type(message).__name__
-        self.note("in", message)
+        self.note("in", plain(message))
         match name:
             case "TokenizedGenerateReqInput":
                 self.add(message)
@@ -452,7 +475,7 @@ class Scheduler:
                     self.engine.take(running.name)
             if not ready:
                 continue
-            self.note("out", [[req.rid, list(req.output_ids), str(req.finished_reason)] for req in ready])
+            self.note("out", [output_of(req) for req in ready])
             self.streamer.stream_output(ready, any(req.return_logprob for req in ready))
             for req in ready:
                 if req.finished():
