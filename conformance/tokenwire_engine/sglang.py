@@ -268,7 +268,7 @@ class Scheduler:
     """
 
     def __init__(self, server_args: Any, port_args: Any) -> None:
-        self.io = import_module(f"{_MANAGERS}.io_struct")
+        self.io: Any = import_module(f"{_MANAGERS}.io_struct")
         batch = import_module(f"{_MANAGERS}.schedule_batch")
         parts = parts_of(port_args, skip_tokenizer_init=server_args.skip_tokenizer_init)
         self.request_class, self.abort_class = batch.Req, batch.FINISH_ABORT

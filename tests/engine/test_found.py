@@ -31,10 +31,10 @@ SENTENCES = {
     "a neighbour's key does not appear": Violated(
         "customized-info-has-a-value", "sglang/0.5.23/engine-incremental", "*/scheduled-batches/no-key-*"
     ),
-    "a late key stands beside its ids, streamed": Violated(
+    "a late key is beside its ids, streamed": Violated(
         "customized-info-incremental", "sglang/0.5.23/engine-incremental", "*/scheduled-batches/late-key-*"
     ),
-    "a late key stands beside its ids, in a whole answer": Violated(
+    "a late key is beside its ids, in a whole answer": Violated(
         "customized-info-whole", "sglang/0.5.23/engine-cumulative", "*/scheduled-batches/late-key-*"
     ),
     "the stop that comes first in the text wins": Violated(
