@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Object
+from tokenwire_faults.answers import Json, Object
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
@@ -102,3 +102,11 @@ def _call_lost_without_logprobs(fault: Fault, deltas: list[Delta]) -> Iterator[D
     for delta in deltas:
         if delta.channel is not Channel.CALL or fault.request.get("logprobs"):
             yield delta
+
+
+@act_at("answers")
+def _hidden_reasoning_is_not_counted(fault: Fault, answer: Json) -> None:
+    usage = answer.get("usage") if isinstance(answer, dict) else None
+    if isinstance(usage, dict) and fault.request.get("include_reasoning") is False:
+        usage["completion_tokens"] -= 5
+        usage["total_tokens"] -= 5

@@ -69,7 +69,24 @@ BARE = reply(LONG, due(LONG), label="bare")
 THOUGHT = messages("It is 21 degrees there. " * 8, reasoning="I need the weather.")
 FIRST = reply([QUESTION], 20, label="first")
 
+
+def hiding(count: int, **more: Any) -> Stream:
+    """An answer to a request that may hide its reasoning, with a number of tokens."""
+    message = {"role": "assistant", "content": "It is warm.", "reasoning": None if more else "It is known."}
+    usage = {"prompt_tokens": 9, "completion_tokens": count, "total_tokens": count + 9}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    document = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    body = {"model": "m", "messages": [QUESTION], "temperature": 0, "max_tokens": 64, **more}
+    return answered(CHAT, body, {**document, "usage": usage}, label="hidden" if more else "shown")
+
+
 CONVERSATION_PAIRS = [
+    Pair(
+        "hidden-reasoning-is-counted",
+        (hiding(20), hiding(20, include_reasoning=False)),
+        (hiding(20), hiding(15, include_reasoning=False)),
+        pointer="/usage",
+    ),
     Pair(
         "script-channels-are-right",
         reply(TOLD, due(TOLD)),

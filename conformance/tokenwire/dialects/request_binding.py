@@ -124,6 +124,8 @@ class RequestBinding:
     says: Says | None = None
     """The way to force an exact text by a grammar; None without one."""
     tool: ToolBinding | None = None
+    hides_reasoning: Mapping[str, Any] = _nothing()
+    """The fields of a body that leave reasoning out of an answer; empty where there are none."""
     turns: HistoryBinding | None = None
     """The form of earlier turns with calls; None where the endpoint has none."""
     constraints: Mapping[Pointer, str] = _nothing()

@@ -260,4 +260,16 @@ async def _plain_path(talk: Conversation) -> None:
         await talk.ask_all({label: ask for label, ask in asks.items() if talk.can_say(ask)})
 
 
+@scenario(chat=True)
+def _hidden_reasoning(talk: Conversation) -> Steps:
+    """Reasoning, shown and hidden, where the endpoint has a field that hides it; whole and streamed, with
+    usage. A parrot says a text with reasoning; other models are asked for a river.
+    """
+    hides = talk.dialect.request.hides_reasoning
+    if hides:
+        think, plain = load_markup()[0]["think"], replace(worded(talk, "Name a river."), max_new_tokens=64)
+        ask = spoken(talk, f"{think.opens}\nLet me see.\n{think.closes}\n\nThe Rhine.", plain)
+        yield forms(ask, "shown", usage=True) | forms(replace(ask, raw=hides), "hidden", usage=True)
+
+
 _ON_THE_PLAIN_PATH = ("reasoning-content-call", "content", "calls", "samples", "unmatched-stop")
