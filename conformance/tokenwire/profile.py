@@ -15,8 +15,8 @@ from tokenwire.spec_files import read_yaml, spec_root
 _FOLDER = spec_root() / "profiles"
 
 
-VERSION = 2
-"""The version of profile names without one: the newest that is published."""
+VERSION = max(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
+"""The version of profile names without one: the newest, be it published or a draft."""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
 """The profiles that are the contract of one server family."""
 _DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})

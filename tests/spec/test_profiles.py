@@ -170,6 +170,7 @@ def test_a_published_version_is_not_written_again(files, monkeypatch, tmp_path):
     listed = {name for members in yaml.safe_load(files["v1"])["profiles"].values() for name in members}
     rows = {name: row for name, row in ROWS.items() if name in listed}
     published = sealed(rows.values(), "v1")
+    monkeypatch.setattr(sealed_profiles, "PUBLISHED", {"v1": "a digest"})
     (folder / "v1.yaml").write_text(published, "utf-8")
     monkeypatch.setattr(sealed_profiles, "spec_root", lambda: tmp_path)
     monkeypatch.setattr(sealed_profiles, "meaning", dict)
