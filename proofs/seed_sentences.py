@@ -21,6 +21,8 @@ CHANGES = ("27205", "25634")
 DECIDED = frozenset({"PASS", "FAIL", "WARN"})
 OPTIONAL = {
     "customized-info-incremental": "incremental-customized-info",
+    "incremental-ids-are-new": "incremental",
+    "logprobs-incremental": "incremental",
     "customized-info-cumulative": "cumulative",
     "cumulative-series-extend": "cumulative",
     "left-stream-is-ended": "load-report",
