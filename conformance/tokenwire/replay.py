@@ -16,7 +16,7 @@ from tokenwire.dialects.control import read_call
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.evicted import AnswerStore, Parsed, ReadBy
-from tokenwire.judging.beside import WORKER, apart
+from tokenwire.judging.beside import WORKER, apart, in_place, is_exhibit
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
@@ -129,10 +129,13 @@ def read_run(
     unknown = []
     ways: dict[Dialect, ReadBy] = {}
     hints: Any = {"delivery_hint": advertised.delivery, "adapters": advertised.adapters}
+    exhibits = []
     for exchange in exchanges:
         dialect = resolver.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
+        elif is_exhibit(exchange):
+            exhibits.append(dialect.read(in_place(exchange.load()), **hints))
         else:
             way = ways.setdefault(dialect, partial(dialect.read, **hints))
             asked.append((exchange, way))
@@ -152,6 +155,7 @@ def read_run(
         calls=calls,
         beside=tuple(pairs),
         worker_asked=any(exchange.scenario == WORKER for exchange in exchanges),
+        exhibits=tuple(exhibits),
     )
     return run, others
 

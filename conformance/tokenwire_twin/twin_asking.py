@@ -2,22 +2,36 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass, replace
 from random import Random
 from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.run import Plan, reach
 from tokenwire.asking.scenario import Asks, Conversation, Transcript, only_choice, together
+from tokenwire.checks.reading.fields import first_prompt_ids
 from tokenwire.dialects.logprobs import PROMPT, PROMPT_TOP, RANKED, Position, prompt_series, reported_along
 from tokenwire.record import Stream
 from tokenwire.usage_error import UsageError
-from tokenwire_twin.twin import SEEDED, Scoring, Text, TwinSide, TwinTally, common, tally_twins
+from tokenwire_twin.twin import GREEDY, SEEDED, STREAMED, TwinSide, TwinTally, tally_twins
+from tokenwire_twin.twin_numbers import Scoring, Text, common
+from tokenwire_twin.twin_parts import (
+    END,
+    MESSAGES,
+    WORDS,
+    Part,
+    ends_of,
+    template_of,
+    tokenizer_of,
+)
 
 TEXT_TOKENS = 32
-"""The tokens of each text that both sides score."""
-_PROMPT_TOKENS = 12
+"""Of each text that both sides score."""
+_PROMPT_TOKENS = 48
+"""Ids before a text: what depends on the distance of two ids, as the rotation of positions does, shows."""
+_CHAT_NUMBERS = 12
+"""Of these ids, those that a message spells, where an endpoint takes messages alone."""
 _TOP = 5
 """The candidates of each position, few enough for every server."""
 _TWICE = 8
@@ -25,31 +39,86 @@ _TWICE = 8
 _SCORED_AGAIN = 16
 """The number of texts that are scored again, alone."""
 _OF_A_PART = 1 << 24
-"""A number that exceeds the prompts of a part."""
+"""More prompts than a part has."""
+_IDS = range(10, 250)
+"""Ids that are valid in nearly every vocabulary."""
+_FIRST_IDS = range(10)
+"""Ids below them, where many vocabularies have those that end a text."""
+_MOST_ENDS = 32
+"""Ids that are tried as ends."""
+_TO_AN_END = 64
+"""Tokens in which an answer to messages may come to its end."""
+_FORCE = 100.0
+"""The bias that forces an id: the largest that all servers take."""
 _SCENARIO = "twin"
-_WITHOUT: tuple[dict[str, Any], ...] = ({"seed": None}, {"return_token_ids": False}, {"ignore_eos": False})
-"""The options to leave out, one after the other, until an endpoint supports the rest."""
+_WITHOUT: tuple[dict[str, Any], ...] = (
+    {"seed": None},
+    {"return_token_ids": False},
+    {"return_prompt_token_ids": False},
+    {"ignore_eos": False},
+)
+"""What is left out, in this order, until an endpoint has words for the rest."""
+_TALKS: tuple[tuple[tuple[str, str], ...], ...] = (
+    (("user", "Name three rivers."),),
+    (("system", "Answer in one word."), ("user", "Name a river.")),
+    (("user", "Name a river."), ("assistant", "The Rhine."), ("user", "And another one?")),
+    (("system", ""), ("user", " Spaces, \n\nlines, 12,345 and é ")),
+)
+"""Roles and contents of messages in which templates differ."""
+_TEXTS = (
+    "The quick brown fox jumps over the lazy dog.",
+    "  two spaces,\ttabs\n\nand lines",
+    "1234567890 + 3.14159 = 0x7f",
+    "Straße, naïve, 東京, Привет, 🙂",
+    "def f(x):\n    return {'key': [x, -x]}",
+    "HELLO hello Hello hElLo",
+)
+"""Words in which tokenizers differ."""
 
 
-def _prompt(number: int, part: int) -> tuple[int, ...]:
+def prompt_of(number: int, part: int) -> tuple[int, ...]:
     """Return ids that are valid in nearly every vocabulary."""
-    return tuple(Random(number + part * _OF_A_PART).choices(range(10, 250), k=_PROMPT_TOKENS))
+    return tuple(Random(number + part * _OF_A_PART).choices(_IDS, k=_PROMPT_TOKENS))
+
+
+def behind_another_prompt(prompt: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a prompt that differs in its first id."""
+    first, *rest = prompt
+    return (_IDS[(first - _IDS.start + 1) % len(_IDS)], *rest)
+
+
+@dataclass(frozen=True, order=True)
+class Tells:
+    """What an endpoint of one side tells, by its first answers; the more important first."""
+
+    scores: bool = False
+    """The logprobs of the ids of a prompt."""
+    ids: bool = False
+    """The ids of an answer, with logprobs."""
+    logprobs: bool = False
+    prompt_ids: bool = False
+    answers: bool = False
 
 
 @dataclass(frozen=True)
-class _Side:
-    """One of the two deployments, and the state of its conversation."""
+class TwinEndpoint:
+    """One endpoint of one side, and how it is talked to."""
 
     talk: Conversation
-    scores: bool
-    """True if its endpoint supports logprobs of a prompt."""
     part: int
-    """The part whose prompts it gets."""
+    """Whose prompts it is asked."""
+    tells: Tells = Tells()
+
+    def fitted(self, ask: Ask) -> Ask:
+        """Return an ask without the fields that the endpoint has no words for."""
+        for without in _WITHOUT:
+            ask = ask if self.talk.can_say(ask) else replace(ask, **without)
+        return ask
 
     def ask_for(self, number: int, **fields: Any) -> Ask:
         """Return an ask that continues a prompt, with logprobs."""
         ask = Ask(
-            input_ids=(_prompt(number, self.part),),
+            input_ids=(prompt_of(number, self.part),),
             max_new_tokens=TEXT_TOKENS,
             ignore_eos=True,
             logprobs=True,
@@ -58,11 +127,47 @@ class _Side:
         )
         ask = replace(ask, **fields)
         if self.talk.chat:
-            words = {"role": "user", "content": " ".join(map(str, _prompt(number, self.part)))}
+            numbers = prompt_of(number, self.part)[:_CHAT_NUMBERS]
+            words = {"role": "user", "content": " ".join(map(str, numbers))}
             ask = replace(ask, input_ids=(), messages=(words,))
-        for without in _WITHOUT:
-            ask = ask if self.talk.can_say(ask) else replace(ask, **without)
-        return ask
+        return self.fitted(ask)
+
+    def talks(self) -> dict[str, Ask]:
+        """Make the asks that show the template, and let answers run to their ends."""
+        return {
+            f"{MESSAGES}-{number}": self.fitted(
+                Ask(
+                    messages=tuple({"role": role, "content": content} for role, content in talk),
+                    max_new_tokens=_TO_AN_END,
+                    return_prompt_token_ids=True,
+                    return_token_ids=True,
+                )
+            )
+            for number, talk in enumerate(_TALKS)
+        }
+
+    def words(self) -> dict[str, Ask]:
+        """Make the asks that show how words become ids."""
+        return {
+            f"{WORDS}-{number}": self.fitted(
+                Ask(text=(text,), max_new_tokens=1, return_prompt_token_ids=True, return_token_ids=True)
+            )
+            for number, text in enumerate(_TEXTS)
+        }
+
+    def forced(self, ids: Sequence[int]) -> dict[str, Ask]:
+        """Make the asks that show which of some ids end an answer."""
+        return {
+            f"{END}-{token}": self.ask_for(
+                0,
+                max_new_tokens=2,
+                ignore_eos=False,
+                logit_bias={token: _FORCE},
+                logprobs=False,
+                top_logprobs=0,
+            )
+            for token in ids
+        }
 
     def asks(self, place: int | None, texts: int) -> dict[str, Ask]:
         """Return the first asks: answers to compare, and every second text from `place` on.
@@ -71,17 +176,17 @@ class _Side:
         """
         asks = {}
         for number in range(_TWICE if place is not None else max(texts, _TWICE)):
-            asks[f"greedy-{number}"] = self.ask_for(number)
+            asks[f"{GREEDY}-{number}"] = self.ask_for(number)
         for number in range(_TWICE):
-            asks[f"streamed-{number}"] = self.ask_for(number, stream=True)
+            asks[f"{STREAMED}-{number}"] = self.ask_for(number, stream=True)
             asks[f"{SEEDED}-{number}"] = self.ask_for(number, temperature=1.0, seed=number)
         for number in range(place, texts, 2) if place is not None else ():
             asks[f"text-{number}"] = self.ask_for(_TWICE + number, temperature=1.0, seed=number)
         return asks
 
     async def repeat(self, asks: Asks) -> dict[str, Stream]:
-        """Repeat the first answers to compare; return them by label."""
-        labels = [f"{kind}-{number}" for kind in ("greedy", SEEDED) for number in range(_TWICE)]
+        """Ask the first answers to compare again, by their labels."""
+        labels = [f"{kind}-{number}" for kind in (GREEDY, SEEDED) for number in range(_TWICE)]
         again = await self.ask_alone({f"{label}-again": asks[label] for label in labels})
         return {label.removesuffix("-again"): answer for label, answer in again.items()}
 
@@ -96,20 +201,58 @@ def _scoring_ask(ids: tuple[int, ...]) -> Ask:
     return Ask(input_ids=(ids,), max_new_tokens=1, logprobs=True, logprob_start=0, top_logprobs=_TOP)
 
 
-async def _meet(plan: Plan, part: int) -> dict[str, _Side]:
-    """Identify a target; return a side for each dialect, those that score prompts first. Raises
-    UsageError.
-    """
+async def _meet(plan: Plan, part: int) -> list[TwinEndpoint]:
+    """Find the endpoints of a target, and what each of them tells. Raises UsageError."""
     reached = await reach(plan)
     found, sender = reached.found, reached.sender
     if not found.speaks:
         raise UsageError(found.diagnosis)
-    sides = {}
-    for dialect in found.speaks:
-        talk = Conversation(_SCENARIO, dialect, sender, found.advertised, Transcript(), found.model)
-        scores = not talk.chat and talk.can_say(_scoring_ask(_prompt(0, part)))
-        sides[dialect.name] = _Side(talk, scores, part)
-    return dict(sorted(sides.items(), key=lambda side: not side[1].scores))
+    sides = [
+        TwinEndpoint(
+            Conversation(_SCENARIO, dialect, sender, found.advertised, Transcript(), found.model),
+            part,
+        )
+        for dialect in found.speaks
+        if not dialect.gives_results
+    ]
+    if not sides:
+        raise UsageError(f"{plan.settings.target} generates nothing: no endpoint of it continues a prompt")
+    return await together(*map(_acquainted, sides))
+
+
+async def _acquainted(side: TwinEndpoint) -> TwinEndpoint:
+    """Return an endpoint with what it tells, by its answers to two requests."""
+    asks = {"first": side.ask_for(0, max_new_tokens=2, return_prompt_token_ids=True)}
+    prompt = prompt_of(0, side.part)
+    if not side.talk.chat and side.talk.can_say(scoring := _scoring_ask(prompt)):
+        asks["first-scored"] = scoring
+    answers = await side.talk.ask_all(asks)
+    written, choice = _written(answers.get("first")), only_choice(answers.get("first"))
+    tells = Tells(
+        scores=bool(_prefilled(answers.get("first-scored"), prompt[1:])),
+        ids=bool(_ids(written)),
+        logprobs=bool(written),
+        prompt_ids=choice is not None and first_prompt_ids(choice, empty=False) is not None,
+        answers=choice is not None,
+    )
+    return replace(side, tells=tells)
+
+
+def best_pair(
+    met: Sequence[Sequence[TwinEndpoint]], wanted: Callable[[TwinEndpoint], bool] = lambda _: True
+) -> tuple[TwinEndpoint, TwinEndpoint] | None:
+    """Return the endpoints, one of each side, that tell most of the same requests; None without any."""
+    pairs = [(first, other) for first in met[0] for other in met[1] if wanted(first) and wanted(other)]
+    return max(pairs, key=_worth, default=None)
+
+
+def _worth(pair: tuple[TwinEndpoint, TwinEndpoint]) -> tuple[bool, ...]:
+    """Return what both of two endpoints tell, the more important first."""
+    first, other = pair
+    # Ids and messages, or ids and words, are different prompts.
+    alike = (first.talk.chat, first.talk.dialect.takes_ids) == (other.talk.chat, other.talk.dialect.takes_ids)
+    both = zip(astuple(first.tells), astuple(other.tells), strict=True)
+    return alike, *(all(tell) for tell in both), first.talk.dialect.name == other.talk.dialect.name
 
 
 def _written(answer: Stream | None) -> Scoring:
@@ -155,13 +298,19 @@ def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bo
     return all(kept) if kept else None
 
 
-async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]], texts: int) -> list[Text]:
-    """Return all texts with the scores of both sides, and the first texts with repeated scores."""
+async def _scored(
+    sides: Sequence[TwinEndpoint], first: Sequence[Mapping[str, Stream]], texts: int
+) -> list[Text]:
+    """Return all texts, scored by both sides, and the first of them again, alone."""
     written = {number: _written(first[number % 2].get(f"text-{number}")) for number in range(texts)}
     ids = {number: found for number, scoring in written.items() if (found := _ids(scoring))}
-    prompts = {number: _prompt(_TWICE + number, sides[0].part) for number in ids}
+    prompts = {number: prompt_of(_TWICE + number, sides[0].part) for number in ids}
     asks = {f"scored-{number}": _scoring_ask(prompts[number] + ids[number]) for number in ids}
     again = {f"{label}-again": asks[label] for label in list(asks)[:_SCORED_AGAIN]}
+    asks |= {
+        f"elsewhere-{number}": _scoring_ask(behind_another_prompt(prompts[number]) + of_text)
+        for number, of_text in ids.items()
+    }
     answers = await together(*(side.talk.ask_all(asks) for side in sides))
     repeated = await together(*(side.ask_alone(again) for side in sides))
 
@@ -175,14 +324,15 @@ async def _scored(sides: Sequence[_Side], first: Sequence[Mapping[str, Stream]],
             scores(answers, f"scored-{number}", number),
             scores(repeated, f"scored-{number}-again", number),
             written[number],
+            scores(answers, f"elsewhere-{number}", number),
         )
         for number in ids
     ]
 
 
 def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[str, Stream]]) -> list[Text]:
-    """Return the greedy answers of both sides as texts, up to the first difference."""
-    labels = [label for label in first[0] if label.startswith("greedy")]
+    """Greedy answers of both sides as texts, as far as both wrote the same."""
+    labels = [label for label in first[0] if label.startswith(GREEDY)]
     read = [
         [(_written(side.get(label)), _written(repeated.get(label))) for label in labels]
         for side, repeated in zip(first, again, strict=True)
@@ -193,15 +343,68 @@ def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[s
     ]
 
 
+async def _template_and_ends(pair: tuple[TwinEndpoint, TwinEndpoint] | None) -> list[dict[str, Stream]]:
+    """Return the answers of both sides to messages, by label."""
+    if pair is None:
+        return [{}, {}]
+    return await together(*(side.talk.ask_all(side.talks()) for side in pair))
+
+
+def _likely_ends(answers: Sequence[Mapping[str, Stream]]) -> list[int]:
+    """Return ids that may end a text: the first ones, and those that a template puts around messages.
+
+    They are in the prompt of every talk, whatever its words are.
+    """
+    around: list[int] = []
+    for of_side in answers:
+        choices = [choice for stream in of_side.values() if (choice := only_choice(stream)) is not None]
+        prompts = [found[1] for choice in choices if (found := first_prompt_ids(choice, empty=False))]
+        if prompts:
+            common_ids = set(prompts[0]).intersection(*prompts[1:])
+            around += sorted(token for token in common_ids if type(token) is int)
+    return list(dict.fromkeys((*_FIRST_IDS, *around)))[:_MOST_ENDS]
+
+
+async def _parts(
+    met: Sequence[Sequence[TwinEndpoint]],
+    main: tuple[TwinEndpoint, TwinEndpoint],
+    answers: Sequence[Mapping[str, Stream]],
+) -> tuple[Part, ...]:
+    """Ask for what is around the weights, and compare it. `answers` are those of the main endpoints."""
+    talking = best_pair(met, lambda side: side.talk.chat and side.tells.answers)
+    talks = await _template_and_ends(talking)
+    reading = best_pair(met, lambda side: not side.talk.chat and side.tells.answers)
+    words = [side.words() for side in reading] if reading is not None else []
+    read = (
+        await together(*(side.talk.ask_all(asks) for side, asks in zip(reading, words, strict=True)))
+        if reading is not None
+        else [{}, {}]
+    )
+    ids = _likely_ends(talks)
+    forced = await together(*(side.talk.ask_all(side.forced(ids)) for side in main))
+    same = [
+        (ours, theirs)
+        for first, other in zip((answers[0], talks[0]), (answers[1], talks[1]), strict=True)
+        for label, ours in first.items()
+        if (theirs := other.get(label)) is not None
+    ]
+    free = [(ours, talks[1][label]) for label, ours in talks[0].items() if label in talks[1]]
+    tokenizer = tokenizer_of(read[0], read[1], same, "no endpoint tells ids and texts")
+    return (
+        template_of(talks[0], talks[1], "no endpoint of both takes messages", tokenizer),
+        ends_of(forced[0], forced[1], free, "no answer came to an end"),
+        tokenizer,
+    )
+
+
 async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> TwinTally:
     """Send the same requests to both targets, let each score the texts of both, and return the comparison.
 
     At least `tokens` tokens are scored. Each part has its own prompts. Raises UsageError.
     """
     met = await together(*(_meet(plan, part) for plan in plans))
-    shared = next(([name, name] for name in met[0] if name in met[1]), [next(iter(side)) for side in met])
-    sides = [side[name] for side, name in zip(met, shared, strict=True)]
-    scores = all(side.scores for side in sides)
+    sides = best_pair(met) or (met[0][0], met[1][0])
+    scores = all(side.tells.scores for side in sides)
     texts = -(-tokens // TEXT_TOKENS)
     asks = [side.asks(place if scores else None, texts) for place, side in enumerate(sides)]
     first = await together(*(side.talk.ask_all(given) for side, given in zip(sides, asks, strict=True)))
@@ -209,9 +412,12 @@ async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> Twi
     scored = await _scored(sides, first, texts) if scores else []
     if not any(text.scores[0] and text.scores[1] for text in scored):
         scored = _as_written(first, again)
+    parts = await _parts(met, sides, first)
     first_side, other = (
         TwinSide(plan.settings.target, side.talk.model, side.talk.dialect.name, _keeps_seeds(given, repeated))
         for plan, side, given, repeated in zip(plans, sides, first, again, strict=True)
     )
-    ours, theirs = (side.talk.transcript.streams for side in sides)
-    return tally_twins((first_side, other), (ours, theirs), scored)
+    ours, theirs = (
+        [*given.values(), *repeated.values()] for given, repeated in zip(first, again, strict=True)
+    )
+    return tally_twins((first_side, other), (ours, theirs), scored, parts)

@@ -11,14 +11,23 @@ from rich.text import Text
 from tokenwire.report.templates import template
 from tokenwire.report.wording import cut
 from tokenwire_twin.difference_report import LABELS
-from tokenwire_twin.twin import Interval, Noise, Outcome, TwinReport, TwinSide
+from tokenwire_twin.twin import TwinReport, TwinSide
+from tokenwire_twin.twin_numbers import Doubt, Interval, Noise, Outcome
+from tokenwire_twin.twin_parts import ENDS, TEMPLATE, TOKENIZER, Part
 
-_STYLES = {Outcome.OTHER: "bold red", Outcome.UNDECIDED: "bold yellow"}
+_STYLES = {
+    Outcome.OTHER: "bold red",
+    Outcome.AROUND: "bold red",
+    Outcome.UNDECIDED: "bold yellow",
+}
 _BARS = " ▁▂▃▄▅▆▇█"
 _ROWS = ("A by itself", "B by itself", "A against B")
 _LEFT = 15
 _PER_BIN = 3
 _LINE = 80
+_OTHERS = {TEMPLATE: "another template", ENDS: "other ends", TOKENIZER: "another tokenizer"}
+_MOST_BESIDES = 6
+"""More differences of fields than this are counted: `tokenwire compare` shows them all."""
 _SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
 """Labels below the bins of a plot, one for every second bin."""
 
@@ -52,35 +61,79 @@ def _seeds(report: TwinReport) -> str:
     return f"{kept}; {same} of {compared} samples have the same ids"
 
 
+def _part(part: Part) -> str:
+    """Return what was compared of a part, or the reason why nothing was."""
+    if part.missing:
+        return f"not compared: {part.missing}"
+    seen = f"{part.compared - part.differing:,} of {part.compared:,} are the same ({', '.join(part.by)})"
+    return f"{seen}; {part.example}" if part.example else seen
+
+
 def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
     """Yield the lines of the comparison, each with its name and words."""
     yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
+    if report.lasting is not None and report.share is not None and report.apart.mean:
+        share = [round(100 * number) for number in (report.share.mean, report.share.low, report.share.high)]
+        yield (
+            "lasting",
+            f"{_between(report.lasting)} nats, the same behind another prompt: "
+            f"{share[0]} % [{share[1]}, {share[2]}] of the distance",
+        )
     for label, noise in zip(LABELS, report.noise, strict=True):
         yield f"{label} by itself", _noise(noise)
     yield "divergence", f"{_between(report.divergence)} nats a token"
     others = report.tokens - report.agreed
     ties = f"; near ties explain {report.near_ties:,} of the others" if others else ""
     yield "likeliest id", f"the same for {_share(report.agreed, report.tokens)}{ties}"
+    for part in report.parts:
+        yield part.name, _part(part)
     yield "seeds", _seeds(report)
-    yield "answers", f"{_share(report.same_answers, report.compared_answers)} are the same"
-    for difference in report.besides:
+    yield "answers", f"{_share(report.same_answers, report.compared_answers)} have the same content and end"
+    for difference in report.besides[:_MOST_BESIDES]:
         named = " ".join(filter(None, (difference.kind, difference.subject)))
         yield "besides", f"{named}: {difference.message} (in {difference.exchange})"
+    if more := len(report.besides[_MOST_BESIDES:]):
+        yield "besides", f"{more} more; `tokenwire compare` shows all"
+
+
+def _scope(report: TwinReport) -> str:
+    """Return the names of all parts that were compared and are the same."""
+    around = [part.name for part in report.parts if part.compared and not part.differs]
+    return ", ".join(["weights", *around])
 
 
 def headline(report: TwinReport) -> str:
     """Return the outcome in a sentence."""
-    if not report.tokens:
-        return "undecided: the sides tell no logprobs of the same ids"
+    others = ", ".join(_OTHERS[part.name] for part in report.parts if part.differs)
+    if report.outcome is Outcome.AROUND:
+        return f"{others}; the weights are {_of_weights(report)}"
+    if report.outcome is Outcome.OTHER and others:
+        return f"another model, {others}: {_within(report)}"
+    return _of_weights(report)
+
+
+def _within(report: TwinReport) -> str:
+    return f"decided within {report.told_within:,} of {report.tokens:,} tokens"
+
+
+def _of_weights(report: TwinReport) -> str:
+    """Return the outcome of the logprobs, and the parts for which it holds."""
+    around = "" if report.outcome is Outcome.AROUND else f" ({_scope(report)})"
     seen = f"{report.tokens:,} tokens"
-    match report.outcome:
-        case Outcome.UNDECIDED:
+    match report.weights, report.doubt:
+        case _ if not report.tokens:
+            return "undecided: the sides tell no logprobs of the same ids"
+        case Outcome.UNDECIDED, Doubt.KERNEL:
+            return f"undecided after {seen}: another kernel, or other weights"
+        case Outcome.UNDECIDED, Doubt.UNMEASURED:
+            return f"undecided after {seen}: this endpoint shows no measure of rounding"
+        case Outcome.UNDECIDED, _:
             return f"undecided after {seen}: ask for more, --tokens {4 * report.tokens}"
-        case Outcome.SAME:
-            return f"the same: {seen} to the last digit"
-        case Outcome.OTHER:
-            return f"another model: decided within {report.told_within:,} of {seen}"
-    return f"the same up to noise: decided within {report.told_within:,} of {seen}"
+        case Outcome.SAME, _:
+            return f"the same{around}: {seen} to the last digit"
+        case Outcome.OTHER, _:
+            return f"another model: {_within(report)}"
+    return f"the same up to noise{around}: {seen}"
 
 
 def describe(side: TwinSide) -> str:

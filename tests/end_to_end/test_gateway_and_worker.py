@@ -18,6 +18,7 @@ from tokenwire.asking.run import Plan, Progress, interrogate
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
+from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
@@ -151,3 +152,30 @@ def test_without_a_worker_nothing_is_compared(worker: str) -> None:
 def test_a_worker_that_is_none_is_told() -> None:
     with pytest.raises(UsageError, match="--worker"):
         asyncio.run(interrogate(Plan(Settings(target="http://127.0.0.1:1", worker="localhost")), Progress()))
+
+
+def miscounts(status: int, body: bytes) -> tuple[int, bytes]:
+    return status, body.replace(b'"completion_tokens":', b'"completion_tokens":1')
+
+
+def names_no_type(status: int, body: bytes) -> tuple[int, bytes]:
+    return status, body.replace(b'"type":"length"', b'"type":7').replace(b'"type": "length"', b'"type": 7')
+
+
+def test_what_the_worker_does_by_itself_is_marked_and_comes_last(worker: str, tmp_path: Path) -> None:
+    """Live and replayed. The gateway adds a defect of its own to one that its worker has."""
+    chosen = [load_requirements()[name] for name in ("ids-are-counted", "answer-fits-schema")]
+    with gateway(worker, miscounts) as behind, gateway(behind, names_no_type) as url:
+        settings = Settings(
+            target=url,
+            worker=behind,
+            timeout=120,
+            scenario=("greedy-stream",),
+            dialect=("sglang-generate",),
+        )
+        subject = asyncio.run(interrogate(Plan(settings, record=tmp_path / "recorded"), Progress()))
+    assert isinstance(subject, Subject)
+    for seen in (subject, replay([tmp_path / "recorded"])):
+        report = document(seen, judge(seen.runs, chosen), 1)
+        causes = [(cause["requirement"], cause.get("of_worker", False)) for cause in report["causes"]]
+        assert causes == [("answer-fits-schema", False), ("ids-are-counted", True)]

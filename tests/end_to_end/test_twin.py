@@ -1,4 +1,5 @@
-"""`tokenwire twin` on two processes of the reference: the same weights, another type of them, other weights.
+"""`tokenwire twin` on two processes of the reference: the same weights, another type of them, other weights,
+and the same weights with another chat template, other ends or another tokenizer.
 
 `nox -s tests` does it with ten models; each has to be told apart from its likes every time.
 """
@@ -14,11 +15,14 @@ from typing import Any
 
 import pytest
 from proofs.killing.serving import DECODES, routed
+from proofs.twinning.models import CHANGES, write_model
+from proofs.twins import served
 
 from tokenwire.judging.verdict import ExitStatus
 
 MODELS = range(10)
 Serve = Callable[[tuple[str, ...]], AbstractContextManager[str]]
+ALL_PARTS = "(weights, template, ends, tokenizer)"
 _TOKENIZER = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen2"
 
 
@@ -114,7 +118,7 @@ def test_prefill_and_decode_apart_are_one_server(
     ):
         ran = tokenwire("twin", "--a", whole, "--b", apart, "--tokens", "300")
     assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
-    assert ran.stdout.splitlines()[-1] == "the same: 320 tokens to the last digit"
+    assert ran.stdout.splitlines()[-1] == f"the same {ALL_PARTS}: 320 tokens to the last digit"
 
 
 def test_a_check_tells_of_a_twin_beside_its_verdicts(
@@ -136,9 +140,51 @@ def test_a_check_tells_of_a_twin_beside_its_verdicts(
         ran = tokenwire("check", "--target", urls[0], "--twin", url, *asked, "--json", str(report))
         found = json.loads(report.read_text("utf-8"))
         assert found["exit_status"] == ran.returncode, ran.stdout + ran.stderr
-        assert f"{found['twin']['outcome']}: " in ran.stdout
+        assert found["twin"]["outcome"] in ran.stdout
         status[found["twin"]["outcome"]] = ran.returncode
     assert status == {"the same": ExitStatus.CONFORMS, "another model": ExitStatus.VIOLATION}
+
+
+@pytest.mark.parametrize(
+    ("part", "words"),
+    [("template", "another template; "), ("ends", "other ends; "), ("tokenizer", "another tokenizer; ")],
+)
+def test_the_same_weights_with_something_else_around_them_are_not_the_same(
+    tokenwire, serve_reference: Serve, tmp_path: Path, part: str, words: str
+) -> None:
+    plain = str(write_model(tmp_path / "plain", 0))
+    changed = str(write_model(tmp_path / "changed", 0, CHANGES[part]))
+    with serve_reference(("--model", plain)) as first, serve_reference(("--model", changed)) as other:
+        ran = tokenwire("twin", "--a", first, "--b", other, "--tokens", "300", "--json", "twin.json")
+    assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[-1].startswith(words)
+    found = json.loads((tmp_path / "twin.json").read_text("utf-8"))
+    assert found["outcome"] == "another deployment"
+    assert {each["name"] for each in found["parts"] if each["differing"]} == {part}, found["parts"]
+
+
+@pytest.mark.parametrize("change", ["int8", "layer", "rope"])
+def test_other_weights_are_never_the_same_in_few_digits(
+    tokenwire, serve_reference: Serve, tmp_path: Path, change: str
+) -> None:
+    """Both sides repeat themselves to the last digit, and lie no further apart than rounding brings them."""
+    plain = str(write_model(tmp_path / "plain", 0))
+    changed = str(write_model(tmp_path / "changed", 0, CHANGES[change]))
+    flags = ("--dtype", "bfloat16")
+    with (
+        serve_reference(("--model", plain, *flags)) as first,
+        serve_reference(("--model", changed, *flags)) as other,
+    ):
+        ran = tokenwire("twin", "--a", first, "--b", other)
+    assert ran.returncode in {ExitStatus.VIOLATION, ExitStatus.NOTHING_EVALUATED}, ran.stdout + ran.stderr
+
+
+def test_a_kernel_that_adds_in_another_order_is_the_same_in_few_digits(tokenwire, tmp_path: Path) -> None:
+    model = write_model(tmp_path / "plain", 0)
+    with served(model, "bfloat16") as first, served(model, "bfloat16", "wide") as other:
+        ran = tokenwire("twin", "--a", first, "--b", other)
+    assert ran.returncode == ExitStatus.CONFORMS, ran.stdout + ran.stderr
+    assert ran.stdout.splitlines()[-1].startswith(f"the same up to noise {ALL_PARTS}: ")
 
 
 def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, tmp_path: Path) -> None:
@@ -209,7 +255,7 @@ def test_what_follows_from_no_number_is_named_beside_the_outcome(
     besides = [line for line in ran.stdout.splitlines() if line.startswith("besides")]
     assert besides, ran.stdout
     assert all("mirror" in line for line in besides)
-    assert "the same up to noise" in ran.stdout.splitlines()[-1]
+    assert ran.stdout.splitlines()[-1].startswith(f"the same {ALL_PARTS}: ")
 
 
 def test_nobody_there(tokenwire) -> None:

@@ -10,28 +10,32 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 from rich.console import Console
 
+from tokenwire.asking.scenario import Conversation
 from tokenwire.dialects.logprobs import Logprob, Position
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Place
 from tokenwire.report.tally_file import kind_of_tally
+from tokenwire.settings import Settings
 from tokenwire.usage_error import UsageError
 from tokenwire_twin.answers import Difference
+from tokenwire_twin.commands.twin import twin_plans
 from tokenwire_twin.twin import (
-    Outcome,
-    Text,
     TwinReport,
     TwinSide,
-    common,
     merged,
     tally_twins,
     twin_report,
     twins_as_json,
 )
+from tokenwire_twin.twin_asking import Tells, TwinEndpoint, best_pair
 from tokenwire_twin.twin_forms import headline, print_twins, twin_page
+from tokenwire_twin.twin_numbers import Doubt, Outcome, Text, common
 from tokenwire_twin.twin_tally import merged_twins, write_twins
 
 SIDES = (
@@ -72,12 +76,30 @@ def moved(positions: list[Position], noise: Numbers, seed: int, step: float = 0.
     return changed
 
 
-def texts(count: int, apart: Numbers, *, by_itself: tuple[Numbers, Numbers], step: float = 0.0) -> list[Text]:
+ROUNDING, LASTING, UNASKED = "rounding", "lasting", "unasked"
+"""What a difference is behind another prompt: another number, the same number, or not asked."""
+
+
+def texts(
+    count: int,
+    apart: Numbers,
+    *,
+    by_itself: tuple[Numbers, Numbers],
+    steps: tuple[float, float] = (0.0, 0.0),
+    kind: str = ROUNDING,
+) -> list[Text]:
     made = []
     for seed in range(count):
-        scores = scoring(seed), moved(scoring(seed), apart, seed, step)
+
+        def both(of_prompt: int, of_difference: int) -> tuple[list[Position], list[Position]]:
+            plain = scoring(of_prompt)
+            return moved(plain, nothing, 0, steps[0]), moved(plain, apart, of_difference, steps[1])
+
+        scores = both(seed, seed)
         again = tuple(moved(side, noise, -seed) for side, noise in zip(scores, by_itself, strict=True))
-        made.append(Text(seed % 2, scores, again))
+        there = seed + 1000
+        elsewhere = ((), ()) if kind == UNASKED else both(there, seed if kind == LASTING else there)
+        made.append(Text(seed % 2, scores, again, elsewhere=elsewhere))
     return made
 
 
@@ -105,13 +127,51 @@ QUIET = (nothing, nothing)
     ],
 )
 def test_the_outcome_is_by_what_each_side_differs_by_from_itself(apart, by_itself, step, outcome) -> None:
-    report = report_of(24, some(apart), by_itself=by_itself, step=step)
+    report = report_of(24, some(apart), by_itself=by_itself, steps=(0.0, step))
     assert report.outcome is outcome, report
     assert report.tokens == 24 * TOKENS
 
 
+STEP = 0.0625
+
+
+@pytest.mark.parametrize(
+    ("apart", "steps", "kind", "outcome", "doubt"),
+    [
+        (0.05, (STEP, STEP), ROUNDING, Outcome.NOISE, Doubt.NONE),
+        (0.05, (STEP, STEP), LASTING, Outcome.UNDECIDED, Doubt.KERNEL),
+        (0.05, (0.0, STEP), LASTING, Outcome.NOISE, Doubt.NONE),
+        (0.28, (STEP, STEP), ROUNDING, Outcome.NOISE, Doubt.NONE),
+        (0.28, (STEP, STEP), LASTING, Outcome.OTHER, Doubt.NONE),
+        (0.2, (0.0, STEP), LASTING, Outcome.OTHER, Doubt.NONE),
+        (0.05, (STEP, STEP), UNASKED, Outcome.UNDECIDED, Doubt.UNMEASURED),
+    ],
+)
+def test_a_difference_that_lasts_behind_another_prompt_is_not_rounding(
+    apart, steps, kind, outcome, doubt
+) -> None:
+    """Unless one side alone rounds: then its weights may be rounded, too."""
+    report = report_of(48, some(apart), by_itself=QUIET, steps=steps, kind=kind)
+    assert (report.outcome, report.doubt) == (outcome, doubt), report
+    assert (report.exit_status == ExitStatus.CONFORMS) is (outcome is Outcome.NOISE)
+
+
+def test_a_small_difference_that_lasts_is_never_the_same_however_few_tokens_show_it() -> None:
+    """The fewer the tokens, the wider the interval of the part that lasts."""
+    for count in range(4, 48, 4):
+        report = report_of(count, some(0.05), by_itself=QUIET, steps=(STEP, STEP), kind=LASTING)
+        assert report.outcome is Outcome.UNDECIDED, (count, report)
+
+
+def test_without_a_second_prompt_a_side_may_differ_as_much_as_from_itself() -> None:
+    shaky = (some(0.02), some(0.02))
+    near = report_of(24, some(0.02), by_itself=shaky, kind=UNASKED)
+    far = report_of(24, some(0.06), by_itself=shaky, kind=UNASKED)
+    assert (near.outcome, far.outcome) == (Outcome.NOISE, Outcome.UNDECIDED)
+
+
 def test_repetition_that_shows_less_than_the_steps_of_the_numbers_shows_no_noise() -> None:
-    report = report_of(24, some(0.02), by_itself=(nothing, some(1e-4)), step=2.0**-4)
+    report = report_of(24, some(0.02), by_itself=(nothing, some(1e-4)), steps=(0.0, 2.0**-4))
     assert report.noise[1].size == report.noise[1].step == pytest.approx(2.0**-4, rel=0.3)
     assert report.noise[0].step == 0
     assert report.outcome is Outcome.NOISE
@@ -253,3 +313,55 @@ def test_a_tally_that_is_cut_or_none_is_refused(
     file.write_bytes(gzip.compress(b"\n".join(break_off(gzip.decompress(file.read_bytes()).splitlines()))))
     with pytest.raises(UsageError, match="write it again"):
         merged_twins([file])
+
+
+def endpoint(name: str, *, chat: bool = False, **tells: bool) -> TwinEndpoint:
+    """An endpoint that is asked nothing: what it tells is known."""
+    talk = SimpleNamespace(chat=chat, dialect=SimpleNamespace(name=name, takes_ids=not chat))
+    return TwinEndpoint(cast(Conversation, talk), 0, Tells(**tells))
+
+
+COUNTS = {"answers": True}
+TELLS = {"ids": True, "logprobs": True, **COUNTS}
+
+
+@pytest.mark.parametrize(
+    ("first", "other", "best"),
+    [
+        # The endpoint that both have is not the one that tells most.
+        (
+            [endpoint("responses", chat=True, **COUNTS), endpoint("completions", **TELLS)],
+            [endpoint("responses", chat=True, **COUNTS), endpoint("completions", **TELLS)],
+            ("completions", "completions"),
+        ),
+        # Two families have one in common, and better ones under other names.
+        (
+            [endpoint("openai", chat=True, **TELLS), endpoint("one", scores=True, **TELLS)],
+            [endpoint("openai", chat=True, **TELLS), endpoint("two", scores=True, **TELLS)],
+            ("one", "two"),
+        ),
+        # A side that tells more than the other is of no use, and the same name breaks ties.
+        (
+            [endpoint("one", scores=True, **TELLS), endpoint("both", **TELLS)],
+            [endpoint("both", **TELLS), endpoint("two", **TELLS)],
+            ("both", "both"),
+        ),
+        # Messages and ids are different prompts, whatever they tell.
+        (
+            [endpoint("chat", chat=True, scores=True, **TELLS), endpoint("plain", **COUNTS)],
+            [endpoint("other", scores=True, **TELLS)],
+            ("plain", "other"),
+        ),
+    ],
+)
+def test_the_endpoints_that_tell_most_of_the_same_requests_are_asked(first, other, best) -> None:
+    pair = best_pair([first, other])
+    assert pair is not None
+    assert tuple(side.talk.dialect.name for side in pair) == best
+
+
+def test_each_side_has_its_own_name_of_the_model() -> None:
+    urls = "http://127.0.0.1:1", "http://127.0.0.1:2"
+    settings = Settings(target=urls[0], model="both")
+    plans = twin_plans(settings, urls, lambda _: False, models=("", "theirs"))
+    assert [plan.settings.model for plan in plans] == ["both", "theirs"]

@@ -17,7 +17,7 @@ from typing import Any
 
 from tokenwire import __version__
 from tokenwire.ask import Budget
-from tokenwire.asking.beside import ask_both
+from tokenwire.asking.beside import ask_both, ask_for_exhibits
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
 from tokenwire.asking.detokenization import ask_for_texts, rehearse_texts
 from tokenwire.asking.exploration import Exploration
@@ -229,9 +229,13 @@ class _Interrogation:
         """Send the gateway's requests to its worker too, within the same limits."""
         vitals = _vital_signs(self.plan, recorder, worker)
         to_worker = self.sender.to(vitals)
-        await ask_both(
-            worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
-        )
+        chosen, left_out = self.plan.settings.scenario or (GATEWAY,), self.plan.settings.without
+        if GATEWAY in chosen and GATEWAY not in left_out:
+            await ask_both(
+                worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
+            )
+        withheld = {name.lower() for name, _ in self.plan.headers}
+        self.transcript.exhibits = await ask_for_exhibits(worker, to_worker, self.found, self.run(), withheld)
 
     async def explore(self) -> None:
         """Send generated requests that use the target's known capabilities."""
@@ -269,6 +273,7 @@ class _Interrogation:
             declared=frozenset(self.plan.settings.declare),
             beside=tuple(self.transcript.beside),
             worker_asked=bool(self.plan.settings.worker),
+            exhibits=tuple(self.transcript.exhibits),
             tool_calls=self.plan.settings.channels,
             tokenizer=self.transcript.tokenizer,
         )
@@ -398,11 +403,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         # Before the perilous scenarios, which may kill the server.
         if plan.tokenizer is None:
             await asking.ask_for_texts()
-        if (
-            worker is not None
-            and GATEWAY not in plan.settings.without
-            and GATEWAY in (plan.settings.scenario or (GATEWAY,))
-        ):
+        if worker is not None:
             await asking.ask_worker_too(worker, _recorder(behind, capture, known=worker))
         await asking.ask_perilous()
 

@@ -99,6 +99,8 @@ class Transcript:
     """Requests that a dialect cannot express, or that the limits forbid, with the reason."""
     beside: list[AnswerPair] = field(default_factory=list)
     """Answers of a gateway and its worker to the same requests, in pairs."""
+    exhibits: list[Stream] = field(default_factory=list)
+    """The worker's answers to the requests of the gateway's failures."""
     on_answer: Callable[[Stream], None] = lambda _: None
     """Called with each answer, for a progress bar."""
     calls: list[ControlCall] = field(default_factory=list)

@@ -25,7 +25,10 @@ def print_plan(plan: Plan, *, full: bool) -> int:
     for line in plan_in_words(asked, plan.limits.price, full=full):
         typer.echo(line)
     if plan.settings.worker:
-        typer.echo("The scenario `gateway` asks its requests of both servers besides; the limits count them.")
+        typer.echo(
+            "The scenario `gateway` asks its requests of both servers besides, and the worker gets the "
+            "requests of what fails, 160 at most. The limits count them."
+        )
     if plan.settings.twin:
         typer.echo(
             "Both twins get their requests besides: some three for 64 tokens that they score. The limits "

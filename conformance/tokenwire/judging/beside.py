@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from tokenwire.judging.chance import determinism, times_to_repeat
 from tokenwire.record import Answer
 from tokenwire.target.determinism import AnswerPair
+from tokenwire.wire.exchange import Exchange, ExchangeHead, exchange_name
 
 GATEWAY, WORKER = "gateway", "worker"
 """Scenarios of the exchanges with each. Only captures contain the second name."""
@@ -52,3 +54,26 @@ def side_by_side(
             steady = enough == 1 or all(side.alike(stream.exchange.name) >= enough for stream, side in both)
             pairs.append(AnswerPair(baseline, theirs, repeats, steady, noise))
     return pairs
+
+
+_EXHIBIT, _BETWEEN = "exhibit", "--"
+"""The first part of the label of a request of the gateway that its worker was asked, too, and what divides
+the parts.
+"""
+
+
+def exhibit_name(exchange: ExchangeHead) -> str:
+    """Return the name of the same request to the worker: it has the scenario and the label."""
+    label = _BETWEEN.join((_EXHIBIT, exchange.scenario, exchange.label))
+    return exchange_name(WORKER, label, exchange.named_dialect)
+
+
+def is_exhibit(exchange: ExchangeHead) -> bool:
+    """True if the worker was sent a request in which the gateway broke a requirement."""
+    return exchange.scenario == WORKER and exchange.label.startswith(f"{_EXHIBIT}{_BETWEEN}")
+
+
+def in_place(exchange: Exchange) -> Exchange:
+    """Return the worker's exchange under the name and scenario that the gateway's has."""
+    _, scenario, label = exchange.label.split(_BETWEEN, 2)
+    return replace(exchange, name=exchange_name(scenario, label, exchange.named_dialect), scenario=scenario)

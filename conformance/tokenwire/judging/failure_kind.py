@@ -118,7 +118,7 @@ def _shape(value: Any) -> str:  # an untrusted value
             return "a list"
 
 
-def _kind_of_failure(observation: Observation, judgement: Judgement) -> FailureKind:
+def kind_of(observation: Observation, judgement: Judgement) -> FailureKind:
     stream = judgement.run.by_exchange.get(observation.place.exchange)
     words = (
         observation.message or f"expected {_shape(observation.expected)}, found {_shape(observation.actual)}"
@@ -131,5 +131,5 @@ def _kind_of_failure(observation: Observation, judgement: Judgement) -> FailureK
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:
     """Return the distinct kinds of a judgement's violations, sorted by their words."""
-    kinds = {_kind_of_failure(observation, judgement) for observation in judgement.violations}
+    kinds = {kind_of(observation, judgement) for observation in judgement.violations}
     return tuple(sorted(kinds, key=lambda kind: (kind.dialect, kind.says)))

@@ -51,6 +51,10 @@ class Run:
     """Pairs of the worker's and the gateway's answers, if the target is a gateway with a known worker."""
     worker_asked: bool = False
     """True if a worker was named, even if it did not answer."""
+    exhibits: tuple[Answer, ...] = ()
+    """The worker's answers to the requests of the gateway's failures, under the names of the gateway's
+    exchanges.
+    """
     tool_calls: str = ""
     """The model's form of tool calls, if it is known in advance."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from tokenwire.judging.judge import Judgement
 from tokenwire.judging.run import Run
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
+from tokenwire.judging.workers_own import workers_own
 from tokenwire.profile import VERSION, Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
@@ -111,13 +112,17 @@ def furthest(judgements: Iterable[Judgement]) -> set[int]:
     return {id(judgement) for judgement in found.values() if judgement.witness is not None}
 
 
-def _rows(judgements: Sequence[Judgement], subject: Subject, found: Causes) -> list[dict[str, Any]]:
+def _rows(
+    judgements: Sequence[Judgement], subject: Subject, found: Causes, of_worker: Container[int]
+) -> list[dict[str, Any]]:
     rows = []
     shown_witnesses = furthest(judgements)
     for position, judgement in enumerate(judgements):
         made = row(found.leading(position, judgement), subject)
         if position in found.folded:
             made["follows_from"] = judgements[found.folded[position]].requirement.id
+        if position in of_worker:
+            made["of_worker"] = True
         if judgement.witness is not None and id(judgement) in shown_witnesses:
             made["witness"] = _plain(witnessed(judgement.witness, judgement, subject))
         rows.append(made)
@@ -130,11 +135,15 @@ def leading(requirement: Requirement) -> tuple[Any, ...]:
     return not leads, specificity(requirement)
 
 
-def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[dict[str, Any]]:
+def _causes(
+    judgements: Sequence[Judgement], folded: Mapping[int, int], of_worker: Container[int]
+) -> list[dict[str, Any]]:
     """Return the violated requirements that no other violation implies, the gravest and most specific first.
 
-    Each lists the violations that follow from it, and their scenarios.
+    Each lists the violations that follow from it, and their scenarios. Those of a gateway that are its
+    worker's own come last.
     """
+    own: set[str] = set()
     found: dict[str, Judgement] = {}
     following: dict[str, dict[str, list[str]]] = {}
     for position, judgement in enumerate(judgements):
@@ -142,17 +151,21 @@ def _causes(judgements: Sequence[Judgement], folded: Mapping[int, int]) -> list[
             under = following.setdefault(judgements[folded[position]].requirement.id, {})
             under.setdefault(judgement.requirement.id, []).append(judgement.scenario)
         elif judgement.verdict in {Verdict.FAIL, Verdict.WARN} and not judgement.known:
+            if position not in of_worker:
+                own.add(judgement.requirement.id)
             best = found.setdefault(judgement.requirement.id, judgement)
             if SEVERITY[judgement.verdict] > SEVERITY[best.verdict]:
                 found[judgement.requirement.id] = judgement
 
     def first(judgement: Judgement) -> tuple[Any, ...]:
-        return -SEVERITY[judgement.verdict], leading(judgement.requirement)
+        of_another = judgement.requirement.id not in own
+        return of_another, -SEVERITY[judgement.verdict], leading(judgement.requirement)
 
     return [
         {
             "requirement": judgement.requirement.id,
             "verdict": judgement.verdict.value,
+            **({} if judgement.requirement.id in own else {"of_worker": True}),
             "follow": [
                 {"requirement": name, "scenarios": list(dict.fromkeys(scenarios))}
                 for name, scenarios in following.get(judgement.requirement.id, {}).items()
@@ -239,7 +252,7 @@ def document(
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
     levels = dated_levels(verdicts, subject.families)
-    found = causes(judgements)
+    found, of_worker = causes(judgements), workers_own(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
         "target": _plain(_target(subject)),
@@ -252,8 +265,8 @@ def document(
         },
         **({"levels": [_plain(level.as_json()) for level in levels]} if levels else {}),
         **({"profiles": [_plain(profile.as_json()) for profile in profiles]} if profiles else {}),
-        "verdicts": _rows(judgements, subject, found),
-        "causes": _causes(judgements, found.folded),
+        "verdicts": _rows(judgements, subject, found, of_worker),
+        "causes": _causes(judgements, found.folded, of_worker),
         **({"selection": dict(selection)} if selection is not None else {}),
         **({"baseline": _plain(baseline)} if baseline is not None else {}),
         **({"twin": _plain(twin)} if twin is not None else {}),

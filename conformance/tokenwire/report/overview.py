@@ -56,6 +56,11 @@ class Summary:
         return tuple(rows[n] for n in order)
 
     @property
+    def of_worker(self) -> bool:
+        """True if the worker behind the gateway breaks the requirement, too, and the gateway no more."""
+        return bool(self.shown) and all(row.get("of_worker") for row in self.shown)
+
+    @property
     def explanation(self) -> str:
         """The scenarios with evidence, the reason for its absence, or the cause of all violations."""
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
@@ -105,6 +110,11 @@ def _in_words(following: Sequence[str]) -> str:
         return ""
     follow = "follows" if len(following) == 1 else "follow"
     return f"{len(following)} more {follow} from the same cause: {', '.join(following)}"
+
+
+def _of_worker(count: int) -> str:
+    """Count the violated requirements of a gateway that its worker breaks, too; empty for none."""
+    return f"{count} {'is' if count == 1 else 'are'} the worker's own" if count else ""
 
 
 def summaries(report: Mapping[str, Any]) -> list[Summary]:
@@ -260,7 +270,7 @@ def overview(report: Mapping[str, Any]) -> Overview:
     every, causes = summaries(report), report.get("causes", ())
     number = counts(every)
     violated = {row["requirement"] for summary in every for row in summary.bad if row.get("evidence")}
-    words = ""
+    words, of_worker = "", sum(summary.of_worker for summary in every)
     if 0 < len(causes) < len(violated):
         words = f"{len(causes)} cause{'s' * (len(causes) > 1)} of {len(violated)} violations"
     verdicts = ", ".join(f"{count} {mark}" for mark, count in number.items()) or "no verdict"
@@ -269,7 +279,7 @@ def overview(report: Mapping[str, Any]) -> Overview:
     return Overview(
         title=title(report),
         outcome=outcome(report),
-        numbers="; ".join(filter(None, (verdicts, words))),
+        numbers="; ".join(filter(None, (verdicts, words, _of_worker(of_worker)))),
         causes=words,
         levels="" if report.get("profiles") else levels_in_words(report),
         profiles=tuple(map(profile_in_words, report.get("profiles", ()))),

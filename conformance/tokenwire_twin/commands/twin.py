@@ -35,23 +35,27 @@ def twin_plans(
     urls: tuple[str, str],
     is_configured: Callable[[str], bool],
     record: Path | None = None,
+    *,
     purse: Purse | None = None,
+    models: tuple[str, str] = ("", ""),
 ) -> tuple[Plan, Plan]:
     """Return the plans for two deployments. Headers of a file go only to the server that it names. Raises
     UsageError.
 
-    `purse`: the remaining limits of both together; a full one without.
+    `purse`: the remaining limits of both together; a full one without. `models`: the names of the model at
+    each side, where they are not that of the settings.
     """
 
-    def plan(url: str, side: str) -> Plan:
+    def plan(url: str, side: str, model: str) -> Plan:
         headers = settings.file_headers if is_configured(url) else ()
+        named = replace(settings, target=url, file_headers=headers, model=model or settings.model)
         return replace(
-            planned(replace(settings, target=url, file_headers=headers)),
+            planned(named),
             record=record / side if record is not None else None,
             on_loss=lambda words: typer.echo(words, err=True),
         )
 
-    first, other = plan(urls[0], "a"), plan(urls[1], "b")
+    first, other = plan(urls[0], "a", models[0]), plan(urls[1], "b", models[1])
     purse = purse or first.purse
     return replace(first, purse=purse), replace(other, purse=purse)
 
@@ -104,6 +108,12 @@ def _twin(
     *,
     first: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
     other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other.")],
+    first_model: Annotated[
+        str, typer.Option("--a-model", metavar="NAME", help="The name of the model at A; else --model.")
+    ] = "",
+    other_model: Annotated[
+        str, typer.Option("--b-model", metavar="NAME", help="The name of the model at B; else --model.")
+    ] = "",
     tokens: Annotated[
         int, typer.Option("--tokens", metavar="N", min=1, max=10**9, help="Tokens that both sides score.")
     ] = 3000,
@@ -122,17 +132,21 @@ def _twin(
     precisions.
 
     Both get the same requests, and give logprobs to the ids that either wrote. How far these lie apart is
-    held against what each side differs by from itself. --header goes to both, headers of a file of settings
-    only to the target that the file names.
+    held against what each side differs by from itself. Messages, words and ends of texts show whether both
+    have one chat template, one tokenizer and the same ends. --header goes to both, headers of a file of
+    settings only to the target that the file names.
 
-    Exit status: 0 the same, perhaps up to noise; 1 another model; 2 wrong command line, or a server that
-    cannot be asked; 4 undecided.
+    Exit status: 0 the same, perhaps up to noise; 1 another model, template, tokenizer or other ends; 2 wrong
+    command line, or a server that cannot be asked; 4 undecided.
     """
     for name in ("json", "html", "tally"):
         if (file := getattr(settings, name)) is not None:
             writable(file, f"--{name}")
     record = empty_folder(settings.record, "--record") if settings.record is not None else None
-    plans = twin_plans(settings, (first, other), lambda url: is_configured(context, url), record)
+    models = first_model, other_model
+    plans = twin_plans(
+        settings, (first, other), lambda url: is_configured(context, url), record, models=models
+    )
     raise typer.Exit(_show(asyncio.run(ask_twins(plans, tokens, part)), settings))
 
 
