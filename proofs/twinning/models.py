@@ -27,7 +27,7 @@ class Change:
 
 
 def _rounded(model: Any, *, values: int) -> None:
-    """Round the rows of all matrices but the embeddings to so many values on each side of 0."""
+    """Round the rows of all matrices but the embeddings to a number of values on each side of 0."""
     for name, weights in model.named_parameters():
         if weights.dim() == 2 and "embed" not in name:
             scale = weights.abs().amax(1, keepdim=True) / values

@@ -29,7 +29,7 @@ def rows_of_a_server() -> list[Requirement]:
     return [row for row in load_requirements().values() if row.oracle != _ACROSS]
 
 
-def _exchanges(seen: Observation) -> list[str]:
+def _names_in(seen: Observation) -> list[str]:
     """Return the names of all exchanges that a violation is about."""
     return list(dict.fromkeys(place.exchange for place in (seen.place, *seen.related)))
 
@@ -51,7 +51,7 @@ def to_ask(judgements: Iterable[Judgement], run: Run, most: int) -> list[Answer]
     fatal = {death.of.exchange.name for death in run.deaths}
     for judgement in judgements:
         for kind, seen in _kinds(judgement):
-            names = _exchanges(seen)
+            names = _names_in(seen)
             answers = [run.by_exchange[name] for name in names if name in run.by_exchange]
             whole = all(answer.exchange.ending is Ending.COMPLETE for answer in answers)
             more = [answer for answer in answers if answer.exchange.name not in found]
@@ -89,7 +89,7 @@ def _own(judgements: Sequence[Judgement], positions: Sequence[int]) -> Iterator[
         kind
         for judgement in judge([swapped], rows.values())
         for kind, seen in _kinds(judgement)
-        if of_worker.keys() >= set(_exchanges(seen))
+        if of_worker.keys() >= set(_names_in(seen))
     }
     for position, judgement in zip(positions, judgements, strict=True):
         if all(kind in shown for kind, _ in _kinds(judgement)):
