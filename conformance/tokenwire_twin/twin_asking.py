@@ -89,7 +89,7 @@ def behind_another_prompt(prompt: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, order=True)
 class Tells:
-    """What an endpoint of one side tells, by its first answers; the more important first."""
+    """The facts that an endpoint of one side tells, by its first answers; the more important first."""
 
     scores: bool = False
     """The logprobs of the ids of a prompt."""
