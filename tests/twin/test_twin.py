@@ -23,7 +23,7 @@ from tokenwire.record import Place
 from tokenwire.report.tally_file import kind_of_tally
 from tokenwire.settings import Settings
 from tokenwire.usage_error import UsageError
-from tokenwire_twin.answers import Difference
+from tokenwire_twin.answers import Difference, Gravity
 from tokenwire_twin.commands.twin import twin_plans
 from tokenwire_twin.twin import (
     TwinReport,
@@ -273,7 +273,9 @@ def test_tallies_of_many_twins_are_that_of_one(tmp_path: Path) -> None:
     """Whatever was apart: here numbers, and what follows from none."""
     every = texts(12, some(0.02), by_itself=(some(0.01), nothing))
     parts = [tally_twins(SIDES, ((), ()), every[start : start + 4]) for start in (0, 4, 8)]
-    besides = Difference("field", "/x", "only A has it", "twin/greedy-0", one=Place("twin/greedy-0"))
+    besides = Difference(
+        Gravity.FIELDS, "field", "/x", "", "only A has it", "twin/greedy-0", "x", one=Place("twin/greedy-0")
+    )
     parts[1] = replace(parts[1], besides=(besides,), same_answers=3, compared_answers=4, seeds=(1, 2))
     files = [tmp_path / f"{number}.tally.gz" for number in range(3)]
     for part, file in zip(parts, files, strict=True):

@@ -12,7 +12,7 @@ from stream_builder import LENGTH, STOP, Reply, build
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Delivery, Stream
-from tokenwire_twin.answers import Difference
+from tokenwire_twin.answers import Difference, Gravity
 from tokenwire_twin.twin import TwinReport, TwinSide, TwinTally, twin_report
 from tokenwire_twin.twin_forms import headline, print_twins
 from tokenwire_twin.twin_numbers import Counted, Outcome
@@ -133,7 +133,10 @@ def test_a_tokenizer_shows_in_the_ids_of_words() -> None:
 def report(*parts: Part, apart: float = 0.0, besides: int = 0) -> TwinReport:
     numbers = (apart,) * 32
     text = Counted(numbers, numbers, ((0.0,), (0.0,)), numbers, ((), ()), (0.0,) * 32)
-    fields = tuple(Difference("field", f"/x{n}", "only in A", "e") for n in range(besides))
+    fields = tuple(
+        Difference(Gravity.FIELDS, "field", f"/x{n}", "only in A", "only in A", "e", "x")
+        for n in range(besides)
+    )
     return twin_report(TwinTally(SIDES, (text,) * 8, 4, 4, (1, 1), fields, parts))
 
 
