@@ -39,7 +39,8 @@ CHATML_TEMPLATE = (
     "{% for message in messages %}"
     "<|im_start|>{{ message['role'] }}\n{{ message['content'] }}"
     "{% for call in message['tool_calls'] or [] %}<tool_call>\n"
-    '{"name": {{ call["function"]["name"] | tojson }}, "arguments": {{ call["function"]["arguments"] }}}'
+    '{"name": {{ call["function"]["name"] | tojson }}, '
+    '"arguments": {{ call["function"]["arguments"] | tojson }}}'
     "\n</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
