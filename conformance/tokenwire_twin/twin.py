@@ -18,7 +18,7 @@ from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
 from tokenwire.target.determinism import AnswerPair
-from tokenwire_twin.answers import Difference, Gravity, differences
+from tokenwire_twin.answers import Difference, differences
 from tokenwire_twin.difference_report import LABELS
 from tokenwire_twin.twin_numbers import (
     Counted,
@@ -36,10 +36,8 @@ from tokenwire_twin.twin_parts import Part, merged_parts
 
 _EDGES = tuple(10 ** (half / 2) for half in range(-12, 3))
 """Bins of a histogram: two to a decade, from a millionth of a nat to ten."""
-_CONSEQUENCES = frozenset({Gravity.IDS, Gravity.TEXT, Gravity.CHANNELS, Gravity.FINISH, Gravity.LOGPROBS})
-"""Subjects of differences that follow from different numbers."""
-_VALUE = "value"
-"""The kind of differences in the values of fields, which may follow from numbers, too."""
+_CONSEQUENCES = frozenset({"output ids", "text", "channels", "series", "finish", "counter", "value"})
+"""Kinds of differences that follow from different numbers."""
 
 GREEDY, STREAMED, SEEDED = "greedy", "streamed", "seeded"
 """The prefixes of the labels of answers that are compared; the last are samples with a seed."""
@@ -145,11 +143,7 @@ def tally_twins(
     compared = [pair for pair in pairs if _COMPARED.fullmatch(pair.baseline.exchange.label)]
     seeded = [pair for pair in compared if _SAMPLE.fullmatch(pair.baseline.exchange.label)]
     found = (seen for pair in pairs for seen in differences(pair.load(), LABELS) if seen.decides)
-    besides = {
-        (seen.kind, seen.subject): seen
-        for seen in found
-        if seen.gravity not in _CONSEQUENCES and seen.kind != _VALUE
-    }
+    besides = {(seen.kind, seen.subject): seen for seen in found if seen.kind not in _CONSEQUENCES}
     return TwinTally(
         sides,
         tuple(numbers for text in texts if (numbers := counted(text)).apart),
