@@ -329,12 +329,23 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
     return reported == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 
 
+def hides_reasoning(stream: Stream) -> bool:
+    """True if a request asks for an answer without its reasoning."""
+    dialect, body = dialect_of(stream), stream.exchange.request.body
+    hides = dialect.request.hides_reasoning if dialect is not None else {}
+    return (
+        bool(hides) and isinstance(body, dict) and all(body.get(key) == value for key, value in hides.items())
+    )
+
+
 def say(
     stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None
 ) -> MarkedText | None:
     """Return the text of a choice's tokens; None if it is unknown, or if the choice has no end."""
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
+        return None
+    if hides_reasoning(stream):
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
     # A server may report tool_calls for a call that its budget ended; `spent-budget-is-told` judges that.
@@ -364,6 +375,8 @@ def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer
 
 def taken_apart(stream: Stream, choice: Choice) -> bool:
     """True if a parser may have split a choice: tools are offered, and its tokens contain a marker."""
+    if hides_reasoning(stream):
+        return True
     if choice.parsed or not is_chat(stream) or offered(stream) is None:
         return choice.parsed
     text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tokenwire.ask import Asked
-from tokenwire.checks.reading.channels import SPENT, MarkedText, offered
+from tokenwire.checks.reading.channels import SPENT, MarkedText, hides_reasoning, offered
 from tokenwire.checks.reading.fields import usage_count
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.dialects.markup import Markup
@@ -32,6 +32,8 @@ def right_marked_text(model: KnownModel, stream: Stream, choice: Choice, markup:
 
 
 def _right(stream: Stream, choice: Choice, model: KnownModel) -> Truth | None:
+    if hides_reasoning(stream):
+        return None
     asked = _as_free(stream.asked)
     prompts, place = model.prompts(stream), choice.index // max(stream.asked.n, 1)
     if not is_chat(stream) or asked is None or asked.max_new_tokens is None or not 0 <= place < len(prompts):
