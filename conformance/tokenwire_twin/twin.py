@@ -98,20 +98,20 @@ class TwinReport:
     lasting: Interval | None
     """The part of the distance that is the same behind another prompt; None where that was not asked."""
     share: Interval | None
-    """How much of the distance that is, from 0 (rounding) to 1 (other weights)."""
+    """The share of the distance that lasts, from 0 (rounding) to 1 (other weights)."""
     divergence: Interval
-    """Of the distributions, in nats for each token."""
+    """The divergence of the distributions, in nats for each token."""
     agreed: int
     """Tokens for which the sides have the same likeliest id."""
     near_ties: int
-    """Of the others, those that noise explains."""
+    """Other tokens, where noise explains the difference."""
     same_answers: int
     """Answers with the same ids, or texts, and ends; their other fields are `besides`."""
     compared_answers: int
     seeds: tuple[int, ...]
     """Samples of one seed with the same ids on both sides, and how many were compared."""
     besides: tuple[Difference, ...]
-    """What differs in answers and follows from no number."""
+    """Differences of answers that follow from no number."""
     histograms: tuple[tuple[int, ...], ...]
     """Tokens by how far their logprobs lie apart: A from itself, B from itself, A from B. The first bin holds
     those that are equal to the last digit, the others those above each of `edges`.

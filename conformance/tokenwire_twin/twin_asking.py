@@ -27,11 +27,11 @@ from tokenwire_twin.twin_parts import (
 )
 
 TEXT_TOKENS = 32
-"""Of each text that both sides score."""
+"""The tokens of each text that both sides score."""
 _PROMPT_TOKENS = 48
 """Ids before a text: what depends on the distance of two ids, as the rotation of positions does, shows."""
 _CHAT_NUMBERS = 12
-"""Of these ids, those that a message spells, where an endpoint takes messages alone."""
+"""The ids of a prompt that a message spells, where an endpoint takes messages alone."""
 _TOP = 5
 """The candidates of each position, few enough for every server."""
 _TWICE = 8
@@ -57,7 +57,7 @@ _WITHOUT: tuple[dict[str, Any], ...] = (
     {"return_prompt_token_ids": False},
     {"ignore_eos": False},
 )
-"""What is left out, in this order, until an endpoint has words for the rest."""
+"""The fields that are left out, in this order, until an endpoint supports the rest."""
 _TALKS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "Name three rivers."),),
     (("system", "Answer in one word."), ("user", "Name a river.")),

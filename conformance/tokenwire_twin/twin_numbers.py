@@ -101,7 +101,7 @@ class Noise:
     repeated: float
     """The root of the mean square by which logprobs of one text lie apart that it gave twice."""
     tokens: int
-    """Of how many."""
+    """The number of these logprobs."""
     step: float
     """The steps in which its numbers come, as the root of their mean square; 0 for none that show."""
 
@@ -125,9 +125,7 @@ class Counted:
     """Estimates of the divergence of the writer from the other side, each from one id."""
     steps: tuple[tuple[float, ...], ...]
     gaps: tuple[float, ...]
-    """Where the sides have another likeliest id: how far they are from having the same, in nats; 0 where
-    they have.
-    """
+    """The distances in nats from the same likeliest id; 0 where both sides have the same."""
 
     @property
     def both(self) -> Iterator[tuple[float, float]]:
@@ -148,7 +146,7 @@ class Weighed:
     lasting: Interval | None
     """The part of the distance that is the same behind another prompt; None where that was not asked."""
     share: Interval | None
-    """How much of the distance that is, from 0 (rounding) to 1 (other weights)."""
+    """The share of the distance that lasts, from 0 (rounding) to 1 (other weights)."""
 
 
 def _name(entry: Logprob) -> Any:
