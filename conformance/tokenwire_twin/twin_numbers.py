@@ -73,7 +73,7 @@ class Text:
     writer: int
     """The side that sampled it."""
     scores: tuple[Scoring, Scoring]
-    """By A, by B: cut where their ids go apart."""
+    """The logprobs by A and by B, cut where their ids go apart."""
     again: tuple[Scoring, Scoring] = ((), ())
     """The same, asked alone; empty where it was not."""
     written: Scoring = ()
