@@ -114,9 +114,9 @@ class ToolRule:
     def faults(self) -> Iterator[str]:
         """The reasons why the rule cannot be followed."""
         if self.demand not in ("none", "auto", "required"):
-            yield f"tool_choice is {self.demand!r}, which there is not,"
+            yield f"tool_choice has the unknown value {self.demand!r}"
         if self.demand == "required" and not (self.name in self.offered if self.name else self.offered):
-            yield f"tool_choice wants {self.name or 'a call'} and no tool offers that"
+            yield f"tool_choice requires {self.name or 'a call'}, which no tool offers,"
         for name, schema in self.parameters.items():
             if schema.fault and (self.demand == "required" or name in self.strict):
                 yield schema.fault
@@ -341,7 +341,7 @@ _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
 @lru_cache(maxsize=256)
 def _language(kind: str, source: str) -> _Language:
     if kind not in _LANGUAGES:
-        raise NoLanguageError(f"is of the type {kind!r}, which there is not")
+        raise NoLanguageError(f"is of the unknown type {kind!r}")
     return _LANGUAGES[kind](json.loads(source))
 
 

@@ -499,7 +499,7 @@ def _is_word(thing: Any) -> bool:
 
 def _other_values(pair: _Pair) -> Iterator[Difference]:
     if len(pair.first.choices) > 1 and pair.first.asked.stream:
-        return  # the server chooses which choice comes last
+        return  # the record of the last choice, and a server may send any choice last
     record = {**_record_paths(pair.first), **_record_paths(pair.second)}
     ours, theirs = (_values(stream, pair.volatile) for stream in (pair.first, pair.second))
     for path in sorted(ours.keys() & theirs.keys()):
@@ -544,7 +544,7 @@ def _failed(stream: Stream) -> bool:
 
 
 def shown(stream: Stream) -> int:
-    """Equal for answers with the same results, however they were delivered."""
+    """Return a key, equal for answers with the same results in any delivery mode."""
     results = [
         (choice.index, choice.output_ids, choice.text, choice.reasoning, choice.finish and choice.finish.type)
         for choice in stream.choices

@@ -219,7 +219,7 @@ def _endpoints(first: Side, second: Side) -> Iterator[Family]:
 
 
 def _request_key(answer: Answer) -> str:
-    """Equal for answers to the same request at one endpoint, whatever the exchange is called."""
+    """Return a key, equal for answers to the same request at one endpoint. Exchange names do not count."""
     request = answer.exchange.load().request
     return f"{request.method} {request.path} {known_by(body_of(request))}"
 

@@ -103,7 +103,7 @@ class Contradictions:
 
 
 def _asked_for(answer: Answer) -> Any:
-    """Equal for requests that ask to get the same of an answer."""
+    """Return a key, equal for requests that ask for the same parts of an answer."""
     asked = answer.asked
     logprobs = asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform
     return answer.dialect, logprobs, asked.return_prompt_token_ids, asked.return_meta_info

@@ -48,7 +48,7 @@ def _share(part: int, whole: int) -> str:
 def _noise(noise: Noise) -> str:
     seen = f"{_nats(noise.repeated)} over {noise.tokens:,} tokens" if noise.tokens else "was not measured"
     if noise.size == noise.step > 0:
-        return f"{seen}; its numbers come in steps of {_nats(noise.step)}, which count instead"
+        return f"{seen}; its logprobs are multiples of {_nats(noise.step)}, which is used as its noise"
     return seen
 
 

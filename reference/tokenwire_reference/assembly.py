@@ -36,7 +36,7 @@ def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs |
     args, extra = args or EngineArgs(), extra or ExtraArgs()
     if extra.storage_dir is not None and not extra.host_cache_pages:
         raise ValueError(
-            f"storage in {extra.storage_dir} takes what host memory evicts, and there is none; "
+            f"storage in {extra.storage_dir} keeps what the host cache evicts, and that cache is off; "
             "start with --enable-hierarchical-cache"
         )
 

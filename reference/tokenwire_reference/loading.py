@@ -48,7 +48,7 @@ def load_model(
     if script is None and model == DIFFUSION:
         return DiffusionModel(context_length=context_length, tokenizer=tokenizer)
     if script is not None:
-        raise ValueError(f"--script {script} is for {SCRIPTED}, and the model is {model}")
+        raise ValueError(f"--script {script} needs the model {SCRIPTED}, not {model}")
     _refuse_device(device)
     torch_dtype = _type_of_weights(dtype)
     if device == "cuda":
@@ -101,7 +101,7 @@ def _refuse_device(device: str) -> None:
             "which is the first of what CUDA_VISIBLE_DEVICES lists"
         )
     if device == "cuda" and not torch.cuda.is_available():
-        raise ValueError("device 'cuda' was asked for, and torch sees no CUDA device; use cpu")
+        raise ValueError("device is 'cuda', and torch finds no CUDA device; use cpu")
 
 
 def _type_of_weights(name: str) -> torch.dtype | str:

@@ -202,9 +202,7 @@ class ServerArgs:
         for name in ("api_key", "admin_api_key"):
             key = getattr(self, name)
             if key is not None and not (key and all("!" <= character <= "~" for character in key)):
-                raise ValueError(
-                    f"{spelled(name)} is empty or not of visible ASCII characters; headers bear no other"
-                )
+                raise ValueError(f"{spelled(name)} is empty or holds other characters than visible ASCII")
         if (self.hicache_storage_backend is None) != (self.hicache_storage_dir is None):
             raise ValueError("--hicache-storage-backend and --hicache-storage-dir need each other; give both")
         if self.hicache_storage_max_bytes is not None and self.hicache_storage_dir is None:
@@ -218,9 +216,7 @@ class ServerArgs:
                 "--disaggregation-mode prefill hands over cached pages; drop --disable-radix-cache"
             )
         if self.disaggregation_mode == "decode" and self.enable_hierarchical_cache:
-            raise ValueError(
-                "--disaggregation-mode decode keeps no prefix; --enable-hierarchical-cache is for the other"
-            )
+            raise ValueError("--disaggregation-mode decode keeps no prefix; drop --enable-hierarchical-cache")
         if self.hicache_storage_dir is not None and not self.enable_hierarchical_cache:
             raise ValueError("--hicache-storage-dir needs --enable-hierarchical-cache, which fills it")
 

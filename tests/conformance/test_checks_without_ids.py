@@ -176,7 +176,7 @@ def test_the_usage_of_several_choices_counts_the_budgets_that_all_of_them_spent(
         ({"sea": -2.0, "sky": -1.5}, ""),
         ({"sky": -1.5}, ""),
         ({"sea": -2.5, "sky": -1.5}, "gives the prompt token 'sea' -2.5"),
-        ({"sky": -2.5}, "is headed by -2.5, below the -2.0 of the prompt token itself"),
+        ({"sky": -2.5}, "has at most -2.5, although the prompt token has the higher -2.0"),
         ({"sea": -2.0, "sky": -1.5, "a": -3.0}, "holds 3 entries for 1 and the prompt token's own"),
         ({"sea": 2.0}, "which are not logprobs"),
     ],

@@ -492,7 +492,7 @@ def test_a_table_with_an_unknown_name_is_refused(changes: dict[str, Any]) -> Non
         ({"zero_budget": "no"}, r"policy: zero_budget: 'no' is not 'answered' or 'refused' or 'unspecified'"),
         ({"mixed_prompts": "yes"}, r"policy: mixed_prompts: 'yes' is not true or false"),
         ({"least": {"temprature": 0}}, r"policy: least: 'temprature' is not a field"),
-        ({"vocabulary_told": "size"}, r"policy: vocabulary_told: 'size' has not one group"),
+        ({"vocabulary_told": "size"}, r"policy: vocabulary_told: 'size' must have exactly one group"),
     ],
 )
 def test_a_policy_that_says_nothing_known_is_refused(

@@ -326,7 +326,7 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
         (entry("flaky"), 'write at-most = "1 of 5"'),
         (entry("flaky", **{"at-most": "5 of 5"}), "not a rate below 1"),
         (entry(failures=1), "there is no 'failures'"),
-        (flaky(failures=2, runs=1), "2 failures in 1 runs cannot be"),
+        (flaky(failures=2, runs=1), "2 failures in 1 runs are impossible"),
         ("failure = 3\n", "write [[failure]]"),
         (entry(scenario=[]), "scenario is empty"),
         (entry(scenario=[3]), "scenario: [3] is not a text or a list, each entry a text or null"),

@@ -197,7 +197,7 @@ def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, 
     ):
         ran = tokenwire("twin", "--a", first, "--b", other, "--tokens", "300")
     assert ran.returncode == ExitStatus.VIOLATION, ran.stdout + ran.stderr
-    assert "another model: decided within" in ran.stdout.splitlines()[-1]
+    assert ran.stdout.splitlines()[-1].startswith("another model: ")
 
 
 @pytest.mark.parametrize(

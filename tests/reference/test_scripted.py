@@ -171,7 +171,7 @@ def test_what_is_no_script(scripted: ScriptedModel, tmp_path: Path, script: Any,
 def test_scripts_are_refused_by_other_models(tiny: LoadedModel, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"custom_params\.script is for builtin:scripted"):
         make_engine(tiny).add(scripted_ask([[5]]))
-    with pytest.raises(ValueError, match="is for builtin:scripted, and the model is builtin:tiny"):
+    with pytest.raises(ValueError, match="needs the model builtin:scripted, not builtin:tiny"):
         load_model("builtin:tiny", script=str(tmp_path))
 
 

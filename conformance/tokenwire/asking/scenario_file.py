@@ -87,7 +87,7 @@ def load_scenario_file(path: str) -> str:
                 "asks; `tokenwire list dialects` tells all"
             )
     if table.scenario in load_scenarios():
-        raise UsageError(f"--scenario-file {path}: there is a scenario {table.scenario!r}; name it otherwise")
+        raise UsageError(f"--scenario-file {path}: scenario {table.scenario!r} exists; choose another name")
 
     def steps(talk: Conversation) -> Iterator[Asks]:
         here = {label: request for label, request in requests.items() if request in talk.dialect.endpoint}

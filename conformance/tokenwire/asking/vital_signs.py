@@ -277,7 +277,7 @@ class VitalSigns:
                 try:
                     answer = await self._scout.send("back", VITALS, self._small)
                 except Spent as reason:
-                    return f"the server died, and whether it came back was not asked: {reason}"
+                    return f"the server died, and no request checked whether it came back: {reason}"
                 if has_record(self._dialect.read(answer)):
                     return ""
                 await asyncio.sleep(_POLL_S)

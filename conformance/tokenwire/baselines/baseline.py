@@ -160,7 +160,7 @@ class _Flaky(_Table):
         if isinstance(self.scenario, tuple):
             raise ValueError("scenario is a list; a flaky failure has a table for each scenario")  # noqa: TRY004
         if self.failures > self.runs:
-            raise ValueError(f"{self.failures} failures in {self.runs} runs cannot be; count again")
+            raise ValueError(f"{self.failures} failures in {self.runs} runs are impossible; count again")
         return super().entries(number, at_most=Rate.parse(self.at_most))
 
 

@@ -110,7 +110,7 @@ def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
         return f"was made with {made}, and the baseline was written from a run with {written}; use the same"
     broken_off = report["target"].get("broken_off") or ""
     if broken_off and not ended_as_known(baseline, broken_off):
-        return f"is of a run that was broken off ({broken_off}), and the baseline is not; run it again"
+        return f"is of a run that was broken off ({broken_off}), unlike the run of the baseline; run it again"
     if report["exit_status"] == ExitStatus.HARNESS_ERROR:
         return "is of a run in which the suite itself failed; report that, and update afterwards"
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED:

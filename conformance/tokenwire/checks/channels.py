@@ -260,11 +260,11 @@ def _compare_channels(channels: Channels, stated: MarkedText, source: str = "the
 
 
 _BEFORE, _BEHIND = 24, 40
-"""The characters of two texts that are quoted before and behind the place where they part."""
+"""The number of characters that are quoted before and after the first difference of two texts."""
 
 
 def _from_where_they_part(reported: Any, due: Any) -> tuple[str, str]:
-    """Quote two values, texts from a little before they part."""
+    """Quote two values. Two texts are quoted from a little before their first difference."""
     if not isinstance(reported, str) or not isinstance(due, str):
         return repr(reported), repr(due)
     position = first_difference(reported, due) or 0

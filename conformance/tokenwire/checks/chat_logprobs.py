@@ -148,7 +148,7 @@ def _bytes_of(entry: Logprob) -> bytes | None:
 
 
 def _text_with_marks(data: bytes) -> str:
-    """Bytes as text, each run of broken characters as one: how many marks it gets is the decoder's taste."""
+    """Decode bytes. Each run of broken characters becomes one U+FFFD, because their number varies."""
     return _BROKEN.sub("�", data.decode(errors="replace"))
 
 

@@ -34,7 +34,7 @@ def _parted(stream: Stream) -> Parted | None:
 
 @fact(Stream)
 def _beside(stream: Stream) -> str:
-    """Equal for requests of one endpoint that differ in the conversation alone, and in what is made of it."""
+    """Return a key, equal for requests to one endpoint that differ only in their conversations."""
     dialect, body = dialect_of(stream), stream.exchange.request.body
     system = dialect.request.system if dialect is not None else None
     names = {"instructions", "chat_template_kwargs", "thinking", "tools", "tool_choice", *(system or ())}

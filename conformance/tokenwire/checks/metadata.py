@@ -422,9 +422,9 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
             if reported.by_text and sampled.text in [entry.text for entry in top]:
                 another = f"another logprob than the sampled token's {value!r}: two tokens share a key"
                 return f"gives {sampled.text!r} {another}"
-            return f"is headed by {max(numbers)!r}, but greedy sampling chose {value!r}"
+            return f"has {max(numbers)!r} as its greatest logprob, but greedy sampling chose {value!r}"
     elif top[0].id != sampled.id and not (same is not None and alike(top[0].value, value)):
-        return f"is headed by id {top[0].id!r}, but greedy sampling chose {sampled.id!r}"
+        return f"begins with id {top[0].id!r}, but greedy sampling chose {sampled.id!r}"
     return ""
 
 

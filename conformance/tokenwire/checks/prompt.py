@@ -68,7 +68,7 @@ def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> 
         return f"gives the prompt id {sampled.id} {same.value!r}, but {PROMPT} {sampled.value!r}"
     head, mine = number_of(numbers[0]), sampled.number
     if same is None and head is not None and mine is not None and mine > head + ROUNDING:
-        return f"is headed by {numbers[0]!r}, below the {sampled.value!r} of the prompt id itself"
+        return f"begins with {numbers[0]!r}, although the prompt id has the higher {sampled.value!r}"
     return ""
 
 
@@ -110,7 +110,7 @@ def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
     if same is not None and not alike(same.value, sampled.value):
         return f"gives the prompt token {text!r} {same.value!r}, but {NAMED} {sampled.value!r}"
     if same is None and mine is not None and mine > max(numbers) + ROUNDING:
-        return f"is headed by {max(numbers)!r}, below the {sampled.value!r} of the prompt token itself"
+        return f"has at most {max(numbers)!r}, although the prompt token has the higher {sampled.value!r}"
     return ""
 
 

@@ -159,7 +159,7 @@ def again(settings: Settings) -> None:
     try:
         keep(replace(last, target=plan.settings.target, failed=unseen), judgements)
     except OSError as error:
-        typer.echo(f"what still fails is not kept: {system_says(error)}", err=True)
+        typer.echo(f"the remaining failures are not kept: {system_says(error)}", err=True)
     if FailureOutcome.FAILED in every:
         raise typer.Exit(ExitStatus.VIOLATION)
     if FailureOutcome.UNSEEN in every:

@@ -81,4 +81,4 @@ class Policy:
 
     def __post_init__(self) -> None:
         if self.vocabulary_told and re.compile(self.vocabulary_told).groups != 1:
-            raise ValueError(f"vocabulary_told: {self.vocabulary_told!r} has not one group")
+            raise ValueError(f"vocabulary_told: {self.vocabulary_told!r} must have exactly one group")

@@ -113,7 +113,7 @@ class BodyReading:
 
     @cached_property
     def chosen_in_top(self) -> tuple[int, ...]:
-        """Return the ids that replace the likeliest in the top logprobs."""
+        """Return the ids whose logprobs the server lists instead of the likeliest ones."""
         return ints_in(self.at(self.binding.chosen_in_top)) if self.logprobs else ()
 
     def asks(self, name: str) -> bool:

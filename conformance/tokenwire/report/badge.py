@@ -26,7 +26,7 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
     if violated := number[Verdict.FAIL]:
         message = f"{violated} violated, {message}"
     if baseline_faults(report):
-        message = f"baseline does not hold, {message}"
+        message = f"baseline does not match, {message}"
     if report["exit_status"] not in _COLOURS:
         message = "not evaluated"
     return {

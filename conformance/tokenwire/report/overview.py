@@ -165,7 +165,7 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
     """Return the way out for a baseline with errors."""
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
-        return "the baseline does not hold"
+        return "the baseline does not match"
     entries = "1 entry" if len(faults) == 1 else f"{len(faults)} entries"
     gone = f"{entries} of the baseline no longer fail{'s' * (len(faults) == 1)}"
     return f"{gone}: remove with `tokenwire baseline update {baseline['file']} --from REPORT`"

@@ -77,7 +77,7 @@ class Playback:
     """Times without a read."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
-    """The other answer or array in the ribbon, in words."""
+    """The title of the ribbon row that shows another answer or array."""
 
     @property
     def first(self) -> int:

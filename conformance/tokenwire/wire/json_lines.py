@@ -29,8 +29,8 @@ _ROOM_OF_BRACKETS = 8
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Matches a string. An unclosed one extends to the end of the line, or each quote in it would be tried
-again.
+"""Matches a string. An unclosed one extends to the end of the line, because otherwise the search
+would start again at each quote in it.
 """
 
 

@@ -25,8 +25,8 @@ _LONGEST_NUMBER = 64
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""Matches a string or bracket. An unclosed string extends to the end of the text, or each quote in it would
-be tried again.
+"""Matches a string or bracket. An unclosed string extends to the end of the text, because otherwise the
+search would start again at each quote in it.
 """
 
 
@@ -70,10 +70,10 @@ def _finite(text: str) -> float:
 
 def _integer(text: str) -> int:
     """Parse an integer that fits into 64 bits. Raises StrictJsonError for a longer one."""
-    # By its length first, because Python refuses to parse thousands of digits.
+    # The length is checked first, because Python refuses to parse thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
-        raise StrictJsonError(f"{text[:40]} is more than 64 bits hold: readers take it for another number")
+        raise StrictJsonError(f"{text[:40]} does not fit into 64 bits: parsers may read another number")
     return value
 
 

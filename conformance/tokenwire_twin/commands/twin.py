@@ -124,11 +124,11 @@ def _twin(
             metavar="N",
             min=0,
             max=10**9,
-            help="Other texts than all other parts: they can be merged.",
+            help="The number of this part. Each part scores other texts, so that parts can be merged.",
         ),
     ] = 0,
 ) -> None:
-    """Tell whether two deployments serve one model: before and after an upgrade, one GPU and several, two
+    """Decide if two deployments serve the same model: before and after an upgrade, one GPU and several, two
     precisions.
 
     Both get the same requests, and give logprobs to the ids that either wrote. How far these lie apart is

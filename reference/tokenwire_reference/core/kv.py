@@ -202,7 +202,7 @@ class PagePool:
         expected = Counter(page for pages in held for page in pages)
         if expected != self._holders:
             wrong = sorted((expected - self._holders) + (self._holders - expected))
-            raise PageAccountingError(f"pages {wrong} are not held as often as the requests hold them")
+            raise PageAccountingError(f"pages {wrong} have wrong reference counts")
         places = Counter([*self._free, *self._evictable, *self._holders])
         wrong = sorted(page for page in range(1, self.num_pages) if places[page] != 1)
         if wrong or places[PADDING_PAGE]:

@@ -97,7 +97,7 @@ class LoadedModel:
             name = next(
                 name for name in {**shapes[1], **shapes[0]} if shapes[0].get(name) != shapes[1].get(name)
             )
-            raise ValueError(f"{path} has not the shapes of {self.name}: {name} differs")
+            raise ValueError(f"{path} must have the same shapes as {self.name}: {name} differs")
 
         def put() -> None:
             # In place, because tapes and graphs refer to these tensors.

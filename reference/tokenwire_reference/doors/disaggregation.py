@@ -58,8 +58,8 @@ def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]
     )
     if None in numbers or None in hosts or len(requests) % len(numbers):
         raise RefusalError(
-            f"bootstrap_room is {numbers!r:.60} and bootstrap_host {hosts!r:.60}; two servers share each "
-            "request, of which this is one: send it by their router",
+            f"bootstrap_room is {numbers!r:.60} and bootstrap_host {hosts!r:.60}; this server "
+            "shares each request with another one: send it to their router",
             param="bootstrap_room",
         )
     prompts = len(requests) // len(numbers)

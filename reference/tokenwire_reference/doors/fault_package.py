@@ -1,7 +1,7 @@
 """Loads the package of faults by name, with --enable-faults.
 
-The reference runs without it. A server without faults refuses a request that names one, because it must not
-answer another question.
+The reference runs without it. A server without the package refuses a request that names a fault, because
+its answer would lack the fault.
 """
 
 from __future__ import annotations

@@ -67,7 +67,7 @@ def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> C
     try:
         found = grammar_of(given)
         if found is not None and chat.calls is not None:
-            raise RefusalError("a constraint of the text and one of its calls cannot both be kept")
+            raise RefusalError("a constraint of the text and one of its tool calls cannot be combined")
         if chat.calls is not None:
             found = "tools", chat.calls
         if found is None:

@@ -181,7 +181,7 @@ def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
     if constraints.get("response_format", {}) == {"type": "text"}:
         del constraints["response_format"]
     if len(constraints) > 1:
-        raise ValueError(f"{' and '.join(constraints)} are given; one text can be a word of one of them only")
+        raise ValueError(f"{' and '.join(constraints)} are given; send only one of them")
     return next(((name, _source(name, value)) for name, value in constraints.items()), None)
 
 
@@ -224,7 +224,7 @@ def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if "::=" in rules else rules
     except Exception as error:  # of exactly this type if a rule is missing
-        raise ValueError(f"the grammar is none: {error}") from error
+        raise ValueError(f"the grammar cannot be parsed: {error}") from error
 
 
 def calls_of(tools: Sequence[Mapping[str, Any]], *, alone: bool, demanded: bool) -> str:

@@ -224,7 +224,7 @@ def _pages(
     pages: dict[bytes, StoredPage] = {}
     for place, (digest, tier) in enumerate(stated):
         if tier not in _FOUND:
-            raise TransferError(f"a page was {tier!r:.40}, which is none of {', '.join(_FOUND)}")
+            raise TransferError(f"a page was found in {tier!r:.40}; known tiers are {', '.join(_FOUND)}")
         first = place * len(template)
         pages[bytes.fromhex(digest)] = StoredPage(tier, tensors[first : first + len(template)])
     return pages

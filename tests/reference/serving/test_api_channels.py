@@ -247,7 +247,7 @@ def test_tools_reach_the_template_of_the_model(answer, scripted_engine, tiny_tok
             {"tool_call_parser": "pythonic"},
             "in the form of hermes",
         ),
-        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, {}, "cannot both be kept"),
+        ({"tool_choice": "required", "response_format": {"type": "json_object"}}, {}, "cannot be combined"),
         ({"tools": [{"type": "function", "function": {"name": "f"}}] * 129}, {}, "more than 128 items"),
         ({"tools": [{"type": "function", "function": {"name": "f" * 257}}]}, {}, "tools[0].function.name"),
         ({"tools": [{"type": "function"}]}, {}, "tools[0]"),

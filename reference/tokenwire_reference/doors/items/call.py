@@ -77,8 +77,8 @@ def read_item_call(
 def _refuse_logprobs(top: int, channels: ChannelsAsked, served: Served) -> None:
     if channels.format is not None:
         raise RefusalError(
-            "logprobs are beside the text of their tokens, and a parser may move a token out of it; leave "
-            "out tools, and ask a server without --reasoning-parser",
+            "logprobs are listed with the text of their tokens, and a parser may remove tokens from the "
+            "text; leave out tools, and ask a server without --reasoning-parser",
             param="include",
         )
     if top > served.model.vocab_size:

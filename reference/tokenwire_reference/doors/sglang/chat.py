@@ -88,7 +88,7 @@ def read_chat_call(given: dict[str, Any], headers: Headers, served: Served) -> C
     channels = read_channels(body, served)
     asked = next((flag for flag in SERIES_ASKED_FOR if body.get(flag)), None)
     if asked and not body.get("return_meta_info"):
-        raise RefusalError(f"what {asked} asks for is in meta_info; set return_meta_info to true, too")
+        raise RefusalError(f"{asked} needs meta_info; set return_meta_info to true, too")
     prompt = _prompt(body, channels, served)
     sampling = read_sampling(native_sampling_fields(body, _budget(body)), served, channels.constraint)
     refuse_what_does_not_fit(len(prompt), sampling, served.model.context_length)

@@ -142,7 +142,7 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     session = body.get("session_params")
     if session is not None:
         if is_batch:
-            raise RefusalError("session_params are of one prompt, and the request has a batch of them")
+            raise RefusalError("session_params need a single prompt, and the request has a batch")
         prompts = [[*served.sessions.history(session), *prompts[0]]]
     given_params = _for_each(body.get("sampling_params"), "sampling_params", len(prompts))
     # An object shared by a whole batch is parsed once.
