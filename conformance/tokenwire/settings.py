@@ -45,13 +45,13 @@ class Unasked(StrEnum):
     """
 
     ALL = "every value"
-    """Its values make a run send less, wait longer or judge less."""
+    """The option makes a run send less, wait longer or judge less."""
     UP_TO_THE_DEFAULT = "up to the default"
     """Greater values than the default make a run send more."""
     NAMES = "names, but no file"
     """A name skips requests; a file defines what is sent."""
     NONE = "none"
-    """It changes a byte on the wire, an executed command, an address, or a written file."""
+    """The option changes a byte on the wire, an executed command, an address, or a written file."""
 
 
 @dataclass(frozen=True)

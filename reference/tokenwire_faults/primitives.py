@@ -10,7 +10,7 @@ Change = str | Mapping[str, Any]
 """The name of a primitive, or names with arguments, applied one after the other."""
 
 PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
-    # Of any value.
+    # Functions of any value.
     "same": lambda value, _: value,
     "is": lambda _, other: other,
     "null_if_empty": lambda value, _: value or None,

@@ -20,7 +20,7 @@ from tokenwire.wire.strict_json import MAX_DEPTH, StrictJsonError, loads
         ('[{"a": {"x": 1, "x": 2}}]', "'x' occurs twice"),
         ("[" * (MAX_DEPTH + 1) + "]" * (MAX_DEPTH + 1), "deep"),
         ("[" * 100_000, "deep"),
-        ("9" * 5000, "more than 64 bits"),
+        ("9" * 5000, "does not fit into 64 bits"),
         ('{"a": 1} {"b": 2}', "character 9"),
         ("{'a': 1}", "character 1"),
         ('"a\nb"', "character 2"),

@@ -1,8 +1,8 @@
 """Preflight: finds out if a target answers, its own information, and the dialects that it supports.
 
 Nothing is judged here. A dialect is excluded, with the reason, if one minimal request yields no record,
-because other servers must neither pass nor fail. Dialects with the same endpoint are distinguished by their
-answers.
+because a server without this dialect must neither pass nor fail its checks. The answers distinguish dialects
+with the same endpoint.
 """
 
 from __future__ import annotations

@@ -155,8 +155,8 @@ class Conversation:
 
     @staticmethod
     def readable(choices: int = 1) -> int:
-        """Return the most tokens of each choice whose stream fits into the recorder's limits. An event for
-        each token, with all tokens so far, is assumed.
+        """Return the most tokens of each choice whose stream fits into the recorder's limits. This
+        assumes one event for each token, with all tokens so far.
         """
         room = _READ_BYTES / choices
         # Each event has all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.

@@ -196,7 +196,8 @@ def _warm(stream: Stream) -> bool:
 def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that answers at temperature 1 are not always the greedy one, if that is improbable enough.
 
-    Answers may depend on each other if a server has a fixed seed, so one must be improbable enough by itself.
+    If a server has a fixed seed, its answers may depend on each other. So one answer alone must be
+    improbable enough.
     """
     greedy: dict[tuple[Hashable, ...], _Drawn] = {}
     warm: dict[tuple[Hashable, ...], list[_Drawn]] = defaultdict(list)

@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="The failures that are known: each with its reason, its link, and perhaps its last day.",
+    help="Known failures, each with a reason, a link and an optional last day.",
     epilog=examples(
         "tokenwire check --json report.json",
         "tokenwire baseline update --from report.json",
@@ -34,7 +34,7 @@ app = typer.Typer(
 )
 
 _File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="The baseline; the configured one without.")
+    Path | None, typer.Argument(metavar="[FILE]", help="The baseline. Default: the configured one.")
 ]
 _Reports = Annotated[
     list[Path],

@@ -102,7 +102,7 @@ def _init(
     try:
         remember(file, Brought(decided))
     except OSError as error:
-        typer.echo(f"that you trust it is not remembered: {system_says(error)}", err=True)
+        typer.echo(f"the trust in {file} cannot be stored: {system_says(error)}", err=True)
     typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")
 
 

@@ -96,4 +96,4 @@ def demand_trust(file: Path, found: Brought) -> None:
     try:
         remember(file, found)
     except OSError as error:
-        typer.echo(f"the answer is not remembered: {error}", err=True)
+        typer.echo(f"the trust in {file} cannot be stored: {error}", err=True)

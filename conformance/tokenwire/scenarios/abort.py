@@ -57,8 +57,9 @@ async def _abort_whole(talk: Conversation, ask: Ask) -> None:
 
 @scenario()
 async def _abort(talk: Conversation) -> None:
-    """Streams and a whole answer, each aborted by its id: after its first tokens, while its reader stalls, at
-    once, when it is over. A record of the same request that is not aborted shows what each would have given.
+    """Streams and a whole answer, each aborted by its id at another time. The times are: after the first
+    tokens, while the reader stalls, at once, and after the end. The same request without an abort shows the
+    complete answer.
     """
     if not can_abort(talk):
         return
@@ -83,8 +84,8 @@ async def _abort(talk: Conversation) -> None:
 
 @scenario()
 async def _abort_of_one(talk: Conversation) -> None:
-    """Three streams whose ids begin alike; only the shortest id is aborted, then one that no request has. The
-    others come to their ends.
+    """Three streams whose ids begin alike. Only the shortest id is aborted, then an id that no request has.
+    The other streams must complete.
     """
     if not can_abort(talk):
         return

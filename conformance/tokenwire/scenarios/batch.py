@@ -59,8 +59,8 @@ def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 @scenario(chat=False)
 async def _uneven_ends(talk: Conversation) -> None:
-    """Prompts in one request that end at different tokens, the last one first: by stop ids, by stop strings
-    and, where each prompt may have its own, by budgets. And samples that a stop string ends where it comes.
+    """Prompts in one request that end at different tokens, the last prompt first. They end by stop ids, by
+    stop strings and, if each prompt may have its own, by budgets. Also samples that end at a stop string.
     """
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 2)
     ask = Ask(input_ids=prompts, batch=True, max_new_tokens=16, logprobs=True)
@@ -92,7 +92,9 @@ async def _uneven_ends(talk: Conversation) -> None:
 
 @scenario(chat=False)
 def _batch_and_singles(_: Conversation) -> Steps:
-    """Prompts of unequal length by themselves, twice each, and together: a batch is its prompts."""
+    """Prompts of unequal length, each twice alone and then all in one batch. The batch must give the same
+    answers.
+    """
     ask = Ask(max_new_tokens=12, ignore_eos=True, logprobs=True)
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 3)
     for position, ids in enumerate(prompts):

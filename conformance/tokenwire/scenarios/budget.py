@@ -29,8 +29,8 @@ def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
 
 @scenario()
 async def _stop_around_the_budget(talk: Conversation) -> None:
-    """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed: it
-    is the stop from its own token on, and the length before.
+    """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed. The
+    finish is stop if the budget includes the token of the stop, and length otherwise.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, return_token_ids=talk.chat)
     ids = token_ids(await talk.ask("unstopped", ask))
@@ -48,8 +48,8 @@ async def _stop_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _stop_string_around_the_budget(talk: Conversation) -> None:
-    """A stop string of a known answer, and every budget from one token to the answer's end: one of them
-    ends on the token that meets the stop.
+    """A stop string from a known answer, with every budget from one token to the answer's end. One of the
+    budgets ends on the token that completes the stop string.
     """
     ask = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12, ignore_eos=not talk.chat)
     text = text_of(await talk.ask("unstopped", ask))
@@ -67,9 +67,9 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _no_budget(talk: Conversation) -> None:
-    """A budget of zero together with every kind of logprob, whole and streamed: without a token, there are
-    no entries. Some endpoints have another field in which zero is not a budget. A server that runs on, to
-    the end of its context or to the time limit, is asked once.
+    """A budget of zero with every kind of logprob, whole and streamed. Without a token, there are no entries.
+    Some endpoints have another field in which zero does not limit the answer. If a server then generates up
+    to the end of its context or the time limit, it is asked only once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
     if talk.dialect.policy.zero_budget == "unspecified":
@@ -94,8 +94,8 @@ async def _no_budget(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD)
 def _context_border(talk: Conversation) -> Steps:
-    """Prompts whose length is around the end of the context that the target reports, with a budget of one:
-    each is refused or run whole, alike on every endpoint, streamed or not.
+    """Prompts about as long as the context that the target reports, with a budget of one. Each is refused or
+    run whole. All endpoints must do the same, streamed or not.
     """
     context = talk.advertised.context_length
     too_long = context is not None and context > _LONGEST and talk.budget is not Budget.SOAK

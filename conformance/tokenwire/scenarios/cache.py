@@ -20,8 +20,8 @@ _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150)
 
 @scenario(chat=False)
 def _cached_prompt(_: Conversation) -> Steps:
-    """A long prompt a few times, whole and streamed by turns: cached_tokens of the later ones shows the
-    cache, in both; the ids do not.
+    """A long prompt a few times, whole and streamed by turns. The cached_tokens of the later answers show the
+    cache in both forms. The ids stay the same.
     """
     ask = Ask(input_ids=(_LONGER_THAN_A_PAGE,), max_new_tokens=8, ignore_eos=True)
     for turn in ("first", "second", "third"):
@@ -45,8 +45,8 @@ def _unseen_prompt(talk: Conversation) -> Ask:
 
 @scenario()
 def _cache_keys(talk: Conversation) -> Steps:
-    """A prompt that nobody has sent, twice under a salt, where the endpoint has any; then under another,
-    under another key, and under none: only the second is cached.
+    """A new prompt, twice under the same salt, if the endpoint has one. Then under another salt, under
+    another cache key, and without either. Only the second request may be answered from the cache.
     """
     names = [keys[-1] for keys in talk.dialect.request.cache_keys]
     ask = _unseen_prompt(talk)
@@ -59,9 +59,9 @@ def _cache_keys(talk: Conversation) -> Steps:
 
 @scenario()
 def _adapters(talk: Conversation) -> Steps:
-    """A prompt that nobody has sent, twice without an adapter, where the server lists any that requests can
-    name; then with the first two of them, with one that is not there, and without once more: only what ran
-    without one is cached for that.
+    """A new prompt, twice without an adapter, if the server lists adapters that requests can name. Then with
+    the first two adapters, with one that does not exist, and once more without. Only requests without an
+    adapter may share their cache.
     """
     place, known = talk.dialect.request.adapter, sorted(talk.advertised.adapters)
     ask = _unseen_prompt(talk)
@@ -86,9 +86,9 @@ def _question(talk: Conversation, place: int, system: str) -> str:
 
 @scenario(chat=True)
 def _shared_beginnings(talk: Conversation) -> Steps:
-    """A system message that nobody has sent, with two questions one after the other, two more at once, and
-    hardly any: what is cached of the later ones is at most the system message. Then all again, streamed and
-    at once: each is answered as before.
+    """A new system message with two questions one after the other, two more at once, and a very short one.
+    The later ones have at most the system message from the cache. Then all again, streamed and at once: the
+    answers must be the same.
     """
     words = _unseen_prompt(talk).messages[0]["content"]
     system = {"role": "system", "content": words}
@@ -119,8 +119,8 @@ def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | Non
 
 @scenario(perilous=True)
 def _ranks(talk: Conversation) -> Steps:
-    """Each of the first two data-parallel ranks, where the server says how many it has; then one that it does
-    not have.
+    """A request to each of the first two data-parallel ranks, if the server reports its number of ranks. Then
+    one to a rank that does not exist.
     """
     size = talk.advertised.dp_size
     ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=4), return_meta_info=True)
@@ -141,7 +141,7 @@ async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **field
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
-    """A prompt that nobody has sent, twice, and once more when the cache was flushed."""
+    """A new prompt twice, and once more after the cache was flushed."""
     flush = talk.control.plain_request(Action.FLUSH)
     if flush is None:
         return
@@ -150,8 +150,8 @@ async def _flushed_cache(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _updated_weights(talk: Conversation) -> None:
-    """A prompt that nobody has sent, twice, and once more after the server loaded the same weights again, and
-    under a salt, if the endpoint has one; only for a server that is declared to take updates of its weights.
+    """A new prompt twice, and once more after the server loaded the same weights again. The same under a
+    salt, if the endpoint has one. Only for a server that is declared to accept weight updates.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
     update = talk.control.update_request(weights) if weights else None

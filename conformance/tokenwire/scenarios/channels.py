@@ -166,11 +166,11 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 @scenario(chat=True)
 async def _channels(talk: Conversation) -> None:
-    """Texts with reasoning and tool calls, which a parrot outputs or a grammar admits alone: content,
-    reasoning, one call and two, before, after and between content, nested and empty arguments, arguments with
-    a marker or before the name, cut by the budget or a stop, malformed, in an answer without tools or to a
-    prompt with a marker, look-alikes of markers, stop strings that do not match, two samples; whole, and
-    streamed at several intervals.
+    """Texts with reasoning and tool calls, which a parrot outputs or a grammar enforces. They contain
+    content, reasoning, and one or two calls before, after and between content. Arguments are nested, empty,
+    with a marker or before the name. Some texts are cut by the budget or a stop, some are malformed or only
+    resemble markers. Some requests have no tools, a marker in the prompt, an unmatched stop string or two
+    samples. All are whole, and streamed at several intervals.
     """
     script = await _scripted(talk)
     if script is None:
@@ -215,9 +215,9 @@ def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
 
 @scenario(chat=True)
 def _tool_choice(talk: Conversation) -> Steps:
-    """Tools that may not be called, must be, and of which one must be, where a parrot says a call and other
-    models are asked for the weather; one call at most, where it says two; and arguments that do not fit the
-    tool, which is strict; whole and streamed.
+    """Tools that must not be called, tools of which any must be called, and one that must be called. A parrot
+    outputs a call; other models are asked for the weather. Also a limit of one call for a text with two, and
+    arguments that do not fit a strict tool. Whole and streamed.
     """
     ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
     form = load_markup()[1][talk.tool_calls or "hermes"]
@@ -234,9 +234,9 @@ def _tool_choice(talk: Conversation) -> Steps:
 
 @scenario(chat=True, parrot=True)
 async def _plain_path(talk: Conversation) -> None:
-    """Texts of a parrot with reasoning, calls, samples and an unmatched stop, asked by a message as
-    applications do: without logprobs, ids, usage in streams and whatever else the suite adds to all requests.
-    One is asked with logprobs and usage, too. Whole and streamed.
+    """Texts of a parrot with reasoning, calls, samples and an unmatched stop, requested by a message as
+    applications do. The requests lack logprobs, ids, usage in streams and the other fields that the suite
+    usually adds. One has logprobs and usage, too. Whole and streamed.
     """
     speaker, tool = talk.parrot, talk.dialect.request.tool
     if speaker is None or tool is None:

@@ -18,8 +18,9 @@ _ASK = Ask(
 
 @scenario(chat=True)
 def _chat_messages(talk: Conversation) -> Steps:
-    """Messages, whole (twice) and streamed with and without usage, and at two intervals where the endpoint
-    has a field for them: content, roles, finish reason and counts, of more tokens than servers hold back.
+    """Messages, whole (twice) and streamed with and without usage, and at two intervals if the endpoint has a
+    field for them. Content, roles, finish reason and counts are compared. The answers have more tokens than
+    servers hold back.
     """
     ask = replace(_ASK, max_new_tokens=64)
     cuts = intervals_taken(talk, ask, talk.intervals[:2])
@@ -46,8 +47,8 @@ def _null_content(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _chat_budget(talk: Conversation) -> Steps:
-    """Budgets of one token and of five, whole and streamed: no more are counted, and length means all. And of
-    none, where the endpoint does not take that for no limit.
+    """Budgets of one token and of five, whole and streamed. No more tokens are counted, and each finish is
+    length. Also a budget of zero, unless the endpoint takes that for no limit.
     """
     none = () if talk.dialect.policy.zero_budget == "unspecified" else (0,)
     for budget in (*none, 1, 5):
@@ -56,8 +57,8 @@ def _chat_budget(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _chat_stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one chunk of a known answer and ends in the next: neither the message
-    nor a delta shows it, unless it is to be kept. One that never matches changes nothing.
+    """A stop string that begins in one chunk of a known answer and ends in the next. Neither the message nor
+    a delta shows it, unless the request keeps it. A stop string that never matches changes nothing.
     """
     ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}
@@ -90,8 +91,8 @@ def _token_to_stop_at(stream: Stream | None) -> str | None:
 
 @scenario(chat=True, at_most=7)
 async def _chat_logprobs(talk: Conversation) -> None:
-    """Logprobs in the manner of chat, whole and streamed: one entry for each token, also for one that shows
-    no text because it is the stop.
+    """Logprobs in the shape of chat, whole and streamed. Each token has one entry, even if its text is hidden
+    as part of the stop.
     """
     ask = replace(_ASK, max_new_tokens=24, logprobs=True, top_logprobs=2)
     answers = await talk.ask_all(forms(ask, again=True, usage=True))
@@ -104,8 +105,9 @@ async def _chat_logprobs(talk: Conversation) -> None:
 
 @scenario(chat=True)
 def _chat_ids(_: Conversation) -> Steps:
-    """Ids in and ids out on the chat endpoint: the same ids as on every other endpoint, and only what was
-    asked for. Two prompts of unequal length: by its own template a server would count one length for both.
+    """Ids as input and output of the chat endpoint. They equal the ids on every other endpoint, and only the
+    requested ones are sent. The two prompts differ in length, because a server that renders its own template
+    would count the same length for both.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=48, ignore_eos=True)
     everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
@@ -128,8 +130,8 @@ def _chat_ids(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _chat_empty_text(talk: Conversation) -> None:
-    """The first id that the model chooses is made a stop id, so that there is no text: content is empty,
-    not null.
+    """A request whose stop id is the first id that the model chooses, so that there is no text. The content
+    is empty, not null.
     """
     ask = replace(_ASK, max_new_tokens=4, return_token_ids=True)
     ids = token_ids(await talk.ask("unstopped", ask))

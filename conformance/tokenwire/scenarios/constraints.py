@@ -48,9 +48,9 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
 
 @scenario()
 def _constraints(talk: Conversation) -> Steps:
-    """Texts that have to be JSON of a schema, match an expression, be derived from a grammar or be one of
-    two, of a model that would say another: whole, streamed, cut, and where ends are ignored; and behind what
-    a parrot reasons.
+    """Texts that must be JSON of a schema, match an expression, follow a grammar or be one of two choices.
+    The model would write another text. Whole, streamed, cut, with ignored ends, and after the reasoning of a
+    parrot.
     """
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
     ask = spoken(talk, _OTHER, plain)
@@ -73,8 +73,8 @@ def _constraints(talk: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _constraint_and_least_tokens(talk: Conversation) -> Steps:
-    """An expression whose words are shorter than the least number of tokens, and the request after it: a
-    server that masks every id ended with such a request, and with all that ran beside it.
+    """An expression whose words are shorter than the least number of tokens, and another request after it. A
+    server that masks every id crashed at such a request, and ended all others.
     """
     control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
@@ -89,7 +89,7 @@ def _constraint_and_least_tokens(talk: Conversation) -> Steps:
 @scenario(perilous=True)
 def _bad_constraints(talk: Conversation) -> Steps:
     """A schema with an unknown type, an expression with an open bracket, and two constraints at once, whole
-    and streamed: each is refused, and the request after both is answered as before.
+    and streamed. Each is refused, and the request after both forms is answered as before.
     """
     control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
     bad = [constrained(talk, control, **{kind: value}) for kind, value in _BAD.items()]

@@ -13,7 +13,7 @@ _CUTS = (1, 7, 16)
 
 @scenario(chat=False)
 async def _continuation(talk: Conversation) -> None:
-    """The prompt with the first output ids appended goes on as the whole answer went on."""
+    """The prompt with the first output ids appended. The answer must continue as the whole answer did."""
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=_BUDGET, ignore_eos=True)
     whole = token_ids(await talk.ask("whole", ask))
     if len(whole) == _BUDGET:
@@ -29,8 +29,8 @@ _ADDED = ((40, 11), (97,))
 
 @scenario(chat=False)
 async def _turns(talk: Conversation) -> None:
-    """Three turns: each prompt is the one before it with its output and something new, as ids. The ids that
-    come back begin with the turn before, id for id.
+    """Three turns as ids. Each prompt is the previous prompt, its output and something new. The returned ids
+    begin with all ids of the previous turn.
     """
     prompt: tuple[int, ...] = PROMPT
     for number, added in enumerate((*_ADDED, ()), 1):
@@ -43,7 +43,9 @@ async def _turns(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _session(talk: Conversation) -> None:
-    """Two turns in a session, and a stream that branches off; the second twice, as a turn and spelled out."""
+    """Two turns in a session, and a stream that branches off. The second turn is sent twice: as a turn and as
+    a complete prompt.
+    """
     session, first, history = new_id(), new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""
     start, end = (talk.control.session_request(action, session) for action in (Action.OPEN, Action.CLOSE))

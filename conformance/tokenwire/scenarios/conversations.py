@@ -73,9 +73,10 @@ class _Agent:
 
 @scenario(chat=True)
 async def _conversations(talk: Conversation) -> None:
-    """An agent's conversation of three turns: a question, a call and its result, two calls and their results,
-    and the answer, whole and streamed, without logprobs or ids. The last turn with a short result, and the
-    second with the reasoning of the first. Where responses are kept, turns that name the one before.
+    """An agent's conversation of three turns, whole and streamed, without logprobs or ids. It has a question,
+    a call and its result, two calls and their results, and the answer. Also the last turn with a short
+    result, and the second with the reasoning of the first. If responses are stored, turns also name the
+    previous response.
     """
     turns = talk.dialect.request.turns
     if turns is None:

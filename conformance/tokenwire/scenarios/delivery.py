@@ -36,9 +36,7 @@ def _long_output(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _small_budget(_: Conversation) -> Steps:
-    """Budgets of no token and of one, at both ends of what can be delivered: first and last event are the
-    same.
-    """
+    """Budgets of zero tokens and of one. The first event is also the last."""
     for budget in (0, 1):
         yield forms(replace(_ASK, max_new_tokens=budget, logprobs=True), f"{budget}")
 
@@ -53,8 +51,8 @@ def _interval_borders(talk: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _sampled(talk: Conversation) -> Steps:
-    """Sampled requests with a seed, twice, and without: what holds within one answer must hold here too. A
-    stream is held against the whole answers where these are alike.
+    """Sampled requests with a seed, twice, and without one. Everything that is required within one answer
+    applies here, too. A stream is compared with the whole answers if these are equal.
     """
     ask = replace(_ASK, max_new_tokens=24, temperature=1.0, logprobs=True)
     yield {"whole": ask, "stream": replace(ask, stream=True, stream_interval=3)}

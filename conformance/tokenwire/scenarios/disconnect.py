@@ -102,12 +102,13 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _disconnect(talk: Conversation) -> None:
     """Streams whose clients leave after the first event, by reset and by close, beside one whose client
-    stays: the load before and after shows whether the server noticed, the one that stays how much was done.
+    stays. The load before and after shows if the server noticed. The remaining stream shows how much the
+    server did meanwhile.
     """
     await _leave(talk, stream=True)
 
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _disconnect_whole(talk: Conversation) -> None:
-    """Whole answers whose clients leave before anything came, beside a stream whose client stays."""
+    """Whole answers whose clients leave before any data arrived, beside a stream whose client stays."""
     await _leave(talk, stream=False)

@@ -34,8 +34,8 @@ def _lasting(talk: Conversation, measured: Stream) -> int:
 
 @scenario(alone=True)
 async def _id_used_again(talk: Conversation) -> None:
-    """Streams under one id, each sent as soon as the one before it has ended, until more seconds have passed
-    than servers wait before they clear an ended request away: each comes to its own end.
+    """Streams under the same id, each sent as soon as the previous one has ended. They continue for longer
+    than servers wait before they clear an ended request. Each must complete.
     """
     ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=new_id())
     first = stream = await talk.ask("turn-0", ask)
@@ -49,8 +49,8 @@ async def _id_used_again(talk: Conversation) -> None:
 
 @scenario(alone=True)
 async def _id_in_use(talk: Conversation) -> None:
-    """A second request under the id of a stream that is under way, and that goes on for longer than servers
-    take to clear away what they refused: whatever becomes of the second, the first comes to its end.
+    """A second request under the id of a running stream. The stream runs for longer than servers need to
+    clear a refused request. The first must complete, whatever happens to the second.
     """
     ask = long_ask(talk, _MEASURED)
     measured = await talk.ask("measured", replace(ask, stream=True))
@@ -85,8 +85,8 @@ def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
 
 @scenario()
 async def _abort_of_choices(talk: Conversation) -> None:
-    """Several samples of a prompt, and a batch of prompts, aborted by the id that the client gave; and one
-    sample, aborted by the id that it alone carries. The others come to their ends.
+    """Several samples of a prompt and a batch of prompts, aborted by the client's id. Also one sample,
+    aborted by its own id. The others must complete.
     """
     if not can_abort(talk):
         return
@@ -111,10 +111,9 @@ async def _abort_of_choices(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _abort_in_the_queue(talk: Conversation) -> None:
-    """Two requests, each for more samples than the server runs at once, and behind them, while samples wait,
-    a whole answer and a stream that are aborted before it is their turn.
-
-    Two, since a server may keep seats for whoever comes after a large request: the second takes those.
+    """Two requests, each for more samples than the server runs at once. After them, while samples wait, a
+    whole answer and a stream are aborted before their turn. Two large requests are needed, because a server
+    may keep seats for the request after a large one, and the second takes these.
     """
     running = talk.advertised.max_running_requests or _RUNNING
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):

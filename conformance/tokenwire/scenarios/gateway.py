@@ -28,8 +28,9 @@ def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
 
 @scenario(worker=True)
 def _gateway(talk: Conversation) -> Steps:
-    """Everything that a gateway has to pass on, asked of it and of its worker: each flag, whole and streamed,
-    every field that shapes an answer, several choices and prompts, a prompt in words, what is refused.
+    """Everything that a gateway has to pass on, requested of it and of its worker. This covers each flag,
+    whole and streamed, every field that shapes an answer, several choices and prompts, a text prompt, and
+    refused requests.
     """
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=12, ignore_eos=True)
     words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12)

@@ -38,8 +38,8 @@ async def _pieces(talk: Conversation) -> list[int]:
 
 @scenario()
 async def _held_text(talk: Conversation) -> None:
-    """Long sampled answers with logprobs and usage, whole and streamed; then such of which most tokens are
-    pieces of characters, so that their text waits for the next: each token has its entry.
+    """Long sampled answers with logprobs and usage, whole and streamed. Then answers in which most tokens are
+    parts of characters, so that their text waits for the next token. Each token has its entry.
     """
     ask = replace(
         plain_ask(talk),

@@ -22,8 +22,8 @@ def _probe(talk: Conversation) -> Steps:
 
 @scenario()
 def _honesty(talk: Conversation) -> Steps:
-    """A field, a sampling parameter, a model and a path by names that no server can know: a server that
-    answers as if nothing were amiss may have ignored other things as well.
+    """A field, a sampling parameter, a model and a path with names that no server can know. A server that
+    answers normally may have ignored other names as well.
     """
     ask = plain(talk.dialect)
     request = talk.dialect.render(ask, talk.model)
@@ -39,8 +39,8 @@ def _honesty(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD)
 def _every_flag(talk: Conversation) -> Steps:
-    """Each flag alone and all together, whole and streamed, for one answer, two samples and a batch: where a
-    server takes a flag in one form only, an answer of another form lacks it.
+    """Each flag alone and all together, whole and streamed, for one answer, two samples and a batch. If a
+    server supports a flag only in one form, an answer in another form lacks it.
     """
     ask = plain(talk.dialect)
     answers = {"one": ask, "samples": replace(ask, n=2)}

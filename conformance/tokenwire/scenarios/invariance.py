@@ -27,8 +27,8 @@ async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _cold_and_warm(talk: Conversation) -> None:
-    """Prompts that no cache has seen, each asked for again at once, whole or streamed by turns: cached_tokens
-    of the later answers shows the cache; they are a token shorter, and begin the same.
+    """New prompts, each sent again at once, whole or streamed by turns. The cached_tokens of the later
+    answers show the cache. The later answers are a token shorter, and begin with the same tokens.
     """
     rng = Random(secrets.randbits(64))
     longest = talk.fitting(1 << 20, 0) - _BUDGET
@@ -52,9 +52,9 @@ def _long_stream(talk: Conversation) -> Steps:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _preempted(talk: Conversation) -> None:
-    """Eight requests at once, whole and streamed by turns. A server that is made to preempt preempts some of
-    them, and num_retractions shows which. They are asked again, in another order, until one of each kind was
-    preempted once and spared once.
+    """Eight requests at once, whole and streamed by turns. A server that is set up to preempt preempts some
+    of them, which num_retractions shows. They are sent again in another order, until one of each kind ran
+    both with and without a preemption.
     """
     ask = Ask(ignore_eos=True, logprobs=True)
     hit: set[int] = set()
@@ -85,8 +85,9 @@ _WATCHED = 32
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _neighbours(talk: Conversation) -> None:
-    """A request twice alone, then among sixteen with other prompts: some of them long, one refused, one whose
-    reader stalls. Its record stays what it was; the one in the crowd is a token shorter, and begins the same.
+    """A request twice alone, then among sixteen with other prompts. Some of these are long, one is refused,
+    and one has a reader that stalls. The record of the request must not change. Among the others it is a
+    token shorter, and begins with the same tokens.
     """
     ask = replace(_SCORED, input_ids=(PROMPT[::-1],), max_new_tokens=talk.fitting(_WATCHED))
     for label in ("alone", "alone-again"):

@@ -31,8 +31,8 @@ def _logprob_families(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _prompt_logprobs(_: Conversation) -> Steps:
-    """Logprobs of the prompt from its first, second, third, middle and last position and from its end, whole;
-    and streamed, where the first event has them.
+    """Prompt logprobs from the first, second, third, middle and last position and from the end of the prompt.
+    Whole, and streamed with the logprobs in the first event.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, logprobs=True, top_logprobs=2)
     size = len(PROMPT)
@@ -44,8 +44,8 @@ def _prompt_logprobs(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 async def _rescored_output(talk: Conversation) -> None:
-    """Answers to three prompts with their logprobs, then prompt and output sent back as a prompt: prefill
-    gives the ids the logprobs that they had when they were sampled.
+    """Answers to three prompts with their logprobs. Then prompt and output are sent back as a prompt. Prefill
+    must give the ids the logprobs that they had when they were sampled.
     """
     for label, prompt in (("", PROMPT), ("-short", PROMPT[:5]), ("-turned", PROMPT[::-1])):
         ask = Ask(input_ids=(prompt,), max_new_tokens=16, ignore_eos=True, logprobs=True)
@@ -57,9 +57,9 @@ async def _rescored_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _logprobs_at_a_temperature(talk: Conversation) -> None:
-    """Top logprobs after one prompt, greedy, at temperature 0.5, at 1 with top_k, and with a bias that brings
-    another id, whole and streamed, and with a penalty, too: their distances show whether logits are divided
-    by the temperature first and biases added, and their height whether truncation removes ids first.
+    """Top logprobs after one prompt, whole and streamed: greedy, at temperature 0.5, at 1 with top_k, with a
+    bias that selects another id, and with a penalty. The distances between logprobs show if logits are
+    divided by the temperature and if biases are added. Their values show if truncation removes ids first.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)

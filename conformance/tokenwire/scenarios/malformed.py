@@ -85,8 +85,8 @@ def _plain(talk: Conversation) -> Ask:
 
 @scenario(budget=Budget.STANDARD, perilous=2)
 def _unknown_ids(talk: Conversation) -> Steps:
-    """The id that equals the size of the vocabulary, if that is known; ids that no vocabulary has: among stop
-    ids, biased ids and ids whose logprobs are requested, and in the prompt; more top logprobs than any
+    """Ids that no vocabulary has, and the size of the vocabulary as an id, if it is known. They are in the
+    prompt and among stop ids, biased ids and ids with requested logprobs. Also more top logprobs than any
     vocabulary has ids. These requests must not run.
     """
     ask = _plain(talk)
@@ -113,8 +113,8 @@ def _of_size(ask: Ask, size: int | None) -> dict[str, Ask | HttpRequest]:
 
 @scenario(budget=Budget.STANDARD, perilous=3)
 def _negative_ids(talk: Conversation) -> Steps:
-    """A prompt with an id below 0, whole and streamed: it is not run and harms no other. Last: an unchecked
-    index below 0 has ended more servers than all else.
+    """A prompt with an id below 0, whole and streamed. It must not run, and must not harm another request.
+    This is sent last, because an unchecked index below 0 has crashed more servers than any other request.
     """
     bad = {
         "whole": replace(_plain(talk), wrong={"input_ids": [*PROMPT[:3], -1]}),
@@ -125,13 +125,15 @@ def _negative_ids(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_types(talk: Conversation) -> Steps:
-    """Fields with values of another type, which no reader can take for the right one: each is refused."""
+    """Fields with a value of a wrong type that no parser can convert. Each request is refused."""
     yield from _of_fields(talk, _plain(talk), _WRONG_TYPES)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _impossible_values(talk: Conversation) -> Steps:
-    """Numbers below what makes sense, and more tokens asked for at least than at most: each is refused."""
+    """Numbers below the possible range, and a least number of tokens above the greatest. Each request is
+    refused.
+    """
     yield from _of_fields(talk, _plain(talk), _IMPOSSIBLE)
 
 

@@ -22,11 +22,10 @@ def _concurrency(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 async def _slow_reader(talk: Conversation) -> None:
-    """Readers that stop early and drain late: events with more ids than the interval show coalescing.
-
-    Prompt logprobs are in every event and make it large, so that buffers on the way fill up soon; they are
-    not requested if streams refuse them. A gateway reads ahead, and joins nothing: its whole stream has to
-    fit the recorder.
+    """Readers that pause early and read the rest late. Events with more ids than the interval show
+    coalescing. Prompt logprobs in every event make it large, so that buffers fill up soon; they are not
+    requested if streams refuse them. A gateway reads ahead and joins nothing, so its whole stream has to fit
+    the recorder.
     """
     refused = talk.dialect.policy.prompt_logprobs_in_streams == "refused"
     ask = Ask(
@@ -46,9 +45,8 @@ async def _slow_reader(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, storm=True)
 async def _crowd(talk: Conversation) -> None:
-    """Twenty-four streams at once, as many at a time as the run allows, every eighth with a reader that
-    stalls: outputs are joined, and each answer stays its own. Among them samples and batches, whose choices
-    share a stream.
+    """Twenty-four streams, as many at once as the run allows; every eighth has a reader that stalls. Outputs
+    are joined, and each answer must stay separate. Some are samples or batches, whose choices share a stream.
     """
     ask = Ask(max_new_tokens=64, ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
     asks = {

@@ -20,8 +20,8 @@ _PROMPTS = {"plain": PROMPT, "never-merged": _NEVER_MERGED, "random": _RANDOM, "
 
 @scenario(chat=False)
 def _prompt_ids(_: Conversation) -> Steps:
-    """Ids that no text yields come back as prompt_token_ids exactly as sent, also where nothing is generated;
-    and only where they are asked for.
+    """Prompts of ids that no text yields. They come back as prompt_token_ids exactly as sent, even if nothing
+    is generated, and only if they are requested.
     """
     for label, ids in _PROMPTS.items():
         plain = Ask(input_ids=(ids,), max_new_tokens=6, ignore_eos=True)
@@ -39,8 +39,8 @@ def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
 
 @scenario()
 async def _text_prompt(talk: Conversation) -> None:
-    """A text or a message, then the prompt_token_ids that it yielded, sent back as input_ids: the output must
-    be the same. And another text, which shares only what comes before every text.
+    """A text or a message, whose prompt_token_ids are then sent back as input_ids. The output must be the
+    same. Another text shares with it only the ids that precede every text.
     """
     ask = Ask(max_new_tokens=16, ignore_eos=True, return_prompt_token_ids=True, return_token_ids=talk.chat)
 
@@ -67,8 +67,8 @@ _IMAGE = base64.b64encode(b"the bytes of an image").decode()
 
 @scenario(chat=False)
 async def _media(talk: Conversation) -> None:
-    """A text with an image, then the prompt_token_ids that it yielded, sent back as input_ids beside the same
-    image: they are the prompt, or are refused. Several samples see the image, too.
+    """A text with an image, whose prompt_token_ids are then sent back as input_ids with the same image. The
+    server must use them as the prompt or refuse them. Several samples see the image, too.
     """
     if talk.dialect.request.media is None:
         return

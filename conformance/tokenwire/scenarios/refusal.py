@@ -27,8 +27,8 @@ _NO_PATTERN = "(["
 
 @scenario(perilous=True)
 def _malformed_ids(talk: Conversation) -> Steps:
-    """input_ids that are not a list of integers, or that hold an empty prompt, whole: each is refused, and
-    the request after it is answered as before.
+    """Whole requests with input_ids that are not a list of integers, or that have an empty prompt. Each is
+    refused, and the request after it is answered as before.
     """
     control = replace(_CONTROL, return_token_ids=talk.chat)
     yield {"control": control}
@@ -51,8 +51,8 @@ def _refused_in_stream(_: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _refused_late(talk: Conversation) -> Steps:
-    """Streams that a server may refuse only when it is their turn: an invalid pattern, as a stop and as a
-    grammar, and prompt logprobs from beyond the prompt. They must deliver nothing.
+    """Streams that a server may refuse only when their turn comes. They have an invalid pattern as a stop or
+    as a grammar, or prompt logprobs from beyond the prompt. They must deliver nothing.
     """
     control = replace(plain_ask(talk), max_new_tokens=8)
     streamed = replace(control, stream=True)

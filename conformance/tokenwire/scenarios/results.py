@@ -17,8 +17,8 @@ _LONGEST = 32768
 
 @scenario(results=True)
 def _results(talk: Conversation) -> Steps:
-    """Three inputs beside each other, each alone, and in another form; the head, the tail and the whole
-    of one where it may be truncated; and the best two. What is one input has one result.
+    """Three inputs together, each alone, and in another form. Also the head, the tail and the whole of one,
+    if it may be truncated, and the best two. The same input always has the same result.
     """
     together = with_sayable(talk, Ask(input_ids=_INPUTS), return_prompt_token_ids=True)
     yield {"batch": together}
@@ -36,8 +36,8 @@ def _results(talk: Conversation) -> Steps:
 
 @scenario(results=True, perilous=2)
 def _bad_inputs(talk: Conversation) -> Steps:
-    """Inputs that have no result: an empty one, alone and beside another, as text and as ids, one of an id
-    that no vocabulary has, and one that is longer than the context. Behind each two comes a good one.
+    """Inputs without a result: an empty one, alone and with another, as text and as ids, one with an id that
+    no vocabulary has, and one longer than the context. A valid request follows each two.
     """
     control = Ask(input_ids=_INPUTS[1:2])
     bad: dict[str, dict[str, Any]] = {

@@ -20,10 +20,10 @@ _ARRAYS = (_MASK, _EXPERTS, "return-hidden-states")
 
 @scenario(chat=False)
 def _token_arrays(talk: Conversation) -> Steps:
-    """Sampling masks, routed experts and hidden states, each whole and streamed, where the endpoint knows the
-    field that asks for it; experts of a shorter answer, too. Masks are asked for at temperature 1 among three
-    ids, with a seed and the logprobs of these, and whole twice: what is seeded is compared only if it was
-    repeated.
+    """Sampling masks, routed experts and hidden states, whole and streamed, if the endpoint has the field for
+    them. Also the experts of a shorter answer. Masks are requested at temperature 1 among three ids, with a
+    seed and the logprobs of these ids. They are requested twice whole, because seeded answers are compared
+    only if they repeat.
     """
     ask = replace(plain_ask(talk), max_new_tokens=12)
     drawn = replace(ask, temperature=1.0, top_k=3, seed=11, logprobs=True, top_logprobs=3)
@@ -43,8 +43,8 @@ _LONG = 400
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _abort_of_everything(talk: Conversation) -> None:
-    """Streams and whole answers at once, more than a small server runs; when the first stream has begun,
-    everything is aborted: each is given back with what it has.
+    """Streams and whole answers at once, more than a small server runs. When the first stream has begun, all
+    are aborted. Each must return the tokens that it has.
     """
     request = talk.control.abort_of_everything
     if request is None:
@@ -59,8 +59,9 @@ async def _abort_of_everything(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _pause_and_continue(talk: Conversation) -> None:
-    """A greedy request undisturbed, then as a stream and whole, paused and continued in between; then as a
-    stream that a pause takes back, while the cache is flushed, and as one that a pause ends.
+    """A greedy request without a pause, then as a stream and whole, paused and continued in between. Then two
+    more streams: a pause puts one back into the queue while the cache is flushed, and another pause ends the
+    other.
     """
     control = talk.control
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))

@@ -23,8 +23,9 @@ _SAMPLES = 3
 
 @scenario()
 async def _sampling_fields(talk: Conversation) -> None:
-    """One prompt greedily, with biases that force an id and exclude one, with a stop id that may not end it
-    yet, and at temperature 1: several times, with samples, and truncated by top_k, top_p and min_p.
+    """One prompt, greedy: with biases that force or exclude an id, and with a stop id that the least number
+    of tokens suspends. Also at temperature 1: several times, with samples, and truncated by top_k, top_p and
+    min_p.
     """
     ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=12), **_REPORTED)
     ids = token_ids(await talk.ask("natural", ask))

@@ -50,8 +50,8 @@ def stop_across_tokens(choice: Choice | None) -> str | None:
 
 @scenario(chat=False)
 async def _stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one token and ends in another: what began like it is held back and never
-    shown.
+    """A stop string that begins in one token and ends in another. Text that may begin the stop string is held
+    back and never shown.
     """
     streamed = replace(_ASK, stream=True, stream_interval=1)
     stop = stop_across_tokens(only_choice(await talk.ask("unstopped", streamed)))
@@ -67,8 +67,8 @@ async def _stop_string(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _unmatched_stop(talk: Conversation) -> None:
-    """Stop strings that never match, one of which the output begins like: held-back text must come in the
-    end.
+    """Stop strings that never match. The output contains the beginning of one of them, so its text is held
+    back. This text must arrive in the end.
     """
     text = text_of(await talk.ask("unstopped", _ASK))
     await talk.ask("unstopped-stream", replace(_ASK, stream=True))
@@ -113,8 +113,8 @@ async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
 
 @scenario(chat=False)
 async def _stop_places(talk: Conversation) -> None:
-    """Stop strings within a token and in the first one, two of which one matches, and a pattern: each ends
-    the choice at its token.
+    """Stop strings within a token and in the first token, two stop strings of which one matches, and a
+    pattern. Each ends the choice at its token.
     """
     choice = await _unstopped(talk, _ASK)
     across = stop_across_tokens(choice)
@@ -138,8 +138,8 @@ _SWEPT = 5
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _stops_in_long_steps(talk: Conversation) -> None:
-    """A repetitive prompt, of which a server that drafts accepts several tokens in a step, and a stop string
-    and a stop id at each of some neighbouring places: they cut what a single step gave.
+    """A repetitive prompt, so that a server with drafts accepts several tokens in a step. A stop string and a
+    stop id are set at several neighbouring places. The answer must end within the step.
     """
     ask = replace(_ASK, input_ids=(PROMPT[:4] * 6,), max_new_tokens=40)
     choice = await _unstopped(talk, ask)
@@ -176,8 +176,8 @@ def characters_by_tokens(choice: Choice) -> dict[int, int]:
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _stops_between_parts(talk: Conversation) -> None:
     """Stop strings that begin with the last token of one part of an answer and end with the first of the
-    next, where servers pass on output in parts; and the text of several tokens in a row, which has other ids
-    when a tokenizer writes it. Whole and streamed.
+    next, at the places where servers split output. Also the text of several tokens in a row, which a
+    tokenizer encodes as other ids. Whole and streamed.
     """
     for turn, prompt in enumerate((PROMPT, PROMPT[::-1])):
         ask = replace(_ASK, input_ids=(prompt,), max_new_tokens=220)
@@ -201,9 +201,7 @@ async def _stops_between_parts(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _stop_ids(talk: Conversation) -> None:
-    """An id from the middle of a known answer is made a stop id: it ends the choice and stays among the
-    ids.
-    """
+    """A stop id from the middle of a known answer. It ends the choice and stays among the ids."""
     ask = replace(_ASK, max_new_tokens=24, ignore_eos=False)
     ids = token_ids(await talk.ask("unstopped", ask))
     stop = next((token for position, token in enumerate(ids[2:], 2) if token not in ids[:position]), None)

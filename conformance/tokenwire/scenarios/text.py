@@ -36,8 +36,8 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
 
 @scenario(chat=False, at_most=len(_PROMPTS) + 7)
 async def _broken_characters(talk: Conversation) -> None:
-    """A budget that ends within a character, and a prompt that does: what waits for the rest of it comes in
-    the end, and nothing of the prompt does.
+    """A budget that ends within a character, and a prompt that does. The incomplete text of the answer
+    arrives at the end. The text of the prompt does not.
     """
     for number, prompt in enumerate(_PROMPTS):
         ask = Ask(input_ids=(prompt,), max_new_tokens=48, ignore_eos=True)
@@ -64,7 +64,7 @@ async def _broken_characters(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _special_tokens(talk: Conversation) -> None:
-    """Ids that are likely special tokens, brought about by bias, with the flag that shows them and not."""
+    """Ids that are probably special tokens, forced by a bias, with and without the flag that shows them."""
     natural = await talk.ask("natural", Ask(input_ids=(PROMPT,), max_new_tokens=8))
     candidates = dict.fromkeys([*_LIKELY_SPECIAL, *_ending(natural)])
     for token in candidates:

@@ -13,7 +13,7 @@ _OPTIONS = "stream_options"
 @scenario()
 def _usage(talk: Conversation) -> Steps:
     """One request whole, and streamed with usage at the end, in every event, both, without, and with empty
-    options: the counts are the same, and are only where they were requested.
+    options. The counts are the same, and are sent only if requested.
     """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     streamed = replace(ask, stream=True)

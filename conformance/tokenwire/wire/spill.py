@@ -96,7 +96,7 @@ class RandomCache(Generic[Value]):
         self._on_evict = on_evict
         self._values: dict[Hashable, tuple[Value, int]] = {}
         self._keys: list[Hashable] = []
-        self._random = Random(0).randrange  # it is not a secret
+        self._random = Random(0).randrange  # predictable, because evictions need no secrecy
 
     def __len__(self) -> int:
         return len(self._values)

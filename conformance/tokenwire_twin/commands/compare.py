@@ -62,7 +62,7 @@ def _compare(
     first: Annotated[
         str, typer.Argument(metavar="[A]", help="URL, recording (file or folder) or JSON report.")
     ] = "",
-    other: Annotated[str, typer.Argument(metavar="[B]", help="The same; perhaps of another kind.")] = "",
+    other: Annotated[str, typer.Argument(metavar="[B]", help="The other side; its kind may differ.")] = "",
     *,
     settings: Settings,
     a_command: Annotated[

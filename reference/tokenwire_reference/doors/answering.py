@@ -67,7 +67,7 @@ def submit(
         raise RefusalError(reason, type="503", status=503)
     rank, size = DP_RANK.of(requests[0]), served.args.dp_size
     if rank is not None and not 0 <= rank < size:
-        raise RefusalError(f"{rank} is not a data-parallel rank: there are 0 to {size - 1}")
+        raise RefusalError(f"{rank} is not a data-parallel rank; ranks are 0 to {size - 1}")
     refuse_wide_masks(requests)
     refuse_many_hidden_states(requests)
     refuse_many_logprobs(requests)
