@@ -88,7 +88,7 @@ def test_json_that_yaml_cannot_hold_is_sent_as_it_was(tmp_path: Path) -> None:
         ("scenario: [", "scenario.yaml"),
         (ASKS.replace("max_new_tokens", "max_tokens"), "there is no 'max_tokens'"),
         (ASKS.replace("sixth-token", "../up"), "is not a name"),
-        (ASKS.replace("sixth-token", "probe"), "there is a scenario 'probe'"),
+        (ASKS.replace("sixth-token", "probe"), "scenario 'probe' exists"),
         (
             "scenario: x\nprovokes: y\nrequests:\n  one: {path: /nowhere, body: {}}\n",
             "no dialect has POST /nowhere",
