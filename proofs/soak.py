@@ -7,9 +7,9 @@ server publishes fails nothing, and others have their answers meanwhile. No requ
 cache is lost: a request as large as all of them runs; the log is empty; and it answers, bit for bit, as a
 fresh server does.
 
-Slow readers cost fast ones less than 1.3 in the 99th percentile: two servers are asked at the same time,
-beside the same streams, which are read slowly from one and at once from the other; the median of several
-turns counts.
+Slow readers delay fast ones by a factor of less than 1.3 in the 99th percentile. Two servers get the same requests
+and the same streams at the same time. The streams are read slowly from one server and at once from the other, and
+the median of several turns counts.
 
 The suite checks hostile servers that are drawn by seeds: always a report, bounded memory and time.
 

@@ -134,9 +134,9 @@ def _scripts(talk: Conversation, speaker: Speaker) -> dict[str, _Script]:
 
 @_scheduled()
 async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
-    """One answer under several schedules of steps, and with outputs that are kept and sent at once: with
-    characters of several ids, with stop strings, with two that one step completes together, with one behind
-    an id that crosses the border of two characters, with hidden tokens, and cut within a character.
+    """One answer under several schedules of steps, and with outputs that are collected and sent at once. The
+    texts have characters of several ids, hidden tokens or an end within a character. They have stop strings:
+    two that one step completes, and one after an id that crosses the border of two characters.
     """
     schedules = {f"schedule-{place}": schedule for place, schedule in enumerate(_STEPS)}
     for name, script in _scripts(talk, speaker).items():
@@ -146,8 +146,8 @@ async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled()
 async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
-    """Ends in every form: an abort, an error and a budget, each with a token, in a step of its own or before
-    the first token; and an end after a preemption.
+    """Ends of every form: an abort, an error and a budget. Each comes with a token, in its own step or before
+    the first token. Also an end after a preemption.
     """
     script = _Script(_spelled(talk, speaker, "It says it again"))
     ends = _ENDS | _WITHOUT_TOKENS.get(talk.dialect.family, {})
@@ -159,7 +159,7 @@ async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
 @_scheduled()
 async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
     """Streams at several intervals over steps of one token and of more, so that the last event has every
-    remainder; and readers that stall, so that events are joined.
+    possible size. Also readers that stall, so that events are joined.
     """
     script = _Script(_spelled(talk, speaker, "It says it again, and again."))
     asks = _asks(talk, speaker, script, {"schedule-0": "steps=1"}, logprobs=True, ignore_eos=True)
@@ -185,8 +185,8 @@ async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled()
 async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
-    """Aborts of a request that waits for its batch, of one that is prefilled and has sent nothing, and of one
-    that runs; by its id, or by a client that leaves. Then a request that comes to its end.
+    """Aborts of a waiting request, of one that is prefilled and has sent nothing, and of a running one. Each is
+    aborted by its id or by a client that leaves. Then a request that must complete.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "It says it again"))
     if prompt is None:
@@ -220,8 +220,8 @@ async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled(perilous=1)
 async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
-    """Batches whose requests start in one step and are of different kinds: some with logprobs, some with keys
-    of customized_info, which come late or not at all, and steps of different sizes. Then a request alone.
+    """Batches of different requests that start in one step. Some have logprobs, some have keys of customized_info
+    that come late or not at all, and their steps differ in size. Then a request alone.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "abcdef"))
     if prompt is None:
