@@ -3,13 +3,13 @@
 One server of the reference gets many short requests, then mixed load: all that requests may ask for, one in
 ten aborted, one in ten left by its client. Its memory grows by less than 5 % after a warm-up, and less than
 500 bytes stay of a request, as its allocator counts them. The largest legal value of every field that the
-server publishes fails nothing, and others have their answers meanwhile. No request is stuck; no page of its
-cache is lost: a request as large as all of them runs; the log is empty; and it answers, bit for bit, as a
-fresh server does.
+server publishes fails nothing, and others have their answers meanwhile. No request is stuck, and the log is
+empty. No page of its cache is lost, because a request that needs all pages still runs. In the end, it answers
+bit for bit as a fresh server does.
 
-Slow readers delay fast ones by a factor of less than 1.3 in the 99th percentile. Two servers get the same requests
-and the same streams at the same time. The streams are read slowly from one server and at once from the other, and
-the median of several turns counts.
+Slow readers delay fast ones by a factor of less than 1.3 in the 99th percentile. Two servers get the same
+requests and the same streams at the same time. The streams are read slowly from one server and at once from
+the other, and the median of several turns counts.
 
 The suite checks hostile servers that are drawn by seeds: always a report, bounded memory and time.
 

@@ -113,7 +113,7 @@ def headline(report: TwinReport) -> str:
 
 
 def _within(report: TwinReport) -> str:
-    return f"decided within {report.told_within:,} of {report.tokens:,} tokens"
+    return f"{report.told_within:,} of {report.tokens:,} tokens were enough to decide"
 
 
 def _of_weights(report: TwinReport) -> str:
@@ -122,7 +122,7 @@ def _of_weights(report: TwinReport) -> str:
     seen = f"{report.tokens:,} tokens"
     match report.weights, report.doubt:
         case _ if not report.tokens:
-            return "undecided: the sides tell no logprobs of the same ids"
+            return "undecided: the sides have no logprobs of the same ids"
         case Outcome.UNDECIDED, Doubt.KERNEL:
             return f"undecided after {seen}: another kernel, or other weights"
         case Outcome.UNDECIDED, Doubt.UNMEASURED:

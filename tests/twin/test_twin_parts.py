@@ -155,7 +155,7 @@ def test_an_outcome_names_all_that_was_compared() -> None:
     ("apart", "outcome", "words"),
     [
         (0.0, Outcome.AROUND, "other ends; the weights are the same: 256 tokens"),
-        (0.5, Outcome.OTHER, "another model, other ends: decided within"),
+        (0.5, Outcome.OTHER, "another model, other ends: "),
     ],
 )
 def test_what_is_around_the_weights_decides_too(apart: float, outcome: Outcome, words: str) -> None:

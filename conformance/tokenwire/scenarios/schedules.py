@@ -185,8 +185,8 @@ async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled()
 async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
-    """Aborts of a waiting request, of one that is prefilled and has sent nothing, and of a running one. Each is
-    aborted by its id or by a client that leaves. Then a request that must complete.
+    """Aborts of a waiting request, of one that is prefilled and has sent nothing, and of a running one. Each
+    is aborted by its id or by a client that leaves. Then a request that must complete.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "It says it again"))
     if prompt is None:
@@ -220,8 +220,8 @@ async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled(perilous=1)
 async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
-    """Batches of different requests that start in one step. Some have logprobs, some have keys of customized_info
-    that come late or not at all, and their steps differ in size. Then a request alone.
+    """Batches of different requests that start in one step. Some have logprobs, some have keys of
+    customized_info that come late or not at all, and their steps differ in size. Then a request alone.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "abcdef"))
     if prompt is None:
