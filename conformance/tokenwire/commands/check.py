@@ -94,7 +94,7 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
 def _recording(record: Path | None, resume: Path | None) -> Path | None:
     """Return the folder to record in; None for no recording. Raises BadParameter."""
     if record is not None and resume is not None:
-        raise typer.BadParameter("--resume records into the folder of the interrupted run; leave --record out")
+        raise typer.BadParameter("--resume records into the folder of the interrupted run; drop --record")
     if record is not None:
         return empty_folder(record, "--record")
     if resume is not None and not resume.is_dir():
