@@ -233,7 +233,7 @@ def test_options_that_do_not_fit_are_refused(
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device here")
 def test_a_missing_gpu_is_named() -> None:
-    with pytest.raises(ValueError, match="torch sees no CUDA device; use cpu"):
+    with pytest.raises(ValueError, match="torch finds no CUDA device; use cpu"):
         load_model("builtin:tiny", device="cuda")
 
 

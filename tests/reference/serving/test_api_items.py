@@ -202,7 +202,7 @@ def test_a_failure_on_the_way_ends_either_stream(speak):
         (MESSAGES, {"tool_choice": {"type": "any"}, "tools": []}, "tool_choice is 'required'"),
         (RESPONSES, {"max_output_tokens": 0}, "max_output_tokens"),
         (RESPONSES, {"top_logprobs": 2}, "include asks for no logprobs"),
-        (RESPONSES, SCORED, "a parser may move a token"),
+        (RESPONSES, SCORED, "a parser may remove tokens"),
         (MESSAGES, {"max_tokens": None}, "max_tokens"),
         (MESSAGES, {"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "messages[0]"),
     ],
