@@ -328,6 +328,30 @@ def audit(session: nox.Session) -> None:
     session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "--requirement", str(listed))
 
 
+RELEASES = ("vllm", "sglang", "openai", "anthropic")
+"""The packages of `proofs/newest.yaml`."""
+
+
+@nox.session
+def newest(session: nox.Session) -> None:
+    """Compare the newest servers and SDKs of the index with what is known: 0.4 GB are read, and nothing runs.
+
+    `-- PATH…` reads wheels or folders such as site-packages instead. A new name goes into a dialect, or into
+    `spec/unbound.yaml` with a reason.
+    """
+    session.install("--no-compile", "-e", ".", silent=False)
+    paths = session.posargs
+    if not paths:
+        folder = Path(session.create_tmp()).resolve() / "newest"
+        shutil.rmtree(folder, ignore_errors=True)
+        # On a machine of any kind, the wheels of one: an older wheel that fits another is not the newest.
+        platforms = [f"--platform=manylinux_2_{minor}_x86_64" for minor in range(17, 40)]
+        wheel = ("--only-binary=:all:", "--python-version=3.12", *platforms)
+        session.run("pip", "download", "--quiet", "--no-deps", *wheel, "--dest", str(folder), *RELEASES)
+        paths = sorted(str(path) for path in folder.iterdir())
+    session.run("python", "-m", "proofs.newest", *paths)
+
+
 @nox.session
 def pins(session: nox.Session) -> None:
     """Write constraints/suite.txt anew: the newest versions that the action and the container may install."""

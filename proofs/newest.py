@@ -1,0 +1,194 @@
+"""Compare the newest releases of servers and clients with what Tokenwire knows of them.
+
+python -m proofs.newest PATH…            wheels, or folders that hold packages, such as site-packages
+python -m proofs.newest --reasons PATH…  print the names of `spec/unbound.yaml` too, each with its reason
+
+The sources are parsed, and not imported; `proofs/newest.yaml` lists the modules. A field or a value is known
+if its name occurs, at whatever place, in its dialect or in a schema of it. An endpoint is known if a dialect,
+`spec/control/` or `spec/servers/` has its path. Front ends in Rust are not read.
+
+The exit status is 1 for a name that is neither known nor listed in `spec/unbound.yaml`, and for a pattern of
+`proofs/newest.yaml` that leads to no name. It is 1 also for an entry of `spec/unbound.yaml` that matches
+nothing, once all packages are given.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import re
+import sys
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from proofs.released_names import Name, Release, names_of, releases, without_names
+from tokenwire.spec_files import read_yaml, spec_root
+
+WORDED = ("finish_types", "kinds", "listed", "schema_as", "tool", "turns", "types", "volatile")
+"""Parts of a dialect that hold names of the wire without a pointer."""
+PROSE = ("$comment", "$id", "$schema", "description", "title")
+"""Parts of a schema that hold no names of the wire."""
+
+
+def known_words(dialect: str, requests: Mapping[str, str]) -> set[str]:
+    """Return the words of a dialect that are names or values of the wire, with those of its schemas."""
+    read = read_yaml(spec_root() / "dialects" / f"{dialect}.yaml")
+    words = set(_words(read, worded=False))
+    schemas = [read.get("schemas", {}).get(which) for which in ("whole", "stream", "error")]
+    for schema in filter(None, (*schemas, requests.get(dialect))):
+        words |= set(_of_schema(json.loads((spec_root() / "schemas" / f"{schema}.json").read_text("utf-8"))))
+    if "grammar" in read:
+        words |= set(_words(read_yaml(spec_root() / "grammars" / f"{read['grammar']}.yaml"), worded=True))
+    return words
+
+
+def _words(part: Any, *, worded: bool) -> Iterator[str]:
+    """Yield the parts of each pointer; in a worded part, yield all words."""
+    if isinstance(part, Mapping):
+        for key, value in part.items():
+            yield from _words(str(key), worded=worded)
+            yield from _words(value, worded=worded or key in WORDED)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _words(value, worded=worded)
+    elif isinstance(part, str) and (worded or part.startswith("/")):
+        yield from re.split(r"[/ ]", part)
+
+
+def _of_schema(part: Any) -> Iterator[str]:
+    if isinstance(part, Mapping):
+        properties = part.get("properties")
+        yield from properties if isinstance(properties, Mapping) else ()
+        for key, value in part.items():
+            if key not in PROSE:
+                yield from _of_schema(value)
+    elif isinstance(part, list):
+        for value in part:
+            yield from _of_schema(value)
+    elif isinstance(part, str):
+        yield part
+
+
+def known_paths(family: str) -> set[str]:
+    """Return the paths of all dialects, and those of the tables of a family."""
+    files = [*sorted((spec_root() / "dialects").glob("*.yaml"))]
+    files += [spec_root() / folder / f"{family}.yaml" for folder in ("control", "servers")]
+    return {path for file in files if file.exists() for path in _paths(read_yaml(file))}
+
+
+def _paths(part: Any) -> Iterator[str]:
+    for key, value in part.items() if isinstance(part, Mapping) else ():
+        if key in ("older_path", "path", "paths"):
+            yield from [value] if isinstance(value, str) else value
+        yield from _paths(value)
+    for value in part if isinstance(part, list) else ():
+        yield from _paths(value)
+
+
+@dataclass(frozen=True)
+class Reason:
+    """An entry of `spec/unbound.yaml`: names at places that are unknown on purpose."""
+
+    places: tuple[str, ...]
+    pattern: str
+    reason: str
+
+    def covers(self, name: Name) -> bool:
+        """Return True if the entry is about the name."""
+        return name.place in self.places and fnmatchcase(name.name, self.pattern)
+
+
+def reasons(listed: Mapping[str, Mapping[str, str]]) -> list[Reason]:
+    """Return the entries of a table; a key may hold several places or patterns."""
+    return [
+        Reason(tuple(places.split()), pattern, reason)
+        for places, entries in listed.items()
+        for patterns, reason in entries.items()
+        for pattern in patterns.split()
+    ]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """The names of releases that are unknown, by the first entry that covers each; and unused entries."""
+
+    unknown: Mapping[Name, Sequence[str]]
+    covered: Mapping[Name, Reason]
+    unused: Sequence[str]
+
+    def fails(self) -> bool:
+        """Return True if a name has no reason or an entry is unused."""
+        return bool(self.unused or self.unknown.keys() - self.covered.keys())
+
+
+def compare(found: Sequence[Release], read: Mapping[str, Any], listed: Mapping[str, Any]) -> Difference:
+    """Return the difference between releases and what is known or listed."""
+    unknown: defaultdict[Name, list[str]] = defaultdict(list)
+    words: dict[str, set[str]] = {}
+    unused: list[str] = []
+    for release in found:
+        package = read["packages"][release.package]
+        paths = known_paths(package.get("family", ""))
+        used = set()
+        for pattern, name, where in names_of(release, package):
+            used.add(pattern)
+            if name.place not in words and name.kind in ("field", "value"):
+                words[name.place] = known_words(name.place, read["requests"])
+            known = paths if name.kind == "endpoint" else words.get(name.place, set())
+            word = name.name.partition("=")[2] if name.kind == "value" else name.name
+            if word not in known and where not in unknown[name]:
+                unknown[name].append(where)
+        patterns = without_names(package, used)
+        unused += [f"proofs/newest.yaml: {pattern} leads to no name" for pattern in patterns]
+    entries = reasons(listed)
+    covered = {name: entry for name in unknown for entry in reversed(entries) if entry.covers(name)}
+    if {release.package for release in found} == set(read["packages"]):
+        for entry in entries:
+            if not any(entry.covers(name) for name in unknown):
+                places = " ".join(entry.places)
+                unused.append(f"spec/unbound.yaml: {places}: {entry.pattern} matches no unknown name")
+    return Difference(unknown, covered, unused)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the difference as a table; return 1 if a name has no reason or an entry is unused."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
+    parser.add_argument("--reasons", action="store_true", help="print names with a reason, too")
+    chosen = parser.parse_args(arguments)
+    read = read_yaml(Path(__file__).with_suffix(".yaml"))
+    found = [release for path in chosen.paths for release in releases(path, read["packages"])]
+    if not found:
+        parser.error(f"found none of {', '.join(read['packages'])} in {', '.join(map(str, chosen.paths))}")
+    difference = compare(found, read, read_yaml(spec_root() / "unbound.yaml"))
+    columns = ("place", "kind", "name", "where", "reason")
+    table = Table(*columns[: 5 if chosen.reasons else 4], box=None)
+    for name, places in sorted(difference.unknown.items()):
+        reason = difference.covered.get(name)
+        if chosen.reasons or not reason:
+            row = (name.place, name.kind, name.name, "\n".join(places), reason.reason if reason else "")
+            table.add_row(*row[: len(table.columns)])
+    # Lines in a pipe are not wrapped to a terminal's width.
+    console = Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False)
+    if table.rows:
+        console.print(table)
+    for line in difference.unused:
+        console.print(line)
+    unreasoned = len(difference.unknown) - len(difference.covered)
+    read_of = ", ".join(f"{release.package} {release.version}" for release in found)
+    counts = f"{len(difference.unknown)} unknown names, {unreasoned} without a reason in spec/unbound.yaml"
+    console.print(f"{read_of}: {counts}; {len(difference.unused)} unused entries")
+    if absent := sorted(read["packages"].keys() - {release.package for release in found}):
+        console.print(f"no {' or '.join(absent)}: unused entries of spec/unbound.yaml were not searched for")
+    return int(difference.fails())
+
+
+if __name__ == "__main__":
+    sys.exit(main())
