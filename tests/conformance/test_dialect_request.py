@@ -314,6 +314,15 @@ def test_no_field_that_asks_to_be_told_hides_among_those_that_only_shape_the_rep
     }
 
 
+@pytest.mark.parametrize("field", ["image_data", "video_data", "audio_data"])
+@pytest.mark.parametrize(
+    ("value", "counts"), [("bytes", True), (["bytes"], True), ([], False), (None, False)]
+)
+def test_all_media_of_the_native_endpoint_count(field: str, value: Any, counts: bool) -> None:
+    given = {"text": "See", field: value}
+    assert asked(load_dialects()["sglang-generate"], given).media is counts
+
+
 def test_a_body_that_is_no_object_asks_for_nothing() -> None:
     for request in (
         HttpRequest("POST", "/generate", None, b"{broken"),

@@ -71,8 +71,8 @@ class RequestBinding:
     dialect: str
     model: Pointer | None = None
     prompt: Mapping[str, Pointer]
-    media: Pointer | None = None
-    """The place of images in addition to the prompt."""
+    media: Annotated[tuple[Keys, ...], _places] = ()
+    """The places of media in addition to the prompt; images are in the first."""
     prompt_else: Mapping[str, Pointer] = _nothing()
     """The places of prompts in another family's requests."""
     batches: bool

@@ -208,7 +208,9 @@ _READERS: Mapping[str, Callable[[BodyReading], Any]] = {
     ),
     "constraints": lambda reading: reading.binding.constraint.read(reading.body),
     "tools": lambda reading: reading.binding.tool and reading.binding.tool.rule(reading.body),
-    "media": lambda reading: reading.at(reading.binding.media) not in (ABSENT, None, []),
+    "media": lambda reading: any(
+        reading.at(place) not in (ABSENT, None, []) for place in reading.binding.media
+    ),
     "model": lambda reading: name_or_empty(reading.at(reading.binding.model)),
     "adapter": _adapter,
     "uniform": lambda reading: is_uniform(reading.by_field),

@@ -70,9 +70,9 @@ async def _media(talk: Conversation) -> None:
     """A text with an image, whose prompt_token_ids are then sent back as input_ids with the same image. The
     server must use them as the prompt or refuse them. Several samples see the image, too.
     """
-    if talk.dialect.request.media is None:
+    if not talk.dialect.request.media:
         return
-    (field,) = talk.dialect.request.media
+    ((field,), *_) = talk.dialect.request.media
     ask = Ask(text=("What is this?",), max_new_tokens=8, ignore_eos=True, return_prompt_token_ids=True)
     seeing = replace(ask, raw={field: _IMAGE})
     answers = await talk.ask_all(
