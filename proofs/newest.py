@@ -33,8 +33,6 @@ from tokenwire.spec_files import read_yaml, spec_root
 
 WORDED = ("finish_types", "kinds", "listed", "schema_as", "tool", "turns", "types", "volatile")
 """Parts of a dialect that hold names of the wire without a pointer."""
-PROSE = ("$comment", "$id", "$schema", "description", "title")
-"""Parts of a schema that hold no names of the wire."""
 
 
 def known_words(dialect: str, requests: Mapping[str, str]) -> set[str]:
@@ -63,12 +61,12 @@ def _words(part: Any, *, worded: bool) -> Iterator[str]:
 
 
 def _of_schema(part: Any) -> Iterator[str]:
+    """Yield the names of properties, and all strings: constants, enumerations, and texts like no name."""
     if isinstance(part, Mapping):
         properties = part.get("properties")
         yield from properties if isinstance(properties, Mapping) else ()
-        for key, value in part.items():
-            if key not in PROSE:
-                yield from _of_schema(value)
+        for value in part.values():
+            yield from _of_schema(value)
     elif isinstance(part, list):
         for value in part:
             yield from _of_schema(value)

@@ -52,20 +52,20 @@ def releases(path: Path, packages: Mapping[str, Any]) -> Iterator[Release]:
             patterns = (*read.get("routes", ()), *read["modules"])
             sources = {
                 name: file.read_text("utf-8")
-                for name, file in _modules(root / package, package)
+                for name, file in _files(root / package, package)
                 if any(fnmatchcase(name, pattern) for pattern in patterns)
             }
             info = next((info for info in infos if info.startswith(f"{package}-")), f"{package}-?")
             yield Release(package, info.removesuffix(".dist-info").partition("-")[2], sources)
 
 
-def _modules(folder: Path | ZipPath, name: str) -> Iterator[tuple[str, Path | ZipPath]]:
-    """Yield each module below a folder with its path."""
+def _files(folder: Path | ZipPath, name: str) -> Iterator[tuple[str, Path | ZipPath]]:
+    """Yield each file below a folder with its path."""
     for entry in folder.iterdir():
         path = f"{name}/{entry.name}"
         if entry.is_dir():
-            yield from _modules(entry, path)
-        elif path.endswith(".py"):
+            yield from _files(entry, path)
+        else:
             yield path, entry
 
 

@@ -6,25 +6,18 @@ import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
+import proofs
 import pytest
 from test_scenario import Echo, talk_everything_through
 
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.spec_files import read_yaml, spec_root
 
-SCHEMAS = {
-    "anthropic-messages": "messages-request",
-    "openai-responses": "responses-request",
-    "sglang-chat": "chat-request",
-    "sglang-completions": "completion-request",
-    "sglang-generate": "generate-request",
-    "vllm-chat": "vllm-chat-request",
-    "vllm-completions": "vllm-completion-request",
-    "vllm-generate": "vllm-generate-request",
-}
-"""Dialects whose requests have a schema."""
+SCHEMAS: Mapping[str, str] = read_yaml(Path(proofs.__file__).with_name("newest.yaml"))["requests"]
+"""The schema of the requests of each dialect that has one."""
 PARAMETERS = "sampling_params"
 UNSENT: Mapping[str, Mapping[str, str]] = read_yaml(spec_root() / "unsent.yaml")
 

@@ -139,6 +139,7 @@ def test_unknown_names_need_a_reason() -> None:
     difference = compare(release_of(REQUEST), SERVER, {"made": {"/made/*": "a reason"}})
     assert (set(difference.unknown), difference.fails()) == (MADE_UP, True)
     assert [name.name for name in difference.unknown.keys() - difference.covered.keys()] == ["made_up"]
+    assert compare(release_of(REQUEST), SERVER, {"made": {"made_* /made/*": "of another place"}}).fails()
     listed = {"made vllm-chat": {"made_* /made/*": "a reason"}}
     assert not compare(release_of(REQUEST), SERVER, listed).fails()
 
@@ -177,6 +178,19 @@ def test_the_command_prints_names_without_a_reason(
     assert "no openai or sglang or vllm" in printed
 
 
+def test_the_command_prints_reasons_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "vllm").mkdir()
+    (tmp_path / "vllm" / "sampling_params.py").write_text(
+        "class SamplingParams:\n    output_kind: int", "utf-8"
+    )
+    newest.main([str(tmp_path)])
+    assert "output_kind" not in capsys.readouterr().out
+    newest.main(["--reasons", str(tmp_path)])
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if "output_kind" in line)
+    assert "SamplingParams" in line
+    assert line.rstrip().endswith("how the engine runs a request or stores values")
+
+
 def test_paths_without_a_known_package_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -187,13 +201,11 @@ def test_paths_without_a_known_package_are_refused(
 
 def test_names_of_dialects_and_their_schemas_are_known() -> None:
     words = known_words("openai-responses", READ["requests"])
-    assert {
-        "max_output_tokens",
-        "response.output_text.delta",
-        "function_call",
-        "previous_response_id",
-    } <= words
+    assert {"max_output_tokens", "response.output_text.delta", "function_call", "truncation"} <= words
     assert not {"max_new_tokens", "made_up"} & words  # the former is Tokenwire's own name
+    assert "message.output_text.logprobs" in words  # a word without a pointer
+    assert "response.reasoning_summary_part.added" in words  # in the grammar
+    assert "include_reasoning" in known_words("vllm-chat", READ["requests"])  # in the schema of requests
     assert {"/inference/v1/generate", "/detokenize", "/pause", "/version"} <= known_paths("vllm")
     assert "/get_server_info" in known_paths("sglang")
 
