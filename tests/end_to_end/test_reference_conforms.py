@@ -88,6 +88,7 @@ def test_what_a_script_decides_is_decided(checked: Callable[[str], tuple[Report,
     """Cumulative and incremental, and at several intervals; drafted, in chunks and preempted."""
     seen = verdicts(checked(name)[0])
     rows = {name for name, row in load_requirements().items() if row.oracle == "script"}
+    rows.remove("script-channels-are-right")  # of servers with parsers
     if name != "scripts":
         rows.remove("script-text-offsets-are-right")  # of completions alone, and of vLLM's
     assert {row: seen[row] for row in rows if seen[row] != {Verdict.PASS}} == {}

@@ -221,7 +221,6 @@ BREAKS = "requests-do-not-break-the-server"
 SEEN_LIVE = {
     # SGLang 0.5.23's Rust front end replaces chat input_ids, and counts 0 prompt tokens for some.
     ("unknown-prompt-ids-refused", "prompt-tokens-count-the-input-ids"),
-    ("usage-adds-up", "prompt-tokens-count-the-input-ids"),
     ("logprob-values-are-legal", "prompt-tokens-count-the-input-ids"),
     ("top-logprobs-belong-to-position", "prompt-tokens-count-the-input-ids"),
     # vLLM 0.33.0: a neighbour's k in the Rust front end, a cut stream for a bad schema in the Python one.

@@ -68,6 +68,7 @@ DRAWN_PROMPTS: Mapping[str, str] = {
     "cache-keys": "first",
     "cold-and-warm": "cold",
     "flushed-cache": "first",
+    "shared-beginnings": "first",
     "updated-weights": "first",
 }
 """Scenarios with prompts that are random in each run: ids, or words for endpoints without ids.
