@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ipaddress
 import json
+import socket
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -14,10 +15,24 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from tokenwire.failing import tell_failure
+from tokenwire.usage_error import UsageError
 
 LARGEST_BODY = 64 << 20
 _DIGITS = 12
 _HERE = "127.0.0.1"
+_TRIES = 500
+
+
+def free_port(most: int = 65535) -> int:
+    """Return a free port of at most `most`. Raises UsageError."""
+    with contextlib.ExitStack() as taken:
+        for _ in range(_TRIES):
+            probe = taken.enter_context(socket.socket())  # kept, so that the next try gets another port
+            probe.bind((_HERE, 0))
+            port = int(probe.getsockname()[1])
+            if port <= most:
+                return port
+    raise UsageError(f"no port up to {most} was found to be free; give one with --port")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ import os
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -21,6 +20,7 @@ from enum import StrEnum
 from pathlib import Path
 from threading import Thread
 
+from tokenwire.local_server import free_port
 from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
@@ -33,7 +33,6 @@ _POLL_S = 0.05
 _GRACE_S = 3.0
 """Seconds that a front end may take to end before it is killed."""
 _LOG_LINES = 15
-_TRIES = 500
 _MOST_PORT = {"vllm": 65535, "sglang": 55535}
 """The highest port of a front end, because SGLang's gRPC port is 10,000 above it."""
 _PACKAGES = ("tokenwire", "tokenwire_engine")
@@ -96,18 +95,6 @@ def program(words: Sequence[str]) -> str:
         way_out = _MISSING.get(name, "give the path of the interpreter of the front end's environment")
         raise UsageError(f"there is no program {words[0]!r}; {way_out}")
     return found
-
-
-def free_port(most: int = 65535) -> int:
-    """Return a free port of at most `most`. Raises UsageError."""
-    with contextlib.ExitStack() as taken:
-        for _ in range(_TRIES):
-            probe = taken.enter_context(socket.socket())  # kept, so that the next try gets another port
-            probe.bind((_HOST, 0))
-            port = int(probe.getsockname()[1])
-            if port <= most:
-                return port
-    raise UsageError(f"no port up to {most} was found to be free; give one with --port")
 
 
 def _place_of_serve(words: Sequence[str]) -> int:

@@ -6,7 +6,6 @@ import contextlib
 import os
 import shlex
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -49,13 +48,6 @@ class Start:
         if not any(PORT in word for word in words):
             raise UsageError(f"{self.command!r} names no port; write {PORT} in its place")
         return [word.replace(PORT, str(port)) for word in words]
-
-
-def free_port() -> int:
-    """Return a port that is free now."""
-    with socket.socket() as probe:
-        probe.bind((_HOST, 0))
-        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager

@@ -12,7 +12,7 @@ LEAST = 4.5
 BEHIND = ("paper", "card", "shade", "fail-shade")
 NO_TEXT = {*BEHIND, "line"}
 STYLES = ("report/page.css",)
-PAGES = [f"inspecting/{name}.html.jinja" for name in ("page", "watched", "exchange", "requirement")]
+PAGES = [f"{name}.html.jinja" for name in ("page", "watched", "exchange", "requirement")]
 
 
 def _luminance(colour: str) -> float:
@@ -53,8 +53,8 @@ def test_each_colour_of_text_is_read_on_each_ground(name: str) -> None:
     assert "opacity" not in style, "a colour that shows what is behind it has a contrast that nobody knows"
 
 
-@pytest.mark.parametrize("name", ["inspecting/inspector.css", *PAGES])
+@pytest.mark.parametrize("name", ["inspector.css", *PAGES])
 def test_other_pages_have_no_colour_of_their_own(name: str) -> None:
-    style = files("tokenwire").joinpath(name).read_text("utf-8")
+    style = files("tokenwire_live").joinpath("inspecting", name).read_text("utf-8")
     assert re.findall(r"(?:color|background|border[\w-]*|fill|stroke): *(#\w+|rgb\w*\(.*?\))", style) == []
     assert "opacity" not in style

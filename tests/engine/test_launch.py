@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from tokenwire.local_server import free_port
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
-from tokenwire_engine import launch
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
 from tokenwire_engine.schedule import parse_schedule
@@ -294,7 +294,7 @@ def test_a_port_is_as_low_as_a_front_end_needs_it(monkeypatch: pytest.MonkeyPatc
         def getsockname(self) -> tuple[str, int]:
             return "", next(bound, 60_002)
 
-    monkeypatch.setattr("tokenwire_engine.launch.socket.socket", Probe)
-    assert launch.free_port(55_535) == 42_001
+    monkeypatch.setattr("tokenwire.local_server.socket.socket", Probe)
+    assert free_port(55_535) == 42_001
     with pytest.raises(UsageError, match="no port up to 55535 was found to be free; give one with --port"):
-        launch.free_port(55_535)
+        free_port(55_535)

@@ -35,12 +35,20 @@ _LONGER_THAN_A_CHAT = 320
 
 def _unseen_prompt(talk: Conversation) -> Ask:
     """A prompt longer than a page that nobody has sent: as ids or, to chat, as fewer words."""
-    draw = Random(secrets.randbits(64))
-    ids = tuple(draw.randrange(10, 250) for _ in range(_LONGER_THAN_A_CHAT))
     if talk.chat:
-        words = in_words(Ask(input_ids=(ids[:64],))).text[0]
-        return Ask(messages=({"role": "user", "content": words},), max_new_tokens=4)
-    return Ask(input_ids=(ids,), max_new_tokens=4)
+        return Ask(messages=({"role": "user", "content": _unseen_words()},), max_new_tokens=4)
+    return Ask(input_ids=(_unseen_ids(_LONGER_THAN_A_CHAT),), max_new_tokens=4)
+
+
+def _unseen_ids(number: int) -> tuple[int, ...]:
+    """Ids that nobody has sent."""
+    draw = Random(secrets.randbits(64))
+    return tuple(draw.randrange(10, 250) for _ in range(number))
+
+
+def _unseen_words() -> str:
+    """Words that nobody has sent, of more than a page of tokens."""
+    return in_words(Ask(input_ids=(_unseen_ids(64),))).text[0]
 
 
 @scenario()
@@ -90,7 +98,7 @@ def _shared_beginnings(talk: Conversation) -> Steps:
     The later ones have at most the system message from the cache. Then all again, streamed and at once: the
     answers must be the same.
     """
-    words = _unseen_prompt(talk).messages[0]["content"]
+    words = _unseen_words()
     system = {"role": "system", "content": words}
     asks = {
         label: Ask(

@@ -17,6 +17,7 @@ from tokenwire.commands.ask import reached
 from tokenwire.commands.command import command, config_of, usage_errors, writable
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
+from tokenwire.local_server import free_port
 from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.settings import Settings
@@ -31,7 +32,7 @@ from tokenwire_twin.difference_report import (
     side_of,
 )
 from tokenwire_twin.known import apply_known, read_known, updated
-from tokenwire_twin.started import Start, free_port, started
+from tokenwire_twin.started import Start, started
 from tokenwire_twin.terminal import print_difference
 
 _URLS = ("http://", "https://")
