@@ -122,7 +122,7 @@ def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> Non
     path = write(tmp_path, "[tool.tokenwire]\ndrain = 1\n", "pyproject.toml")
     with pytest.raises(UsageError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
         read_config(path)
-    write(tmp_path, "[tool.tokenwire_live.watch]\ndrain = 1\n", "pyproject.toml")
+    write(tmp_path, "[tool.tokenwire.watch]\ndrain = 1\n", "pyproject.toml")
     assert read_config(path).of_command == {"watch": {"drain": 1}}
 
 

@@ -292,10 +292,10 @@ def test_a_judge_that_dies_costs_one_gap_for_each_exchange(program: str) -> None
 DIES_OF_THE_SECOND = """
 import json, sys
 from tokenwire_live.watch import judge_process
-class Bench(judge_process.Bench):
+class Judge(judge_process.ExchangeJudge):
     def judge(self, exchange):
         return sys.exit(1) if b"of the second" in exchange.request.raw_body else super().judge(exchange)
-judge_process.Bench = Bench
+judge_process.ExchangeJudge = Judge
 judge_process.main(judge_process.JudgePlan(**json.loads(sys.argv[1])))
 """
 
