@@ -86,24 +86,24 @@ def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[st
     if isinstance(content, list):
         content = "".join(_part(f"messages[{index}]", part, images=images) for part in content)
     told = {**message, "content": content or ""}
-    if calls := message.get("tool_calls"):
-        told["tool_calls"] = [_with_an_object(call) for call in calls]
+    if isinstance(calls := message.get("tool_calls"), list):
+        told["tool_calls"] = list(map(_with_an_object, calls))
     return told
 
 
-def _with_an_object(call: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a call of the history with its arguments as an object, as templates expect them; arguments that
-    are none stay text.
+def _with_an_object(call: Any) -> Any:
+    """Return a call of the history with its arguments as an object, as templates expect them.
+
+    Arguments that are not an object, and calls of another shape, stay as they are: the template decides.
     """
-    function = call["function"]
-    try:
-        given = orjson.loads(function["arguments"])
-    except orjson.JSONDecodeError:
-        given = None
-    return {
-        **call,
-        "function": {**function, "arguments": given if isinstance(given, dict) else function["arguments"]},
-    }
+    match call:
+        case {"function": {"arguments": str(arguments)} as function}:
+            try:
+                given = orjson.loads(arguments)
+            except orjson.JSONDecodeError:
+                return call
+            return {**call, "function": {**function, "arguments": given}} if isinstance(given, dict) else call
+    return call
 
 
 def _part(name: str, part: Mapping[str, Any], *, images: bool) -> str:
