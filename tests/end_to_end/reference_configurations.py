@@ -57,6 +57,10 @@ _SCRIPT_DIALECTS = tuple(
 )
 """Prompts of ids, in batches; a completion's logprobs; messages through the template."""
 
+_WITH_PARSERS = (
+    *("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns"),
+    *("conversations", "hidden-reasoning", "plain-path"),
+)
 CONFIGURATIONS = {
     "cumulative": Configuration(
         (*_MIRROR, "--enable-metrics", "--enable-cache-report", *_ADAPTERS),
@@ -89,11 +93,7 @@ CONFIGURATIONS = {
             *("--model", "builtin:parrot", "--api-dialect", "vllm"),
             *("--tool-call-parser", "qwen3_xml", "--reasoning-parser", "qwen3"),
         ),
-        tuple(
-            word
-            for scenario in ("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns")
-            for word in ("--scenario", scenario)
-        ),
+        tuple(word for scenario in _WITH_PARSERS for word in ("--scenario", scenario)),
     ),
     "calls in the form of Hermes": Configuration(
         ("--model", "builtin:parrot", "--tool-call-parser", "hermes", "--reasoning-parser", "qwen3"),
