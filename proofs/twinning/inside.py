@@ -50,7 +50,7 @@ def _scorings(model: Any, kernel: str, prompts: Sequence[Sequence[int]], texts: 
     begin = ids.shape[1] - TEXT_TOKENS - 1
 
     def run() -> Tensor:
-        parts = [model(rows).logits[:, begin:-1].float() for rows in ids.split(_ROWS)]
+        parts = [model(rows).logits[:, begin:-1].float() for rows in torch.split(ids, _ROWS)]
         return torch.cat(parts).log_softmax(-1)
 
     logprobs = _with_kernel(kernel, run)

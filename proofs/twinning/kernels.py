@@ -47,4 +47,4 @@ def use(kernel: str) -> None:
 
 if __name__ == "__main__":
     use(sys.argv.pop(1))
-    sys.exit(main())
+    main()
