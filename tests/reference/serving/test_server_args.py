@@ -35,7 +35,7 @@ from tokenwire_reference.server_args import ServerArgs
         ({"host": ""}, "--host is empty"),
         ({"lora_paths": ["builtin:1"]}, "--lora-paths is 'builtin:1'; write NAME=PATH"),
         ({"api_key": ""}, "--api-key is empty"),
-        ({"admin_api_key": "two words"}, "--admin-api-key is empty or not of visible"),
+        ({"admin_api_key": "two words"}, "--admin-api-key is empty or holds other characters than visible"),
     ],
 )
 def test_what_makes_no_sense_is_refused(args, words) -> None:
