@@ -112,7 +112,7 @@ def test_logprobs_of_a_prompt_are_those_of_the_block_it_was_written_in() -> None
 
 
 def test_a_script_is_for_the_scripted_model() -> None:
-    with pytest.raises(ValueError, match=r"script needs the model builtin:scripted"):
+    with pytest.raises(ValueError, match=r"script is for builtin:scripted"):
         engine().add(ask("r", PROMPT, 4, custom_params={"script": [[5]]}))
     with pytest.raises(ValueError, match="needs the model builtin:scripted"):
         load_model(DIFFUSION, script="script.json")

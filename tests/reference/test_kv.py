@@ -145,9 +145,9 @@ def test_flushed_pages_in_use_are_no_longer_shared() -> None:
 def test_a_leak_is_reported() -> None:
     pool = PagePool(5, SIZE)
     (page,) = pool.allocate(1)
-    with pytest.raises(PageAccountingError, match=rf"pages \[{page}\] are not held"):
+    with pytest.raises(PageAccountingError, match=rf"pages \[{page}\] have wrong reference counts"):
         pool.check_integrity([])
-    with pytest.raises(PageAccountingError, match="are not held"):
+    with pytest.raises(PageAccountingError, match="have wrong reference counts"):
         pool.check_integrity([[page], [page]])
 
 
