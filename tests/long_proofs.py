@@ -16,11 +16,13 @@ LONG: Mapping[str, str] = {
     "conformance/test_evicted.py": r"same_report",
     "conformance/test_exploration_search.py": r"shapes_are_many",
     "conformance/test_null_targets.py": r"everything_is_asked\[(?!HTML)",
+    "conformance/test_patterns.py": r"grow_as_their_text\[[1-4]\]",
     "conformance/test_reasons.py": (
         r"\[(?!transformers/5.23.0/live-serve|litellm/.*(before|quick)|vllm/.*interval-1)"
     ),
     "conformance/test_stopped_runs.py": r"until_a_signal.*\[15\]",
     "conformance/test_strangers_files.py": r"\[(.*many_values|merge-endless_line)\]|as_long_as_it_may_be",
+    "conformance/test_vllm_front_ends.py": r"whole_run.*rust-standard",
     "docs/test_contributors_guide.py": r"new_requirement_ends_in_green_tests",
     "docs/test_first_command.py": r"installs_it_beside_itself.*\[ensurepip\]",
     "docs/test_smallest_server.py": r"smallest_server_conforms",
@@ -78,6 +80,7 @@ LONG: Mapping[str, str] = {
     "reference/test_decode_graphs.py": r"replayed_graphs",
     "reference/test_speculative_decoding.py": r"\[cpu-bfloat16",
     "spec/test_worked_examples.py": r"show_what_was_recorded",
+    "twin/test_recorded_pairs.py": r"four_screens\[parsers|itself_are_the_same\[vllm",
 }
 """A file below `tests`, and what the names of its long tests have in them."""
 

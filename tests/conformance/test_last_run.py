@@ -60,7 +60,14 @@ def test_the_demo_s_server_makes_no_other_mistake(tokenwire):
 
 
 def test_the_demo_s_server_refuses_wrong_types_and_unknown_ids(tokenwire):
-    rows = ("--requirement", "wrong-types-refused", "--requirement", "unknown-parameter-ids-refused")
+    rows = (
+        "--dialect",
+        "sglang-generate",
+        "--requirement",
+        "wrong-types-refused",
+        "--requirement",
+        "unknown-parameter-ids-refused",
+    )
     with demo_server() as url:
         ran = tokenwire("check", "--target", url, "--no-keep", *rows)
     assert (ran.returncode, "2 PASS" in ran.stdout) == (0, True), ran.stdout
