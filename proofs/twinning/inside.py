@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM
 
-from proofs.twinning.kernels import KERNELS
+from proofs.twinning.kernels import use
 from tokenwire.dialects.logprobs import Logprob, Position
 from tokenwire_twin.twin_asking import TEXT_TOKENS, behind_another_prompt, prompt_of
 from tokenwire_twin.twin_numbers import Counted, Scoring, Text, counted
@@ -26,7 +26,7 @@ def _loaded(folder: Any, dtype: str) -> Any:
 
 def _with_kernel(kernel: str, run: Callable[[], Tensor]) -> Tensor:
     plain = nn.Linear.forward
-    nn.Linear.forward = KERNELS[kernel]  # type: ignore[assignment,method-assign]
+    use(kernel)
     try:
         with torch.no_grad():
             return run()

@@ -34,8 +34,14 @@ def _rounded(model: Any, *, values: int) -> None:
             weights.data = (weights / scale).round() * scale
 
 
-def _one_layer_scaled(model: Any) -> None:
+def _one_matrix_scaled(model: Any) -> None:
     model.model.layers[1].mlp.down_proj.weight.data *= 1.01
+
+
+def _one_layer_scaled(model: Any) -> None:
+    for weights in model.model.layers[1].parameters():
+        if weights.dim() == 2:
+            weights.data *= 1.01
 
 
 def _another_template(folder: Path) -> None:
@@ -71,7 +77,8 @@ CHANGES = {
     "as it is": Change(),
     "int8": Change(of_weights=partial(_rounded, values=127)),
     "int4": Change(of_weights=partial(_rounded, values=7)),
-    "layer": Change(of_weights=_one_layer_scaled),
+    "layer": Change(of_weights=_one_matrix_scaled),
+    "whole layer": Change(of_weights=_one_layer_scaled),
     "rope": Change(of_config={"rope_parameters": {"rope_theta": 10500.0, "rope_type": "default"}}),
     "template": Change(of_files=_another_template),
     "ends": Change(of_files=_other_ends),
@@ -79,22 +86,36 @@ CHANGES = {
 }
 
 
-def write_model(folder: Path, seed: int, change: Change = CHANGES["as it is"]) -> Path:
-    """Write a model of four layers, drawn from a seed and then changed; its folder."""
+LLAMA: Mapping[str, Any] = {
+    "model_type": "llama",
+    "hidden_size": 128,
+    "intermediate_size": 256,
+    "num_hidden_layers": 4,
+    # So that the layers which end a block, and no others, have more inputs than outputs.
+    "head_dim": 48,
+    "initializer_range": 0.1,
+}
+QWEN2: Mapping[str, Any] = {
+    "model_type": "qwen2",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 3,
+    "initializer_range": 0.2,
+}
+
+
+def write_model(
+    folder: Path, seed: int, change: Change = CHANGES["as it is"], shape: Mapping[str, Any] = LLAMA
+) -> Path:
+    """Write a model of a shape, drawn from a seed and then changed. Return its folder."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     config = AutoConfig.for_model(
-        "llama",
+        **shape,
         vocab_size=_VOCABULARY,
-        hidden_size=128,
-        intermediate_size=256,
-        num_hidden_layers=4,
         num_attention_heads=4,
         num_key_value_heads=2,
-        # So that the layers which end a block, and no others, have more inputs than outputs.
-        head_dim=48,
         max_position_embeddings=512,
-        initializer_range=0.1,
         tie_word_embeddings=False,
         bos_token_id=0,
         eos_token_id=2,

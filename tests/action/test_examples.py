@@ -130,7 +130,7 @@ def test_the_kubernetes_job_compares_a_gateway_with_its_worker(tmp_path: Path) -
     with demo_server() as gateway, demo_server() as worker:
         urls = {"http://gateway:8080": gateway, "http://worker-0.workers:8000": worker}
         arguments = [
-            re.sub(r"http://\S+", lambda found: urls[found[0]], argument).replace("/work", str(tmp_path))
+            re.sub(r"http://\S+", lambda found: urls[found[0]], argument).replace("/results", str(tmp_path))
             for argument in container["args"]
         ]
         ran = _run(tmp_path, ["tokenwire", *arguments], {})

@@ -7,7 +7,6 @@ and the same weights with another chat template, other ends or another tokenizer
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 import pytest
 from proofs.killing.serving import DECODES, routed
-from proofs.twinning.models import CHANGES, write_model
+from proofs.twinning.models import CHANGES, QWEN2, write_model
 from proofs.twins import served
 
 from tokenwire.judging.verdict import ExitStatus
@@ -26,59 +25,16 @@ ALL_PARTS = "(weights, template, ends, tokenizer)"
 _TOKENIZER = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen2"
 
 
-def _as_it_is(_model: Any) -> None:
-    pass
-
-
-def _in_four_bits(model: Any) -> None:
-    """Rows of all matrices but the embeddings, rounded to 15 values each."""
-    for name, weights in model.named_parameters():
-        if weights.dim() == 2 and "embed" not in name:
-            scale = weights.abs().amax(1, keepdim=True) / 7
-            weights.data = (weights / scale).round() * scale
-
-
-def _one_layer_scaled(model: Any) -> None:
-    for weights in model.model.layers[1].parameters():
-        if weights.dim() == 2:
-            weights.data *= 1.01
-
-
-def small_model(folder: Path, seed: int, change: Callable[[Any], None] = _as_it_is) -> str:
-    """A small model, drawn from a seed and then changed."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    torch.set_num_threads(1)
-    torch.manual_seed(seed)
-    config = AutoConfig.for_model(
-        "qwen2",
-        vocab_size=2000,
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=3,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=512,
-        initializer_range=0.2,
-        tie_word_embeddings=False,
-        bos_token_id=0,
-        eos_token_id=2,
-        pad_token_id=3,
-    )
-    model = AutoModelForCausalLM.from_config(config)
-    change(model)
-    model.eval().save_pretrained(folder)
-    for file in (*_TOKENIZER.glob("*token*"), *_TOKENIZER.glob("*.jinja")):
-        shutil.copy(file, folder)
-    return str(folder)
+def small_model(folder: Path, seed: int, change: str = "as it is") -> str:
+    """Write a small model, drawn from a seed and then changed. Return its folder."""
+    return str(write_model(folder, seed, CHANGES[change], QWEN2))
 
 
 @pytest.mark.parametrize("seed", MODELS)
 def test_twins_are_told_from_others(tokenwire, serve_reference: Serve, tmp_path: Path, seed: int) -> None:
     plain = small_model(tmp_path / "plain", seed)
-    rounded = small_model(tmp_path / "rounded", seed, _in_four_bits)
-    scaled = small_model(tmp_path / "scaled", seed, _one_layer_scaled)
+    rounded = small_model(tmp_path / "rounded", seed, "int4")
+    scaled = small_model(tmp_path / "scaled", seed, "whole layer")
     with ExitStack() as servers:
         first = servers.enter_context(serve_reference(("--model", plain)))
 
@@ -190,7 +146,7 @@ def test_a_kernel_that_adds_in_another_order_is_the_same_in_few_digits(tokenwire
 def test_precision_hides_no_four_bit_weights(tokenwire, serve_reference: Serve, tmp_path: Path) -> None:
     """Nor does it where both sides compute with few digits."""
     plain = small_model(tmp_path / "plain", 0)
-    rounded = small_model(tmp_path / "rounded", 0, _in_four_bits)
+    rounded = small_model(tmp_path / "rounded", 0, "int4")
     with (
         serve_reference(("--model", plain, "--dtype", "bfloat16")) as first,
         serve_reference(("--model", rounded, "--dtype", "bfloat16")) as other,
