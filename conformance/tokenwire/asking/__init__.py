@@ -1,1 +1,1 @@
-"""Requests to a target, and the code that sends them. Only the recorder uses the network."""
+"""Everything that sends requests to a target server. Only `recorder` and `connection` use the network."""

@@ -1,5 +1,7 @@
-"""A gateway beside its worker: the same requests to both, so that their answers can be compared; and the
-requests of the gateway's failures to the worker, so that the worker's own failures are known.
+"""Comparison of a gateway with the worker behind it.
+
+The same requests are sent to both, so that their answers can be compared. If the gateway violates a
+requirement, the failing request is sent to the worker too: the worker may have the same bug.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from tokenwire.record import Answer, Stream
 from tokenwire.wire.exchange import HttpRequest
 
 _MOST_EXHIBITS = 160
-"""Requests of the gateway's failures that the worker is asked."""
+"""The most failing requests of the gateway that are repeated at the worker."""
 
 
 async def ask_both(
@@ -42,8 +44,8 @@ async def ask_both(
 ) -> None:
     """Send the same requests to the worker and its gateway, and add the pairs of answers to the transcript.
 
-    The requests use the worker's dialects, at endpoints that the gateway has too. Requests whose answers
-    differ by chance are repeated.
+    The worker's dialects are used, at the endpoints that the gateway has too. If two answers differ and
+    sampling may be the reason, their requests are repeated.
     """
     asked = load_scenarios()[GATEWAY]
     of_worker = Transcript()
@@ -72,10 +74,10 @@ async def ask_both(
 async def ask_for_exhibits(
     worker: Preflight, to_worker: Sender, gateway: Preflight, run: Run, withheld: Collection[str]
 ) -> list[Stream]:
-    """Ask the worker the requests in whose answers the gateway breaks a requirement.
+    """Send the worker each request that made the gateway violate a requirement.
 
-    Return its answers, under the names that the gateway's have. `withheld`: names of headers that are for
-    the gateway alone.
+    Return the worker's answers, named like the gateway's. `withheld`: names of headers that must not reach
+    the worker, such as the gateway's credentials.
     """
     answers = to_ask(judge([run], rows_of_a_server()), run, _MOST_EXHIBITS)
     dialects = {dialect.name: dialect for dialect in gateway.asked}
@@ -86,7 +88,7 @@ async def ask_for_exhibits(
             exchange = await to_worker.send(
                 exhibit_name(answer.exchange), WORKER, for_the_worker(answer, worker.model, withheld)
             )
-        except NotAsked:  # the limits of the run end here, or the worker does
+        except NotAsked:  # a limit of the run is reached, or the worker is dead
             return None
         return dialect.read(
             in_place(exchange), delivery_hint=advertised.delivery, adapters=advertised.adapters
@@ -99,7 +101,7 @@ async def ask_for_exhibits(
 
 
 def for_the_worker(answer: Answer, model: str, withheld: Collection[str]) -> HttpRequest:
-    """Return the request of a gateway's answer as the worker gets it: under an id and a model of its own."""
+    """Return the gateway's request for the worker: with another request id and the worker's model name."""
     request = answer.exchange.load().request
     if named := answer.asked.request_id:
         request = under_another_id(request, named, f"{named}-{WORKER}")

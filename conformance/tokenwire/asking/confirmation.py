@@ -1,8 +1,9 @@
-"""Confirmation: before a chance difference between two answers counts, both requests are repeated alone.
+"""Confirmation of differences that may be random.
 
-If a repeated answer differs, the target does not repeat itself here, and the difference does not count. One
-confirmed difference is enough for a requirement at an endpoint. Repeated requests are recorded like all
-others, so a replay gives the same verdicts.
+Two answers to the same request may differ because sampling or batching is not deterministic. Both requests
+are repeated alone. If the repeated answers differ among themselves, the target is not deterministic here, and
+the difference is ignored. One confirmed difference per requirement and endpoint is enough. Repeated requests
+are recorded too, so a replay gives the same verdicts.
 """
 
 from __future__ import annotations
@@ -25,19 +26,21 @@ from tokenwire.wire.exchange import HttpRequest
 
 _AGAIN = re.compile(r"-confirm-\d+$")
 _MOST = 160
-"""The most repeated requests of a run."""
+"""The most requests that a run repeats for confirmation."""
 ACROSS_RESPONSES, ACROSS_TARGETS = "across-responses", "across-targets"
-"""Oracles of rows that compare answers: of one target, or of a worker and its gateway."""
+"""Oracles of requirements that compare two answers: both of one target, or one of a worker and one of its
+gateway.
+"""
 
 
 def _sides(judgement: Judgement, run: Run) -> list[Answer]:
-    """Return both sides of the first chance difference, if the verdict depends only on chance differences."""
+    """Return the answers of the first difference; empty unless all differences may be random."""
     if any(not violation.by_chance for violation in judgement.violations):
         return []
     for difference in (*judgement.violations, *judgement.doubted):
         names = dict.fromkeys(place.exchange for place in (difference.place, *difference.related))
         sides = [run.by_exchange[name] for name in names if name in run.by_exchange]
-        # A request that is known to have two answers is not repeated, because it would show nothing new.
+        # Skip a request that is known to get different answers, because repeating it would show nothing new.
         if all(map(request_of, sides)) and not any(
             known.differing(name) for known in run.seen for name in names
         ):
@@ -46,7 +49,7 @@ def _sides(judgement: Judgement, run: Run) -> list[Answer]:
 
 
 async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
-    """Repeat the request of an answer."""
+    """Send the request of an answer again, under a name of its own."""
     request = stream.exchange.load().request
     if named := stream.asked.request_id:
         request = under_another_id(request, named, f"{named}-confirm-{turn}")
@@ -54,12 +57,12 @@ async def send_again(talk: Conversation, stream: Answer, turn: int) -> None:
 
 
 def asked_again(name: str) -> bool:
-    """True for names that `send_again` gave."""
+    """True if this exchange name was made by `send_again`."""
     return _AGAIN.search(name) is not None
 
 
 def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
-    """Return the request with another id, because a server may refuse an id that was used before."""
+    """Return the request with another request id, because a server may refuse an id that was used before."""
 
     def renamed(value: Any) -> Any:
         if isinstance(value, dict):
@@ -73,7 +76,10 @@ def under_another_id(request: HttpRequest, old: str, new: str) -> HttpRequest:
 
 
 def _asked(stream: Answer) -> Hashable:
-    """Return a key of answers to the same request. A gateway and its worker have different keys."""
+    """Return a key that is equal for answers to equal requests.
+
+    A gateway and its worker have different keys.
+    """
     scenario = stream.exchange.scenario
     return scenario if scenario in (GATEWAY, WORKER) else "", request_of(stream)
 
@@ -84,10 +90,11 @@ async def confirm(
     oracle: str,
     on_next: Callable[[int, int], object] = lambda _done, _total: None,
 ) -> None:
-    """Repeat requests until each chance difference of an oracle's requirements is confirmed or refuted.
+    """Repeat requests until each random difference is confirmed or refuted, for the requirements of one
+    oracle.
 
-    `ask_again` takes the answer whose request to repeat, and the number of the turn. `on_next` takes the
-    number of requests sent, and the total so far.
+    `ask_again`: sends the request of an answer again; its second argument counts the repetitions. `on_next`:
+    called with the number of repeated requests so far and in total.
     """
     every = {row.id: row for row in load_requirements().values() if row.oracle == oracle}
     rows = every
@@ -99,7 +106,8 @@ async def confirm(
         in_question = _due(judge([run], rows.values()), run, asked, turns, due)
         if not due and rows is every:
             return
-        # A repetition for one row may change another row, so all rows are checked before one is done.
+        # Repeating for one requirement may change another verdict, so all requirements are judged again at
+        # the end.
         rows = {name: row for name, row in rows.items() if name in in_question} if due else every
         total = asked.total() + len(due)
         for request, stream in due.items():
@@ -115,9 +123,10 @@ def _due(
     turns: int,
     due: dict[Hashable, Answer],
 ) -> set[str]:
-    """Collect the requests to repeat; return the requirements in question.
+    """Collect the requests to repeat in `due`; return the ids of the requirements that they decide.
 
-    For several differences at an endpoint, only the first is repeated, and the next one if that is refuted.
+    If a requirement has several differences at an endpoint, the first is repeated. The next ones are repeated
+    only if the first is refuted.
     """
     waiting: dict[tuple[str, str], list[dict[Hashable, Answer]]] = defaultdict(list)
     confirmed, fell = set(), set()

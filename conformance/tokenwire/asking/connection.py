@@ -1,8 +1,8 @@
-"""The connection of one exchange: arriving bytes get their time before anything else happens.
+"""The TCP connection of one exchange. Arriving bytes are timestamped before anything else happens.
 
-Small segments and a small window, negotiated at the start, slow a server down. A server notices a stalled
-reader only once all buffers are full. Over loopback these are 4 MB with usual sockets and 0.1 MB with these
-(measured on Linux 6), so coalescing shows after a few events.
+For a slow reader, the connection negotiates small segments and a small receive window. A server notices a
+slow reader only when all socket buffers are full. Over loopback these hold 4 MB by default, and 0.1 MB with
+these settings (measured on Linux 6). A server that then merges events does so after a few events.
 """
 
 from __future__ import annotations
@@ -17,24 +17,26 @@ from collections.abc import Callable, Sequence
 from typing import Any, cast
 
 _SMALL_SEGMENT = 536
-"""The segment size that every host must accept (RFC 9293). The kernel derives a sender's buffer from it."""
+"""The segment size that every host must accept (RFC 9293). The kernel sizes the sender's buffer by it."""
 _RESET = struct.pack("ii", 1, 0)
 """SO_LINGER with zero seconds: closing discards unsent data and sends RST."""
 _NEXT_ADDRESS_S = 2.0
-"""Seconds to wait for an address of a host before the next one is tried."""
+"""Seconds before a connection attempt to one address of a host is given up for the next address."""
 _Address = tuple[Any, ...]
-"""An entry of getaddrinfo."""
+"""An address as `socket.getaddrinfo` returns it."""
 
 Arrival = tuple[float, bytes]
-"""A time on the monotonic clock, and the bytes; empty bytes if the server closed the connection."""
+"""An arrival: its time on the monotonic clock, and the bytes.
+
+Empty bytes: the server closed the connection.
+"""
 
 
 class Connection(asyncio.Protocol):
-    """Records arrivals with their times, and passes them on after the arrivals of other connections are
-    recorded.
+    """Timestamps arriving bytes, and processes them later.
 
-    take: called with each arrival. `over` completes when the caller says so; it raises what `take` raised, or
-    the reason why the connection was lost.
+    The delay lets concurrent connections timestamp their bytes first. `take` is called with each arrival. The
+    caller completes `over`; it raises an exception of `take`, or the reason of a lost connection.
     """
 
     def __init__(self, take: Callable[[float, bytes], None]) -> None:
@@ -51,7 +53,7 @@ class Connection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         self._arrived.append((time.monotonic(), data))
         if len(self._arrived) == 1:
-            # Later, so that the bytes on other connections get their times first.
+            # Process the bytes later, so that other connections can timestamp theirs first.
             self._loop.call_soon(self._hand_on)
 
     def eof_received(self) -> None:
@@ -74,8 +76,9 @@ class Connection(asyncio.Protocol):
                 if self.over.done():
                     return
                 self._take(arrival, data)
-        except Exception as error:  # any error ends the exchange
-            if not self.over.done():  # otherwise it has ended, for example because the run was interrupted
+        except Exception as error:  # any exception of `take` ends the exchange
+            # The exchange may have ended before, for example if the run was interrupted.
+            if not self.over.done():
                 self.over.set_exception(error)
 
     async def open(
@@ -83,7 +86,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         """Connect and send a request.
 
-        `window` is the size of a small receive buffer, None for the usual one. Raises OSError.
+        `window`: size of the receive buffer in bytes; None for the default. Raises OSError.
         """
         opened = await _connected(host, port, window)
         name = host if tls is not None else None
@@ -92,7 +95,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def pause(self) -> None:
-        """Stop reading."""
+        """Stop reading from the socket."""
         if self._transport is not None:
             self._transport.pause_reading()
 
@@ -109,7 +112,7 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Close at once, even with data in transit."""
         if not self.over.cancel() and not self.over.cancelled():
-            self.over.exception()  # retrieved, because the waiter may have left, and asyncio would report it
+            self.over.exception()  # fetched, because asyncio logs an exception that nobody fetches
         if self._transport is not None:
             self._transport.abort()
             await self._lost.wait()
@@ -126,7 +129,7 @@ async def _connected(host: str, port: int, window: int | None) -> socket.socket:
 
 
 async def _addresses(host: str, port: int) -> Sequence[_Address]:
-    with contextlib.suppress(socket.gaierror):  # otherwise it is a name, which another thread looks up
+    with contextlib.suppress(socket.gaierror):  # a host name is not numeric; the thread below resolves it
         return socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_NUMERICHOST)
     return await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
 

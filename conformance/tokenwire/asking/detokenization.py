@@ -1,7 +1,8 @@
-"""The server's own tokenizer: after all other requests, the server is asked for the text of the ids seen.
+"""Detokenization by the server: at the end of a run, the server is asked for the text of the ids that it
+sent.
 
-The requests are those that the checks would make to a tokenizer. The answers are recorded, so a replay uses
-them too.
+The checks compare these texts with the output. Only the texts that the checks need are requested. The answers
+are recorded, so a replay uses them too.
 """
 
 from __future__ import annotations
@@ -30,27 +31,27 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 SCENARIO = "detokenize"
 MOST_REQUESTS = 48
-"""The most requests for texts, with one list of ids each."""
+"""The most requests to an endpoint that takes one list of ids per request."""
 _MOST_BATCHES = 16
 _FOR_DOUBTS = 12
-"""The requests reserved to find out which ids are special tokens."""
+"""The part of these requests that finds out which ids are special tokens."""
 _HALF_FULL = 2
-"""The batches that may be incomplete: one with special tokens, one without."""
+"""The requests that may have fewer lists than allowed: one with special tokens, one without."""
 _IN_ONE_REQUEST = 256
 _IDS_IN_ONE_REQUEST = 8192
-"""The most ids of joined lists in one request, without the dividers."""
+"""The most ids in one request for joined lists, dividers not counted."""
 _MOST_JOINED = 1 << 14
-"""The most lists to join."""
+"""The most lists that are joined."""
 _MOST_DIVIDERS = 3
 _MOST_PROOFS = 8
-"""The number of joined lists whose text is also requested alone, to verify the division."""
+"""The most joined lists that are also requested alone, to verify that joining does not change the text."""
 
 _Questions = dict[Question, None]
-"""Distinct questions in the order of asking."""
+"""A set of questions in the order in which they were asked. A question is a list of ids and a flag."""
 
 
 class _Inquiring:
-    """A tokenizer without knowledge that records the questions to it."""
+    """A stand-in for a tokenizer: returns no texts, and records the ids that the checks want to decode."""
 
     cleans_up = True
 
@@ -70,11 +71,11 @@ class _Inquiring:
 
 
 def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> list[Question]:
-    """Return at most `most` distinct questions of the checks; `skips`: the endpoint can omit special tokens.
+    """Return at most `most` different lists of ids that the checks want to decode.
 
-    All questions of a check about one answer are asked, or none. Every check has an equal share; checks with
-    few questions come first and leave the rest of theirs to others. The same holds for the few answers that
-    were to show special tokens.
+    `skips`: the endpoint can omit special tokens. For one answer, a check gets all its lists or none. Each
+    check has an equal share of `most`; unused parts go to checks with more lists. The few answers that were
+    requested with special tokens come first.
     """
     known, by_check = sorted(streams, key=lambda stream: stream.asked.skip_special_tokens), []
     for row in load_requirements().values():
@@ -83,10 +84,10 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
             wanted = [(stream.exchange.scenario, _wanted(check.on_stream, stream, skips)) for stream in known]
             by_check.append(_in_turns(wanted))
     asked: _Questions = {}
-    # Checks with few questions come first, so that others can use the rest of their share.
+    # Checks with few questions come first, so that the unused part of their share goes to the others.
     by_check.sort(key=lambda groups: len({question for group in groups for question in group}))
     shares = range(len(by_check), 0, -1)
-    # If an answer needs more than a share, the rest at the end goes to the first such answer.
+    # If no answer fits into a check's share, the first such answer gets what is left at the end.
     for parts, groups in (*zip(shares, by_check, strict=True), *((1, groups) for groups in by_check)):
         share = len(asked) + (most - len(asked)) // parts
         for group in groups:
@@ -96,15 +97,15 @@ def questions(streams: Iterable[Stream], most: int, *, skips: bool = True) -> li
 
 
 def _wanted(check: StreamCheck, stream: Stream, skips: bool) -> _Questions:
-    """Collect the questions of a check to a tokenizer about one answer."""
+    """Return the lists of ids that a check decodes when it checks this answer."""
     inquiring = _Inquiring()
     deque(check(stream, Target(tokenizer=inquiring)), maxlen=0)
     return {(ids, skip and skips): None for ids, skip in inquiring.asked}
 
 
 def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
-    """Return one answer of each scenario, then a second of each, because each scenario provokes something
-    else.
+    """Order groups so that each scenario gets its first turn before any gets its second: scenarios provoke
+    different bugs.
     """
     by_scenario: dict[str, list[_Questions]] = {}
     for scenario, group in groups:
@@ -115,7 +116,7 @@ def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
 
 
 def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpRequest]:
-    """Yield requests, each with as many questions as the endpoint accepts."""
+    """Yield requests for the texts of lists, each with as many lists as the endpoint accepts."""
     size = _IN_ONE_REQUEST if way.batches else 1
     for skip in (True, False):
         many = [ids for ids, skipping in wanted if skipping is skip]
@@ -124,7 +125,10 @@ def _requests(way: Detokenize, wanted: Sequence[Question]) -> Iterator[HttpReque
 
 
 def _joined_requests(way: Detokenize, lists: Iterable[Ids], divider: int) -> Iterator[HttpRequest]:
-    """Yield requests with many lists of ids joined by dividers, as far as the result can be divided again."""
+    """Yield requests with many lists of ids joined by a divider.
+
+    Lists that contain the divider are skipped.
+    """
     part: list[Ids] = []
     size = 0
     for ids in filter(partial(can_be_joined, divider=divider), lists):
@@ -138,7 +142,10 @@ def _joined_requests(way: Detokenize, lists: Iterable[Ids], divider: int) -> Ite
 
 
 def _dividers(streams: Iterable[Stream]) -> list[int]:
-    """Return ids that may have a visible text, such as the end of a sequence: those that end most choices."""
+    """Return the ids that end most choices.
+
+    A divider must have a visible text, as an end-of-sequence token has.
+    """
     ends: Counter[int] = Counter()
     for stream in streams:
         for choice in finished_choices(stream):
@@ -149,9 +156,9 @@ def _dividers(streams: Iterable[Stream]) -> list[int]:
 
 
 def _proofs(texts: Mapping[Question, str]) -> list[Ids]:
-    """Return lists of ids whose text alone may differ from their text within a joined list.
+    """Return lists of ids whose text may change when they are joined with other lists.
 
-    These begin or end within a character or with a space; some others are added.
+    Lists whose text begins or ends with a space or an incomplete character come first.
     """
 
     def risk(text: str) -> tuple[bool, bool]:
@@ -165,7 +172,7 @@ def _proofs(texts: Mapping[Question, str]) -> list[Ids]:
 
 
 class _Asking:
-    """Requests texts from one endpoint, within its number of requests."""
+    """Requests texts from one detokenize endpoint, up to its limit of requests."""
 
     def __init__(self, sender: Sender, way: Detokenize) -> None:
         self._sender, self.way = sender, way
@@ -173,7 +180,7 @@ class _Asking:
 
     @property
     def left(self) -> int:
-        """Return the number of requests left."""
+        """Return the number of requests that may still be sent."""
         return _most_requests(self.way) - len(self._exchanges)
 
     @property
@@ -182,7 +189,10 @@ class _Asking:
         return tokenizer_of(self._exchanges)
 
     async def send(self, requests: Iterable[HttpRequest], divider: int | None = None) -> list[Exchange]:
-        """Send requests concurrently, as many as are left. `divider` separates the lists in them."""
+        """Send requests concurrently, up to the limit.
+
+        `divider`: the id between joined lists in the requests.
+        """
         first = len(self._exchanges)
         family = self.way.name
         exchanges = await asyncio.gather(
@@ -202,16 +212,16 @@ class _Asking:
         return exchanges
 
     async def is_answered(self, questions: Sequence[Question]) -> bool:
-        """Send the first of these questions; True if the endpoint returns a text."""
+        """Send one request with the first lists; True if the endpoint returns their text."""
         first = await self.send(islice(_requests(self.way, questions), 1))
         return any(map(self.way.texts, first))
 
     async def alone(self, questions: Sequence[Question]) -> None:
-        """Send the questions after the first request's, in full batches."""
+        """Send the lists that `is_answered` has not sent, unjoined."""
         await self.send(islice(_requests(self.way, questions), 1, None))
 
     async def find_divider(self, streams: Iterable[Stream]) -> int | None:
-        """Request texts of possible dividers; return one with a visible text, or None."""
+        """Return the first candidate for a divider that the server shows as visible text, or None."""
         for token in _dividers(streams):
             request = self.way.request([(token,)], skip_special_tokens=False)
             for exchange in await self.send([request]):
@@ -220,7 +230,7 @@ class _Asking:
         return None
 
     async def ask_joined(self, lists: Sequence[Ids], divider: int) -> bool:
-        """Request joined texts, and a few of them alone; True if both agree."""
+        """Request the texts of joined lists, and of a few lists alone; True if the texts are equal."""
         most = max(0, self.left - _FOR_DOUBTS)
         exchanges = await self.send(islice(_joined_requests(self.way, lists, divider), most), divider)
         texts = {key: text for found in map(self.way.joined_texts, exchanges) for key, text in found.items()}
@@ -234,7 +244,10 @@ class _Asking:
 async def ask_for_texts(
     sender: Sender, speaks: Iterable[Dialect], streams: Sequence[Stream]
 ) -> RemoteTokenizer | None:
-    """Request the text of the ids that the server sent; None if no endpoint offers it or answers."""
+    """Request the texts of the ids that the server sent; return a tokenizer made from them.
+
+    Return None if no detokenize endpoint answers.
+    """
     for way in ways_of(speaks):
         asking = _Asking(sender, way)
         skips = way.skip_special_tokens is not None
@@ -254,14 +267,14 @@ async def ask_for_texts(
 async def _ask_one_list_at_a_time(
     asking: _Asking, wanted: Sequence[Question], streams: Sequence[Stream]
 ) -> None:
-    """Query an endpoint that takes one list in a request and shows special tokens.
+    """Request texts from an endpoint that takes one list per request and always shows special tokens.
 
-    Lists are joined, or sampled if they cannot be separated again.
+    Lists are joined in one request. If joining changes the text, only some lists are requested, one by one.
     """
     divider = await asking.find_divider(streams)
     every = [ids for ids, _ in questions(streams, _MOST_JOINED, skips=False)]
     if divider is not None and await asking.ask_joined(every, divider):
-        # Once special tokens are known, the remaining requests are for texts.
+        # First find out which ids are special tokens, then use the remaining requests for texts without them.
         for left_out in (RemoteTokenizer.doubtful, RemoteTokenizer.without_special):
             known = asking.tokenizer
             lists = left_out(known) if known is not None else []
@@ -274,12 +287,15 @@ async def _ask_one_list_at_a_time(
 
 
 def _most_requests(way: Detokenize) -> int:
-    """Return the most requests for texts."""
+    """Return the most requests to this endpoint."""
     return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
 
 async def rehearse_texts(sender: Sender, speaks: Iterable[Dialect]) -> None:
-    """Send as many requests as `ask_for_texts` sends at most. Raises NotAsked if the limits forbid it."""
+    """Send the largest number of requests that `ask_for_texts` can send.
+
+    Raises NotAsked at a limit of the run.
+    """
     for way in ways_of(speaks)[:1]:
         for number in range(_most_requests(way)):
             request = way.request([PROMPT], skip_special_tokens=False)

@@ -1,6 +1,7 @@
-"""Exploration: hypothesis generates requests, each answer is judged at once, and failing requests are shrunk.
+"""Exploration (`--explore`): hypothesis generates requests, each answer is judged at once, and failing
+requests are shrunk.
 
-Requests are sent as in any live run: through a conversation, recorded, and within the limits of the run.
+The requests are recorded and count towards the limits of the run, like those of scenarios.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tokenwire.report.subject import EXPLORATION
 from tokenwire.usage_error import UsageError
 
 _SMALLER_AT_MOST = 300
-"""The most additional requests to shrink failing ones."""
+"""The most extra requests that shrink failing requests."""
 
 
 def demand_hypothesis() -> None:
@@ -31,42 +32,47 @@ def demand_hypothesis() -> None:
 
 
 class _Violated(Exception):  # noqa: N818  # what hypothesis makes smaller
-    """An answer violates a requirement. Each requirement has its own subclass, so that hypothesis shrinks
-    each separately.
+    """An answer violates a requirement.
+
+    Each requirement gets its own subclass, so that hypothesis shrinks the failures of each requirement
+    separately.
     """
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The smallest request seen to violate a requirement, with its answer."""
+    """The smallest request so far that violates a requirement, with its answer."""
 
     talk: Conversation
     ask: Ask
     answer: Stream
     size: tuple[int, str]
-    """Length of the request as JSON, and the JSON, which orders requests of equal length."""
+    """Sort key: the length of the request as JSON, then the JSON itself."""
 
 
 @dataclass
 class Exploration:
-    """The state of one exploration: the requests sent, and the smallest failing ones."""
+    """One exploration: the requests sent so far, and the smallest failing request for each requirement."""
 
     talks: Sequence[Conversation]
-    """One conversation for each dialect. Its transcript collects the answers for judging."""
+    """A conversation for each dialect. Its transcript collects the answers."""
     run: Run
-    """The answers before, which show the target's capabilities and provide texts for stops."""
+    """The answers of the run before the exploration.
+
+    They show the target's capabilities, and provide stop strings.
+    """
     requests: int
     seed: int
     _known: dict[str, tuple[str, ...]] = field(default_factory=dict, init=False)
-    """Requests sent so far, with the requirements that their answers violate."""
+    """Ids of the requirements that the answer violates, by the JSON of the request."""
     _found: dict[str, _Found] = field(default_factory=dict, init=False)
     _asked: int = field(default=0, init=False)
     _trouble: Exception | None = field(default=None, init=False)
 
     async def explore(self) -> tuple[str, ...]:
-        """Generate, judge and shrink requests; return remarks for the report.
+        """Generate requests, judge the answers, and shrink failing requests; return remarks for the report.
 
-        Of failing requests, the report contains only the smallest. Raises what the sender raises.
+        The report contains only the smallest failing requests. Raises any exception of the sender.
         """
         try:
             await asyncio.to_thread(self._search, asyncio.get_running_loop())
@@ -80,7 +86,7 @@ class Exploration:
                 found.talk.transcript.streams.append(found.answer)
 
     def _search(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run hypothesis, which does not know event loops, in its own thread."""
+        """Run hypothesis. It is synchronous, so this method runs in a thread of its own."""
         from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
         from hypothesis import strategies as st
 
@@ -112,11 +118,11 @@ class Exploration:
         try:
             holds()
         except* _Violated:
-            pass  # `_found` has the smallest of each
+            pass  # the smallest failing requests are in `_found`
 
     def _violated(self, talk: Conversation, ask: Ask, loop: asyncio.AbstractEventLoop) -> tuple[str, ...]:
-        """Return the requirements that the answer to a request violates. The same request is sent only
-        once.
+        """Send a request, unless it was sent before; return the ids of the requirements that its answer
+        violates.
         """
         request = talk.dialect.render(ask, talk.model)
         if isinstance(request, Unsupported):
@@ -134,12 +140,13 @@ class Exploration:
 
     @property
     def _most(self) -> int:
-        """Return the present limit of requests."""
+        """Return the most requests. The limit grows once a request fails, to leave room for shrinking."""
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
     def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:
-        """Return the requirements that an answer violates. An answer without a violation is added
-        to the run.
+        """Judge an answer; return the ids of the requirements that it violates.
+
+        An answer without violations is added to the run.
         """
         violated = violated_by(answer, self.run)
         for name in violated:
@@ -157,7 +164,7 @@ class Exploration:
         return await replace(talk, scenario=EXPLORATION, transcript=aside).ask(label, ask)
 
     async def _asked_again(self, name: str, found: _Found) -> str:
-        """Send the smallest failing request again; describe if it fails again."""
+        """Send the smallest failing request again, and describe whether it still fails."""
         answer = await self._ask(found.talk, found.ask, f"again-{name}")
         words = f"exploration: {name}: the smallest request that violates it is {found.answer.exchange.name}"
         if answer is None:

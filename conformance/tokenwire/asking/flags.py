@@ -1,4 +1,4 @@
-"""Flags: request options for outputs other than the tokens."""
+"""Flags: request options that add output beside the tokens, such as usage or logprobs."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ FLAGS: Mapping[str, Mapping[str, Any]] = {
     "usage": {"usage": True},
     "continuous-usage": {"usage": True, "continuous_usage": True},
 }
-"""The fields of an ask that set each flag, by label."""
+"""The request fields that set each flag, by a label for the flag."""
 
 _OF_STREAMS = ("usage", "continuous-usage")
-"""Flags for streams only, because a whole answer always contains its usage."""
+"""Flags that are set only for streams. A response that is not a stream always contains its usage."""
 
 
 _PLAIN = (
@@ -36,18 +36,18 @@ _PLAIN = (
     Ask(messages=({"role": "user", "content": "Hello"},), max_new_tokens=4),
     Ask(text=("Hello",), max_new_tokens=4),
 )
-"""Prompts in three forms; the first that a dialect supports is sent."""
+"""A prompt as ids, as text and as messages. The first form that a dialect supports is used."""
 
 
 def plain(dialect: Dialect) -> Ask:
-    """Return the smallest ask that a dialect supports. Raises ValueError if it supports none."""
+    """Return the smallest request that a dialect supports. Raises ValueError if it supports none."""
     for ask in filter(dialect.can_say, _PLAIN):
         return ask
     raise ValueError(f"dialect {dialect.name!r} takes no input_ids, messages or text; its table is wrong")
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """Return the ask with each flag that the dialect or its table supports, by label, without duplicates."""
+    """Return the request with each flag that the dialect supports, by label, without duplicates."""
     asks = {
         label: replace(ask, **fields)
         for label, fields in FLAGS.items()
@@ -67,7 +67,7 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
 
 
 def _true_at(keys: Keys) -> dict[str, Any]:
-    """Return an object with the value true at a place."""
+    """Return a JSON object in which the value at this JSON pointer is true."""
     body: dict[str, Any] = {}
     put(body, keys, True)
     return body

@@ -1,4 +1,7 @@
-"""Recognition of a parrot: most targets are excluded by their first words; one request confirms a parrot."""
+"""Recognition of a parrot, the test model with predictable output.
+
+The short answers of the preflight exclude most targets. One long request confirms a parrot.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +22,21 @@ from tokenwire.wire.exchange import exchange_name
 
 _ANSWER_TOKENS = 24
 _LONG, _SHORT = 1060, 320
-"""Lengths of the probe; the short one is for small contexts."""
+"""Number of ids in the long request. The short one is for targets with a small context."""
 _LAGS = (1024, 512, 256, 128)
-"""The lags of parrots that can be recognized in a probe of this length."""
+"""Distances at which a parrot repeats its prompt. The long request recognizes any of them."""
 _LETTERS = range(605, 613)
-"""Ids of letters in most vocabularies, a different letter in each."""
+"""Ids that are letters in most vocabularies. Each distance has its own letters, which identify it."""
 _WORDS = 170
-"""The number of words of the lesson requested from an endpoint without ids."""
+"""Length of the request for an endpoint that takes text only, in words."""
 
 
 async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | None = None) -> Speaker | None:
-    """Return how the target can be scripted; None if it is not a parrot.
+    """Return a speaker that writes prompts for the parrot; None if the target is not a parrot.
 
-    Most targets get no request, because a parrot repeats the last id of a short prompt forever. Answers to
-    messages do not show that, because a template surrounds the words with ids.
+    Most targets get no request. A parrot repeats the last id of a short prompt forever, so any other answer
+    excludes it. Answers to chat messages do not exclude it, because the chat template adds ids around the
+    text.
     """
     by_use = sorted(
         found.speaks, key=lambda dialect: (not (dialect.takes_ids and dialect.tells_ids), dialect.chat)
@@ -48,7 +52,7 @@ async def find_parrot(found: Preflight, sender: Sender, tokenizer: Tokenizer | N
         return None
     try:
         exchange = await sender.send(exchange_name(SCENARIO, f"{dialect.name}-script"), SCENARIO, request)
-    except NotAsked:  # then the limits forbid all other requests, too
+    except NotAsked:  # the limit that forbids this request forbids all later requests as well
         return None
     answer = dialect.read(exchange, delivery_hint=found.advertised.delivery)
     model = recognised([answer], tokenizer.known if isinstance(tokenizer, LocalTokenizer) else None)
@@ -82,7 +86,10 @@ def _probe(dialect: Dialect, *, short: bool) -> Ask:
 
 @cache
 def _probe_ids(length: int) -> Ids:
-    """Return ids of whole characters in any vocabulary, different at each place where a parrot may begin."""
+    """Return ids that are whole characters in any vocabulary.
+
+    At each distance at which a parrot may repeat the prompt, a different sequence begins.
+    """
     kinds = [words_of(kind) for kind in Vocabulary]
     plain = [
         token
@@ -104,7 +111,10 @@ def _probe_ids(length: int) -> Ids:
 
 
 def _is_templated(found: Preflight, encode: Encode) -> bool:
-    """True if a message has as many ids as with a parrot's template, or if the target does not count them."""
+    """True if the token count of a message shows that the server used the parrot's own chat template.
+
+    True also if the server does not report token counts.
+    """
     for dialect in found.speaks:
         first = found.first_words[dialect.name]
         text = chat_text((first.exchange.request.body or {}).get("messages"))

@@ -1,4 +1,4 @@
-"""Makes the plan of a run from `Settings`."""
+"""Derives the plan of a run from the user's `Settings`."""
 
 from __future__ import annotations
 
@@ -20,26 +20,28 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """Return the tokenizer in a folder. Raises UsageError without one, or without the package to read it."""
+    """Load the tokenizer of a folder. Raises UsageError if it is missing, or if the package to read it is."""
     return LocalTokenizer(folder) if folder is not None else None
 
 
 def judged_with(tokenizer: Path | None) -> tuple[str, ...]:
-    """Return the command-line options that make another run judge in the same way."""
+    """Return the command-line options for another run that judges in the same way."""
     return () if tokenizer is None else ("--tokenizer", str(tokenizer))
 
 
 def _header(line: str) -> tuple[str, str]:
     name, colon, value = line.partition(":")
-    if not colon or not name.strip():  # the line is not quoted, because it may contain a credential
+    # The value is not quoted in the message, because it may contain a credential.
+    if not colon or not name.strip():
         raise UsageError("a --header needs a colon; write --header 'Name: value'")
     return name.strip(), value.strip()
 
 
 def headers_of(settings: Settings) -> Headers:
-    """Return the headers to send. Those of the command line replace those of the file with the same name.
+    """Return the headers to send.
 
-    Raises UsageError for an option that is not a header.
+    A header of the command line replaces a header of the same name in the file. Raises UsageError for an
+    option without a colon.
     """
     given = tuple(map(_header, settings.header))
     names = {name.lower() for name, _ in given}
@@ -68,7 +70,10 @@ def _limits(settings: Settings) -> Limits:
 
 
 def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
-    """Yield the command-line options that send the same requests. Credentials are written as `env:MY_KEY`."""
+    """Yield the command-line options for another run that sends the same requests.
+
+    Credentials are written as `env:MY_KEY`.
+    """
     for name, value in headers:
         is_open = from_environment(value) or not names_credential(name)
         yield from ("--header", f"{name}: {value if is_open else 'env:MY_KEY'}")
@@ -80,13 +85,16 @@ def _asked_with(settings: Settings, headers: Headers) -> Iterator[str]:
 
 
 def _asked(settings: Settings, headers: Headers) -> dict[str, Any]:
-    """Return the options that a resumed run must repeat; of headers, only the names."""
+    """Return the options that must be equal when a run is resumed.
+
+    Of headers, only the names are included.
+    """
     options = settings.values(RESUMED) | {"header": tuple(name.lower() for name, _ in headers)}
     return {name: sorted(value) if isinstance(value, tuple) else value for name, value in options.items()}
 
 
 def planned(settings: Settings, environment: Mapping[str, str] = os.environ) -> Plan:
-    """Return the plan of a run. Header values may name environment variables. Raises UsageError."""
+    """Return the plan of a run, with environment variables in header values replaced. Raises UsageError."""
     from_files = map(load_scenario_file, settings.scenario_file)
     settings = replace(
         settings,

@@ -1,8 +1,8 @@
-"""Politeness towards a shared server: limits on concurrency, rate and tokens, and a few retries when it is
-busy.
+"""Politeness towards a shared server: limits on concurrency, rate, tokens and cost, and a few retries if it
+is busy.
 
-`Metered` precedes the recorder and charges every request: retries, probes of liveness and the first requests,
-too. The report says what the limits left out.
+`Metered` charges every request to the limits, including retries, liveness probes and the preflight. The
+report lists the requests that the limits prevented.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _MOST_NAMED = 3
 
 @dataclass(frozen=True)
 class Price:
-    """The price of a million tokens, of the prompt and of the output."""
+    """The price of a million prompt tokens and of a million output tokens."""
 
     prompt: float
     output: float
@@ -51,7 +51,7 @@ class Price:
 
 @dataclass(frozen=True)
 class Limits:
-    """Limits of a run."""
+    """The user's limits of a run."""
 
     max_concurrency: int = 16
     """Concurrent requests."""
@@ -62,7 +62,7 @@ class Limits:
     max_requests: int | None = None
     """Total requests; None for no limit."""
     max_cost: float | None = None
-    """The greatest total cost by `price`; None for no limit."""
+    """The most that the run may cost by `price`; None for no limit."""
     price: Price | None = None
 
 
@@ -87,29 +87,32 @@ class Pace:
 
 
 class Spent(NotAsked):
-    """A request would exceed a limit of the user."""
+    """A request would exceed one of the user's limits."""
 
 
 @dataclass
 class Purse:
-    """The used part of the limits, shared by all senders of a run."""
+    """Counts requests, tokens and cost, and compares them with the limits. All senders of a run share it."""
 
     limits: Limits
     targets: int = 1
-    """The number of targets that share the limits in equal parts."""
+    """The number of targets. Each gets an equal part of the limits."""
     pace: Pace = field(default_factory=lambda: Pace(None))
     spent: int = field(default=0, init=False)
-    """Output tokens so far."""
+    """Output tokens that were charged so far."""
     requests: int = field(default=0, init=False)
     cost: float = field(default=0.0, init=False)
 
     @classmethod
     def of(cls, limits: Limits) -> Self:
-        """Return an unused purse with the pace of the limits."""
+        """Return a new purse. Its pace is the rate limit."""
         return cls(limits, pace=Pace(limits.rate))
 
     def split(self, targets: int) -> Purse:
-        """Return an unused purse for one of several targets. They share the limits and the pace."""
+        """Return a new purse for one of several targets, with an equal part of the limits.
+
+        The pace is shared.
+        """
         return Purse(self.limits, targets, self.pace)
 
     def affords(self, requests: int) -> bool:
@@ -139,11 +142,11 @@ class Purse:
         self.requests -= requests
 
     def _used(self, used: float | str, option: str, limit: float | None) -> str:
-        """Describe the used part of a limit."""
+        """Describe how much of a limit was used, for example "12 of --max-requests 20"."""
         return f"{used} of {option} {limit}{f' for {self.targets} targets' * (self.targets > 1)}"
 
     def words(self) -> str:
-        """Describe the used part of each limit."""
+        """Describe how much of each limit was used."""
         limits = self.limits
         words = [
             f"{self._used(used, option, limit)} are {gone}"
@@ -158,8 +161,9 @@ class Purse:
 
 
 def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
-    """Return the most tokens that the prompts of a request may have. A text has at most as many
-    tokens as bytes.
+    """Return an upper bound of the tokens in the prompts of a request.
+
+    A text has at most one token for each byte.
     """
     asked = [dialect.read_asked(request) for dialect in dialects if request in dialect.endpoint]
     counts = (
@@ -170,8 +174,9 @@ def prompt_tokens(request: HttpRequest, dialects: Iterable[Dialect]) -> int:
 
 
 def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int) -> int:
-    """Return the most output tokens of the answer to a request; `at_most` for a choice if it sets
-    no number.
+    """Return an upper bound of the output tokens of a request.
+
+    `at_most`: the bound for each choice if the request does not limit its tokens.
     """
     sampled = (dialect for dialect in dialects if not dialect.gives_results)
     asked = [dialect.read_asked(request) for dialect in sampled if request in dialect.endpoint]
@@ -185,8 +190,8 @@ def tokens_asked(request: HttpRequest, dialects: Iterable[Dialect], at_most: int
 
 
 def retry_after(exchange: Exchange, now: datetime) -> float | None:
-    """Return the seconds after which a busy server accepts a retry (RFC 9110, 10.2.3); None if it names
-    none.
+    """Return the seconds to wait before a retry, from the Retry-After header (RFC 9110, 10.2.3); None without
+    it.
     """
     value = (exchange.header("retry-after") or "").strip()
     if value.isdecimal():
@@ -199,7 +204,7 @@ def retry_after(exchange: Exchange, now: datetime) -> float | None:
 
 
 class Metered:
-    """Charges each request, and then sends it through a recorder."""
+    """Charges each request to the limits, then sends it."""
 
     def __init__(
         self,
@@ -212,8 +217,8 @@ class Metered:
     ) -> None:
         """Charge requests to `purse`.
 
-        `dialects`: those whose requests are parsed for output tokens. `context_length`: the charge for a
-        choice without a budget. `pace`: replaces the purse's.
+        `dialects`: used to find the token limit of a request. `context_length`: charged for a choice without
+        a token limit. `pace`: replaces the pace of the purse.
         """
         self._inner, self._purse = inner, purse
         self._dialects = tuple(dialects)
@@ -221,7 +226,7 @@ class Metered:
         self._pace = pace or purse.pace
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Charge and send a request once. Raises Spent if it exceeds a limit."""
+        """Charge and send one request, without retries. Raises Spent if it would exceed a limit."""
         limits = self._purse.limits
         counted = limits.max_tokens is not None or limits.price is not None
         tokens = tokens_asked(request, self._dialects, self._context_length) if counted else 0
@@ -233,12 +238,13 @@ class Metered:
         if nobody_listened(exchange):
             self._purse.give_back(tokens, cost, requests=1)
         elif exchange.status is not None and exchange.status != 200:
-            self._purse.give_back(tokens, cost)  # a refusal costs only the request
+            # A refused request produced no tokens, so only the request is charged.
+            self._purse.give_back(tokens, cost)
         return exchange
 
 
 class PoliteSender:
-    """Sends through another sender with a limit of concurrency, and retries a busy server a few times."""
+    """Sends requests with a limit on concurrency, and retries a few times while the server is busy."""
 
     def __init__(
         self, inner: Sender, purse: Purse, *, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
@@ -251,21 +257,21 @@ class PoliteSender:
         self._given_up: list[str] = []
         self._unpaid: list[str] = []
         self.turned_away: list[Exchange] = []
-        """The attempts that a busy server refused and that were retried, in order."""
+        """Attempts that the busy server refused and that were retried, in order."""
 
     def to(self, inner: Sender) -> Self:
-        """Return a sender through another one; both share the concurrency limit and the remarks."""
+        """Return a sender through `inner` with the same concurrency limit and the same remarks."""
         other = copy.copy(self)
         other._inner = inner
         return other
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request and retry it while the server is busy; return the last exchange.
+        """Send a request, and retry it while the server is busy; return the last exchange.
 
-        The second attempt is named `<name>-retry-1`. Raises NotAsked if the first may not be sent.
+        The first retry is named `<name>-retry-1`. Raises NotAsked if a limit prevents the first attempt.
         """
         try:
-            if how.get("aside"):  # an action on a running request must not wait in the queue
+            if how.get("aside"):  # an abort of a running request must not wait in the queue
                 return await self._inner.send(name, scenario, request, **how)
             async with self._slots:
                 return await self._insist(name, scenario, request, how)
@@ -295,7 +301,7 @@ class PoliteSender:
         return exchange
 
     def remarks(self) -> Iterator[str]:
-        """Yield remarks on retried requests, for readers of the verdicts."""
+        """Yield remarks on retried requests for the report."""
         if self.turned_away:
             yield (
                 f"the target was busy: {len(self.turned_away)} requests were sent again after status "
@@ -312,7 +318,7 @@ class PoliteSender:
 
     @property
     def cut_off(self) -> str:
-        """Describe the requests that limits left out, and the limits; empty without any."""
+        """Describe how many requests the limits prevented; empty if none."""
         number = len(self._not_asked)
         exchanges = "1 exchange was" if number == 1 else f"{number} exchanges were"
         return f"{exchanges} not asked: {self._purse.words()}" if number else ""

@@ -1,8 +1,8 @@
-"""Preflight: finds out if a target answers, its own information, and the dialects that it supports.
+"""Preflight: finds out if a target answers, what it reports about itself, and which dialects it supports.
 
-Nothing is judged here. A dialect is excluded, with the reason, if one minimal request yields no record,
-because a server without this dialect must neither pass nor fail its checks. The answers distinguish dialects
-with the same endpoint.
+Nothing is judged here. Each dialect gets one minimal request. If the response cannot be parsed, the dialect
+is excluded with the reason, so that its checks neither pass nor fail. If several dialects share an endpoint,
+the responses decide between them.
 """
 
 from __future__ import annotations
@@ -31,48 +31,47 @@ _MINIMAL_ASKS = (
     Ask(input_ids=(PROMPT[:4],), max_new_tokens=4),
     Ask(text=("Hello",), max_new_tokens=4),
 )
-"""Prompts in three forms; the first that a dialect supports is sent."""
+"""A prompt as messages, as ids and as text. The first form that a dialect supports is sent first."""
 _NAMED = "named by --dialect"
 _ABSENT = (404, 405)
 _MODELS = "/v1/models"
 _NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
-"""Statuses that do not depend on the body of the request."""
+"""HTTP statuses that another request body would not change. None: no response."""
 _MOST_WANTS = 4
 _IN_TEXT = "prompts as text"
-"""The requirement of a server that refuses prompts as ids."""
+"""Describes a server that accepts prompts only as text."""
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
 
 
 @dataclass(frozen=True)
 class Preflight:
-    """Facts about a target, collected before the scenarios run."""
+    """The facts that the preflight found out about a target."""
 
     url: str
     advertised: Advertised
     speaks: tuple[Dialect, ...]
     model: str = ""
-    """The model's name in requests; empty if none is known."""
+    """The model name for requests; empty if the server reports none."""
     taken: Mapping[str, str] = field(default_factory=dict)
-    """The evidence for each dialect, in words."""
+    """The evidence for each supported dialect, for the report."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Dialects without a record, with the reason in words."""
+    """The reason why each other dialect is excluded, for the report."""
     diagnosis: str = ""
-    """An explanation for newcomers if the target supports no dialect: its probable kind, and the next
-    step.
+    """An explanation if no dialect is supported: a guess of what the target is, and a next step for the user.
     """
     answered: Mapping[str, HttpRequest] = field(default_factory=dict)
-    """The small request of each dialect that was answered with a record."""
+    """The successful minimal request of each dialect."""
     first_words: Mapping[str, Stream] = field(default_factory=dict)
-    """The answers to these requests."""
+    """The parsed responses to these requests."""
     failures: tuple[Stream, ...] = ()
-    """Failures of the server itself during preflight, which are judged."""
+    """Preflight responses that show a bug of the server. They are judged."""
     results: tuple[Dialect, ...] = ()
-    """The supported dialects without sampling, such as embeddings."""
+    """Supported dialects that do not sample tokens, such as embeddings."""
 
     @property
     def asked(self) -> tuple[Dialect, ...]:
-        """Return all supported dialects."""
+        """Return all supported dialects, with and without sampling."""
         return tuple(dict.fromkeys((*self.speaks, *self.results)))
 
 
@@ -88,7 +87,7 @@ def _is_html(exchange: Exchange) -> bool:
 
 
 def _why_no_record(exchange: Exchange) -> str:
-    """Describe the response without a record."""
+    """Describe a response that contains no output tokens or texts."""
     line = f"{exchange.request.method} {exchange.request.path}"
     match exchange.ending:
         case Ending.UNREACHABLE:
@@ -104,10 +103,10 @@ def _why_no_record(exchange: Exchange) -> str:
 
 
 def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exchange] = ()) -> str:
-    """Explain what a target without a known dialect seems to be, and the next step.
+    """Explain why no dialect is supported: a guess of what the target is, and a next step.
 
-    `exchanges` are the minimal requests with their responses, at least one; the first failure determines the
-    explanation. `information` are the earlier exchanges with information endpoints.
+    `exchanges`: the minimal requests with their responses, at least one. The first failure decides the
+    explanation. `information`: the earlier requests to information endpoints.
     """
     first = exchanges[0]
     tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
@@ -160,18 +159,18 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     )
     if about_the_model is not None and "--model" not in way_out:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
-    return inert(f"{fact} {way_out}")  # inert, because commands print it
+    return inert(f"{fact} {way_out}")  # escaped, because commands print it on a terminal
 
 
 def _is_failed_list(exchange: Exchange) -> bool:
-    """True if a server has a list of models but failed to return it."""
+    """True if the server failed (status 500 or higher) to list its models."""
     return exchange.request.path == _MODELS and (exchange.status or 0) >= 500
 
 
 def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
-    """Return a small request for each form of a prompt that a dialect supports, the usual form first.
+    """Return a minimal request for each prompt form that a dialect supports, the most common form first.
 
-    Raises ValueError if it supports none.
+    Raises ValueError if a dialect supports no prompt form.
     """
     rendered = (dialect.render(ask, model) for ask in _MINIMAL_ASKS)
     requests = [request for request in rendered if not isinstance(request, Unsupported)]
@@ -184,14 +183,14 @@ def minimal_requests(dialect: Dialect, model: str = "") -> list[HttpRequest]:
 
 @dataclass(frozen=True)
 class _Introduced:
-    """The result of preflight for one dialect."""
+    """The preflight result of one dialect."""
 
     dialect: Dialect
-    """The dialect, with the changes that the server requires."""
+    """The dialect, adapted to this server."""
     exchanges: tuple[Exchange, ...]
-    """The exchanges; the last one decides."""
+    """The requests and responses. The last response decides."""
     wants: tuple[str, ...] = ()
-    """Changes to the request that the server requires."""
+    """Descriptions of what this server requires beyond the dialect."""
 
     @property
     def answer(self) -> Exchange:
@@ -199,7 +198,7 @@ class _Introduced:
 
 
 class _Introduction:
-    """Sends small requests, retries while the server is busy, and follows changes that refusals name."""
+    """Sends minimal requests, retries while the server is busy, and adapts requests to refusals."""
 
     def __init__(self, sender: Sender, model: str, patience_s: float) -> None:
         self._sender, self._model, self._patience_s = sender, model, patience_s
@@ -220,9 +219,10 @@ class _Introduction:
         return exchange
 
     async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
-        """Try one dialect with these forms of prompts.
+        """Send minimal requests until one succeeds. `forms`: indices of the prompt forms to try.
 
-        A change that a refusal names is tried, and the next form if a form is refused or fails.
+        If an error message names a required field, the request is adapted. If a prompt form is refused or
+        fails, the next one is tried.
         """
         exchanges: list[Exchange] = []
         wants: list[str] = []
@@ -245,7 +245,7 @@ class _Introduction:
                 wants.append(what)
             elif len(left) > 1 and last.status not in _ABSENT:
                 left.pop(0)
-                # Routers for SGLang and vLLM refuse ids on completions, so such an endpoint gets text.
+                # Routers for SGLang and vLLM refuse ids on completions, so the prompt is sent as text.
                 if (in_words := dialect.in_words) is not None:
                     dialect, left = in_words, [0]
                     wants.append(_IN_TEXT)
@@ -255,14 +255,15 @@ class _Introduction:
 
 
 def _words_of_refusal(exchange: Exchange) -> str:
-    """Return the body of a refusal; empty for any other answer."""
+    """Return the error message of a refusal (status 4xx); empty for other responses."""
     refused = exchange.status is not None and 400 <= exchange.status < 500
     return exchange.body[:_LONGEST_REFUSAL].decode("utf-8", "replace") if refused else ""
 
 
 def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
-    """Return the forms of prompts to try: the first, and those that no other dialect of the endpoint tries
-    first.
+    """Return the indices of the prompt forms to try.
+
+    These are the first form, and the forms that another dialect of the same endpoint does not send anyway.
     """
     requests = minimal_requests(dialect)
     usual = {
@@ -275,7 +276,7 @@ def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
 
 
 def least_requests(dialects: Sequence[Dialect]) -> int:
-    """Return the number of requests of a preflight without retries."""
+    """Return the number of preflight requests if none is retried."""
     return len(information_paths()) + len(dialects)
 
 
@@ -289,19 +290,19 @@ async def preflight(
     scout: Sender | None = None,
     patience_s: float = 0.0,
 ) -> Preflight:
-    """Query the information endpoints through the scout, and each dialect with a small request, concurrently.
+    """Request the information endpoints, then send each dialect's minimal request, concurrently.
 
-    Raises NotAsked if a first request may not be sent; if a limit stops a retry, the last answer counts.
-
-    `model` is the model's name; empty for the first that the target lists. Dialects that the user `named`
-    only need a record. `patience_s`: how long a busy server is retried.
+    `model`: the model name; empty for the first model that the target lists. `named`: the user chose the
+    dialects, so a parseable response is enough evidence. `scout`: sends the information requests.
+    `patience_s`: seconds for which a busy server is retried. Raises NotAsked if a limit prevents a first
+    request. If a limit prevents a retry, the last response counts.
     """
 
     async def ask_information(path: str) -> Exchange:
         request = HttpRequest("GET", path)
         return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
-    # First, because requests use the model's name from these endpoints.
+    # Information comes first, because the requests below need the model name.
     information = await asyncio.gather(*map(ask_information, information_paths()))
     advertised = advertised_by(information)
     model = model or advertised.model
@@ -350,16 +351,16 @@ async def preflight(
 
 
 def _failures(introduced: Sequence[_Introduced], speaks: Sequence[Dialect]) -> Iterator[Stream]:
-    """Yield the first failure of the server itself at each endpoint, or a refusal of ids that it must accept.
+    """Yield the first bug of the server at each endpoint: a failure, or a refusal of ids that it must accept.
 
-    It is parsed by a supported dialect of the endpoint if there is one.
+    If a supported dialect has this endpoint, it parses the response.
     """
     seen: set[str] = set()
     for introduction in introduced:
         path = introduction.dialect.endpoint.path
         reader = next((other for other in speaks if other.endpoint.path == path), introduction.dialect)
-        # Only a supported dialect must accept ids, because an endpoint may refuse another family's fields.
-        # This refusal is judged, because ids are not sent again.
+        # A server must accept ids only in its own dialects: it may refuse fields of other families. The
+        # refusal is judged here, because later requests to this endpoint contain text.
         owes_ids = (
             introduction.dialect in speaks
             and _IN_TEXT in introduction.wants

@@ -1,7 +1,8 @@
-"""The recorder: sends requests and keeps every byte of the responses, with its time.
+"""The recorder: sends requests, and records every byte of the responses with its time.
 
-Only this part of the suite uses the network. It does not correct anything: no retry, redirect, cookie,
-decoding, or proxy from the environment. A fault of the target becomes the ending of an exchange.
+No other module of the suite uses the network, except `connection`. Nothing is corrected: no retries,
+redirects, cookies, decompression or proxies from the environment. A failure of the target is recorded as the
+ending of the exchange.
 """
 
 from __future__ import annotations
@@ -34,27 +35,32 @@ _OWN_HEADERS = {
     "user-agent": f"tokenwire/{__version__}",
 }
 MAX_BODY_BYTES = 8 << 20
-"""The most bytes of an answer to a request of the suite: cumulative, with an event for each token."""
-MAX_LINES = 1 << 16
-"""The most lines of a body.
+"""The largest response body in bytes.
 
-This is eight for each token of the longest request, because events may have several lines and comments
-between them; and few enough to parse.
+It holds the longest requested stream in which each event repeats all earlier tokens.
+"""
+MAX_LINES = 1 << 16
+"""The most lines of a response body.
+
+This allows eight lines for each token of the longest request, because events may have several lines and
+comments. It is small enough to parse quickly.
 """
 _KEPT_OF_OUTGROWN = 4096
 
 
 async def _pause(seconds: float) -> None:
-    """Stop reading for a while."""
+    """Wait while the slow reader does not read."""
     await asyncio.sleep(seconds)
 
 
 class _Recording:
-    """An exchange in progress, in memory and on disk, without the credentials that were sent."""
+    """An exchange in progress, in memory and on disk. The credentials of the request are removed."""
 
     def __init__(self, file: ExchangeWriter | None, mask: Mask, *, is_settings: bool = False) -> None:
-        """Begin a recording. If `is_settings`, the answer may contain the server's own keys, so it is written
-        only when complete.
+        """Begin a recording.
+
+        `is_settings`: the response may contain API keys of the server, so it is redacted and written only
+        when complete.
         """
         self._file = file
         self.mask = mask
@@ -80,7 +86,7 @@ class _Recording:
             self._file.response(status, self.headers)
 
     def read(self, time_read: float, data: bytes) -> None:
-        """Record bytes of the body and their time."""
+        """Record bytes of the body and their arrival time."""
         self.size += len(data)
         # Lines of an event stream end with LF, CRLF or CR alone.
         self.lines += data.count(b"\n") or data.count(b"\r")
@@ -96,14 +102,17 @@ class _Recording:
         self.ending, self.detail = ending, self.mask.text(detail)
 
     def outgrow(self, limit: str) -> None:
-        """Stop reading and keep only the first bytes in memory. The capture on disk has all that was read."""
+        """End the recording at a size limit, and free all but its beginning in memory.
+
+        The file on disk is complete.
+        """
         self.end(Ending.OUTGROWN, f"the body outgrew {limit}")
         self._keep(self._arriving.rest())
         first = self.reads[0]
         self.reads = [replace(first, data=first.data[:_KEPT_OF_OUTGROWN])]
 
     def close(self) -> None:
-        """Write the rest and the end."""
+        """Write the remaining bytes and the ending."""
         self.duration = self.seconds()
         self._keep(self._arriving.rest())
         if self._is_settings:
@@ -117,13 +126,13 @@ class _Recording:
 class Recorder:
     """Sends requests to one target, with limited concurrency.
 
-    base_url: scheme, host and perhaps a path prefix for all requests. timeout_s: for a whole exchange, from
-    the first packet to the last byte. headers: sent with every request. max_concurrency: concurrent
-    exchanges; waiting does not count into their time. max_body_bytes: a longer answer, or one of more than
-    MAX_LINES lines, is aborted, and only its beginning is kept. capture: writes exchanges as they arrive.
-    server: facts about the target, noted in every exchange. secrets: lower-case names of further headers with
-    credentials. on_exchange: called with each finished exchange. stopwatch: measures the time in which any
-    exchange is running.
+    base_url: scheme, host and optionally a path prefix. timeout_s: limit for a whole exchange, from
+    connecting to the last byte. headers: sent with every request. max_concurrency: the most exchanges at a
+    time; `timeout_s` does not include the time in the queue. max_body_bytes: a longer response is aborted, as
+    is a response of more than MAX_LINES lines; only its beginning is recorded. capture: writes exchanges to
+    disk as they arrive. server: facts about the target, written into every exchange. secrets: lower-case
+    names of further headers with credentials. on_exchange: called with each finished exchange. stopwatch:
+    measures the time in which exchanges run.
     """
 
     def __init__(
@@ -173,8 +182,9 @@ class Recorder:
         self._url = url
         self._tls: ssl.SSLContext | None = None
         self.cut: list[Exchange] = []
-        """The exchanges that the end of the run interrupted. They are recorded, but `send` did not return
-        them.
+        """Exchanges that were interrupted at the end of the run.
+
+        They are recorded, but `send` did not return them.
         """
 
     async def send(
@@ -187,14 +197,16 @@ class Recorder:
         tap: Tap | None = None,
         aside: bool = False,
     ) -> Exchange:
-        """Send a request and record the response. A fault of the target is shown by the ending.
+        """Send a request and record the response.
 
-        `tap`: follows the progress of the answer, and may hang up. `aside`: send at once, ignoring the limit
-        of concurrency. The exchange, in memory and on disk, contains no credentials. Raises ValueError for a
-        request that HTTP cannot express, FileExistsError if the capture has an exchange of this name.
+        If the target fails, the ending of the exchange says how. `tap`: follows the progress of the response,
+        and may abort it. `aside`: send at once, without waiting in the queue. The exchange contains no
+        credentials, in memory and on disk. Raises ValueError for a request that HTTP cannot express, and
+        FileExistsError if the capture has an exchange of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
-            # A repeated request has these headers as recorded, without their credentials.
+            # A repeated request still has the recorded headers. Their credentials were removed, so they are
+            # sent anew.
             besides = (header for header in request.headers if header not in self._headers_as_shown)
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)
@@ -250,7 +262,8 @@ class Recorder:
         try:
             head, body = self._outgoing(request)
             reader = AnswerReader(head)
-        except h11.LocalProtocolError as error:  # the message quotes the invalid part
+        # The error quotes the invalid part, which may be a credential.
+        except h11.LocalProtocolError as error:
             words = recording.mask.text(f"{request.method} {request.path} cannot be sent: {error}")
             raise ValueError(words) from None
         # A new connection for each exchange, because the server may close a reused one at the same moment.
@@ -269,14 +282,13 @@ class Recorder:
                 recording.end(Ending.TIMEOUT, f"not over after {self._timeout_s:g} s")
                 return
             ending = Ending.UNREACHABLE if recording.status is None else Ending.TRUNCATED
-            # All errors before a connection have one name, by which `target.death` recognizes that no server
-            # listened.
+            # All errors before a connection get the same name. `target.death` recognizes by it that no server
             # listened.
             kind = type(error).__name__ if reception.connected else "ConnectError"
             recording.end(ending, f"{kind}: {error}")
 
     def _trust(self) -> ssl.SSLContext | None:
-        """Return the TLS context for the target; None for plain HTTP."""
+        """Return the TLS context for the target; None for http URLs."""
         if self._tls is None and self._url.scheme == "https":
             self._tls = httpx.create_ssl_context(trust_env=False)
             self._tls.set_alpn_protocols(["http/1.1"])
@@ -313,14 +325,14 @@ class _Reception:
         self._tap = tap
         self._max_body_bytes = max_body_bytes
         self._enough = asyncio.Event()
-        """Set once a slow reader has read its first bytes."""
+        """Set once a slow reader has read as many bytes as it should before its pause."""
         self.connection = Connection(self._take)
         self.connected = False
 
     async def receive(
         self, url: httpx.URL, tls: ssl.SSLContext | None, window: int | None, asked: bytes
     ) -> None:
-        """Send the request and record the response to its end. Raises h11.RemoteProtocolError and OSError."""
+        """Send the request and record the whole response. Raises h11.RemoteProtocolError and OSError."""
         connection, slow_reader = self.connection, self._slow_reader
         pausing: asyncio.Task[None] | None = None
         try:
@@ -344,7 +356,7 @@ class _Reception:
     def _take(self, arrived: float, data: bytes) -> None:
         try:
             self._keep(arrived, data)
-        finally:  # an error after the head does not undo it
+        finally:  # if the body is invalid, the head is still recorded
             if self._reader.head is not None:
                 self._begin(self._reader.head)
         slow_reader, over = self._slow_reader, self.connection.over
@@ -373,7 +385,7 @@ class _Reception:
                 return
 
     def _begin(self, head: h11.Response) -> None:
-        """Record the response head."""
+        """Record the status and headers of the response."""
         if self._recording.status is not None:
             return
         headers = tuple((k.decode("latin-1"), v.decode("latin-1")) for k, v in head.headers.raw_items())
@@ -389,8 +401,8 @@ class _Reception:
 async def _unless_left(
     reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
-    """Read an answer until its end, or until the scenario hangs up."""
-    # Two tasks, because the client may disconnect while no bytes arrive.
+    """Read a response to its end, unless the scenario aborts it through `tap`."""
+    # Two tasks, because the scenario may abort while no bytes arrive.
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
-"""A rehearsal without a server: an upper bound of a run's requests, tokens and cost.
+"""A rehearsal: runs all scenarios without a server, to find the most requests, tokens and cost of a run.
 
-Every request is answered at once by its dialect's table with the longest legal answer, because scenarios
-depend on earlier answers.
+A scenario may depend on earlier answers. So each request gets an invented answer at once, the longest that
+its dialect allows.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, dialect
 from tokenwire.wire.json_pointer import parse, put
 
 _MOST_EVENTS = 32
-"""The most tokens of a rehearsed answer, enough for every scenario that waits for tokens."""
+"""The most tokens of an invented answer. No scenario waits for more."""
 _STREAMED = "text/event-stream"
 _BESIDE = "beside"
-"""The name used in place of a dialect for other requests."""
+"""The value in place of the dialect in the key of requests that belong to no dialect."""
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """The most requests and tokens of one scenario at one endpoint."""
+    """The most requests and tokens of one scenario in one dialect."""
 
     requests: int = 0
     prompt_tokens: int = 0
@@ -47,14 +47,14 @@ class Estimate:
 
 @dataclass
 class Rehearsal:
-    """A stand-in for the recorder, which answers and counts."""
+    """A sender without a network: invents the answers, and counts requests and tokens."""
 
     dialects: Sequence[Dialect]
     context_length: int
     asked: dict[tuple[str, str], Estimate] = field(default_factory=dict)
-    """Estimates by dialect and scenario, in the order of asking."""
+    """Estimates by dialect and scenario, in the order of the first request."""
     _dearest: dict[tuple[str, str], Estimate] = field(default_factory=dict)
-    """The estimate of the request with the most output tokens, by dialect and scenario."""
+    """The estimate of the most expensive request, by dialect and scenario."""
 
     def count(self, request: HttpRequest, scenario: str, dialect: str = _BESIDE) -> None:
         """Count one request."""
@@ -66,8 +66,9 @@ class Rehearsal:
         self._dearest[key] = max(estimate, dearest, key=lambda known: known.output_tokens)
 
     def raise_to(self, requests: int, scenario: str, dialect: str) -> None:
-        """Raise a rehearsed scenario to a number of requests. Each further one costs as much as its
-        dearest.
+        """Raise the estimate of a scenario to this number of requests.
+
+        Each added request costs as much as the scenario's most expensive request.
         """
         key = dialect, scenario
         while key in self.asked and self.asked[key].requests < requests:
@@ -83,7 +84,7 @@ class Rehearsal:
         tap: Tap | None = None,
         aside: bool = False,  # noqa: ARG002  # as above
     ) -> Exchange:
-        """Return the rehearsed answer to a request."""
+        """Return the invented answer to a request."""
         named, _ = dialect_and_label(name, scenario)
         dialect = next((dialect for dialect in self.dialects if dialect.name == named), None)
         asked = dialect.read_asked(request) if dialect is not None and request in dialect.endpoint else None
@@ -111,9 +112,10 @@ class Rehearsal:
 
 
 def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]:
-    """Yield an answer of as many tokens as are allowed, one event for each in a stream.
+    """Yield the parts of an answer with as many tokens as the request allows. A stream has one event per
+    token.
 
-    `text`: a text that the request's grammar permits; it is the first token.
+    `text`: the first token; a text that the request's grammar permits.
     """
     table = dialect.table["answer"]
     count = max(1, min(asked.max_new_tokens or 1, _MOST_EVENTS))
@@ -142,7 +144,10 @@ def _answer(dialect: Dialect, asked: Asked, text: str | None) -> Iterator[bytes]
 
 
 def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: bool) -> Iterator[bytes]:
-    """Yield an answer of one text item that the budget ended. In a stream, the end has its own event."""
+    """Yield an answer with one text item and finish reason `length`.
+
+    In a stream, the finish has its own event.
+    """
     if not stream:
         document = _of_kind(table["whole"], "text", "".join(pieces))
         holder: dict[str, Any] = {}
@@ -157,7 +162,7 @@ def _item_answer(table: Mapping[str, Any], pieces: Sequence[str], *, stream: boo
 
 
 def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]:
-    """Return an item or event of the first kind with a field, set to a value."""
+    """Return an item or event of the first type that has this field, with the field set to `value`."""
     kind, row = next((kind, row) for kind, row in table["kinds"].items() if field in row)
     written: dict[str, Any] = {}
     holder, star, rest = row[field].partition("/*")
@@ -170,7 +175,7 @@ def _of_kind(table: Mapping[str, Any], field: str, value: str) -> dict[str, Any]
 
 
 def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the finish of an answer that its budget ended."""
+    """Return the finish fields of an answer that reached its token limit."""
     words = next(word for word, kind in finish["types"].items() if kind == "length")
     written: dict[str, Any] = {}
     put(written, parse(finish["reason"][0]), words)
@@ -180,7 +185,7 @@ def _spent(finish: Mapping[str, Any]) -> dict[str, Any]:
 def _choice(
     table: Mapping[str, Any], choice: int, pieces: Sequence[str], start: int, *, last: bool
 ) -> dict[str, Any]:
-    """Return a choice with some of its tokens, from index `start` on, by their texts."""
+    """Return a choice that contains these tokens. `start`: the index of the first token."""
     finish, end = table.get("finish", {"type": ""}), start + len(pieces)
     values: dict[str, Any] = {
         table.get("text", ""): "".join(pieces),
@@ -199,7 +204,7 @@ def _choice(
 
 
 def _document(table: Mapping[str, Any], choices: list[dict[str, Any]], *, whole: bool) -> Any:
-    """Return the document of some choices: a single one, a list, or an object with a list."""
+    """Return the response body for these choices: one object, a list, or an object that contains a list."""
     if not table["choices"]:
         return choices[0] if whole and len(choices) == 1 else choices
     document: dict[str, Any] = {}

@@ -1,5 +1,6 @@
-"""Strategies of requests for exploration, limited to the dialect and the target's known capabilities. Needs
-hypothesis (`tokenwire[explore]`).
+"""Hypothesis strategies that generate requests for `--explore`.
+
+They use only what the dialect supports and the target can do. Needs hypothesis (`tokenwire[explore]`).
 """
 
 from __future__ import annotations
@@ -27,13 +28,18 @@ _MOST_REMEMBERED = 24
 
 
 class _Field(NamedTuple):
-    """A field of an ask other than prompt, budget and stops. It is left out half of the time."""
+    """A request field beside prompt, token limit and stops.
+
+    A generated request has it with a probability of one half.
+    """
 
     values: SearchStrategy[Any]
     example: Any = True
-    """A value other than the default, to test if a dialect supports the field."""
+    """A value other than the default. It shows whether a dialect supports the field."""
     needs: str = ""
-    """The capability that the field needs, because other targets may ignore it."""
+    """The capability without which the field is not generated, because a target without it may ignore the
+    field.
+    """
 
 
 _FIELDS = {
@@ -63,7 +69,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class _Remembered:
-    """Values of earlier answers, for stops."""
+    """Texts and ids of earlier answers. They are used as stop strings and stop ids."""
 
     texts: tuple[str, ...]
     ids: tuple[int, ...]
@@ -74,8 +80,8 @@ def _short(pieces: Iterable[str]) -> Iterator[str]:
 
 
 def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
-    """Return parts of repeatable whole answers, so that a run with the same seed generates the same
-    requests.
+    """Return texts and ids of earlier answers that were reproducible, so that a seed always generates the
+    same requests.
     """
     texts: set[str] = set()
     ids: set[int] = set()
@@ -90,7 +96,10 @@ def _remembered(streams: Iterable[Answer], dialect: Dialect) -> _Remembered:
 
 
 def _prompts(dialect: Dialect) -> SearchStrategy[Ask]:
-    """Return prompts in every form that the dialect supports, the simplest first."""
+    """Return a strategy for prompts in all forms that the dialect supports.
+
+    It shrinks to the simplest form.
+    """
     ids = st.lists(_ID, min_size=1, max_size=_LONGEST_PROMPT).map(tuple)
     text = st.sampled_from(_WORDS)
     forms: list[SearchStrategy[Ask]] = [
@@ -121,9 +130,9 @@ def _stops(known: _Remembered) -> dict[str, _Field]:
 
 
 def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
-    """Return asks that a dialect supports, with the capabilities that the run's target has shown.
+    """Return a strategy for requests that the dialect supports and the target can answer.
 
-    They shrink towards a whole answer to one short prompt of ids, without options.
+    It shrinks to one short prompt of ids, without streaming or options.
     """
     ordinary = replace(plain(dialect), stream=True)
     fields = {
@@ -139,7 +148,8 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
         chosen = {name: draw(st.none() | values) for name, values in fields.items()}
         values = {name: value for name, value in chosen.items() if value is not None}
         if values.get("n", 1) > 1:
-            values["temperature"] = 1.0  # greedy samples are all equal, and some servers refuse them
+            # Greedy sampling makes all choices equal, and some servers refuse n > 1 with it.
+            values["temperature"] = 1.0
         for name, highest in _bounds(ask).items():
             if name in values:
                 values[name] = min(values[name], highest)
@@ -149,6 +159,6 @@ def shapes(dialect: Dialect, run: Run) -> SearchStrategy[Ask]:
 
 
 def _bounds(ask: Ask) -> dict[str, int]:
-    """Return the greatest meaningful values of a request."""
+    """Return upper bounds of fields that depend on the prompt or the token limit."""
     shortest = min((len(ids) for ids in ask.input_ids), default=1)
     return {"min_new_tokens": ask.max_new_tokens or 0, "logprob_start": shortest - 1}

@@ -1,8 +1,8 @@
-"""Resumes a run that was interrupted: finished scenarios are read from the recording, and only the rest is
-sent.
+"""Resumption (`--resume`) of an interrupted run: finished scenarios are read from the recording, and the
+remaining ones are run.
 
-Notes beside a recording list the options and the target of the run, and the finished scenarios of each
-dialect. A scenario in which the server failed is repeated, because one run has to show the cause.
+The file `run.json` in the recording has the options, the target, and the finished scenarios of each dialect.
+A scenario in which the server failed is run again, so that the failure and its cause are in the same run.
 """
 
 from __future__ import annotations
@@ -29,22 +29,21 @@ NOTES = "run.json"
 
 @dataclass
 class Notes:
-    """Notes beside a recording."""
+    """The contents of `run.json` in the folder of a recording."""
 
     folder: Path
     asked: Mapping[str, Any]
-    """The options that decide which requests are sent, and the target."""
+    """The target, and the options that decide which requests are sent."""
     server: Mapping[str, str] = field(default_factory=dict)
     """Name, version and model of the target; empty before preflight."""
     over: dict[str, dict[str, str]] = field(default_factory=dict)
-    """Finished scenarios, as `<dialect>/<scenario>`, each with the requests that were skipped and the
-    reasons.
-    """
+    """Finished scenarios by `<dialect>/<scenario>`. The value has the skipped requests with the reasons."""
 
     @classmethod
     def of(cls, folder: Path, asked: Mapping[str, Any]) -> Notes:
-        """Read the notes of a run to resume. Raises UsageError if they are missing or belong to another
-        run.
+        """Read the notes of the run to resume.
+
+        Raises UsageError if they are missing, or if the run had other options.
         """
         path = folder / NOTES
         try:
@@ -64,7 +63,7 @@ class Notes:
         return notes
 
     def begin(self, found: Preflight) -> None:
-        """Note the target. Raises UsageError if it differs from the earlier one."""
+        """Write down the target. Raises UsageError if the earlier run had another target."""
         advertised = found.advertised
         server = {"name": advertised.name, "version": advertised.version, "model": found.model}
         if self.server and self.server != server:
@@ -77,7 +76,7 @@ class Notes:
         self._write()
 
     def finish(self, talk: Conversation) -> None:
-        """Note that a scenario is finished, unless the server failed in it."""
+        """Write down that a scenario is finished, unless the server failed in it."""
         name, transcript = talk.name_of(""), talk.transcript
         exchanges: list[ExchangeHead] = [stream.exchange for stream in transcript.streams]
         exchanges += [call.exchange for call in transcript.calls]
@@ -91,7 +90,7 @@ class Notes:
             self._write()
 
     def recall(self, talk: Conversation) -> bool:
-        """True if a scenario was finished before, whose answers are then added to the transcript."""
+        """Read the recorded answers of a scenario into the transcript; False if it was not finished."""
         name = talk.name_of("")
         if name not in self.over:
             return False
@@ -103,7 +102,7 @@ class Notes:
         return True
 
     def forget_the_rest(self) -> None:
-        """Remove the exchanges that will be repeated: all but the preflight and the finished scenarios."""
+        """Delete the recorded exchanges of unfinished scenarios, which are run again."""
         kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
         for path in self.folder.rglob("*.jsonl"):
             name = path.relative_to(self.folder).with_suffix("").as_posix()
@@ -112,5 +111,6 @@ class Notes:
 
     def _write(self) -> None:
         notes = {"asked": self.asked, "server": self.server, "over": self.over}
-        with contextlib.suppress(OSError):  # the disk is full: requests without a note are repeated
+        # The disk may be full; without a note, a scenario is simply run again.
+        with contextlib.suppress(OSError):
             write_whole(self.folder / NOTES, json.dumps(notes, indent=1) + "\n")

@@ -1,6 +1,6 @@
-"""A live run: identify the target, run all scenarios in all its dialects in phases, and parse the answers.
+"""A live run: identifies the target, runs all scenarios in each of its dialects, and parses the answers.
 
-All requests are sent before the judging begins.
+Judging begins only after the last request.
 """
 
 from __future__ import annotations
@@ -48,44 +48,49 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Server
 from tokenwire.wire.redaction import Headers, redact_url
 
 _PREFLIGHT_SHARE = 8
-"""The fraction 1/8 of an exchange's time limit for information endpoints, because many targets have none."""
+"""Divisor: an information endpoint gets 1/8 of the time limit of other requests, because many targets have
+none.
+"""
 _PREFLIGHT_LEAST_S = 5.0
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _FIRST_WORDS_BYTES = 1 << 20
-"""The most bytes of a preflight answer."""
+"""The largest response body in the preflight, in bytes."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The plan of a run: its settings and the values derived from them."""
+    """The settings of a run, with values derived from them."""
 
     settings: Settings
     limits: Limits = field(default_factory=Limits)
     headers: Headers = field(default=(), repr=False)
-    """Headers with the values of environment variables."""
+    """Headers to send, with environment variables replaced by their values."""
     secrets: frozenset[str] = frozenset()
-    """Lower-case names of headers whose values are never recorded."""
+    """Lower-case names of headers whose values are not recorded."""
     tokenizer: Tokenizer | None = None
-    """The model's tokenizer, if it is available; otherwise the server's own is used."""
+    """The model's tokenizer; None to use the server's detokenize endpoint instead."""
     revival: Revival | None = None
-    """The way to restart the server after a death; None if it is not restarted."""
+    """Restarts the server if it dies; None to give up."""
     record: Path | None = None
-    """The folder for exchanges, written as they arrive."""
+    """The folder into which exchanges are written as they arrive."""
     resume: bool = False
-    """True if the folder has exchanges already, so that only the rest is sent."""
+    """True to continue the run that is recorded in the folder."""
     on_loss: Callable[[str], object] = lambda _: None
-    """Called with a sentence if the recording fails; the run continues."""
+    """Called with a message if the recording cannot be written. The run continues."""
     asked: Mapping[str, Any] = field(default_factory=dict)
-    """The options that decide which requests are sent, as JSON. A resumed run must repeat them."""
+    """The options that decide which requests are sent, as JSON.
+
+    They must be equal when the run is resumed.
+    """
     asked_with: tuple[str, ...] = ()
-    """The command-line options, other than target and scenarios, that decide how requests are sent."""
+    """The command-line options for another run that sends the same requests, without target and scenarios."""
     judged_with: tuple[str, ...] = ()
-    """The command-line options that decide how answers are judged."""
+    """The command-line options for another run that judges in the same way."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
-    """Called with each finished exchange, for a wire log."""
+    """Called with each finished exchange, for example to log it."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
     purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
-    """The unused part of the limits; None to create it. All runs of a command share it."""
+    """Counts what the run uses of its limits; None for a new one. All runs of a command share it."""
 
     def __post_init__(self) -> None:
         if self.purse is None:
@@ -93,36 +98,37 @@ class Plan:
 
 
 class Progress:
-    """Receives the events of a run. This class ignores them; the terminal's draws a progress bar."""
+    """Listener for the events of a run. This class ignores them; `TerminalProgress` draws a progress bar."""
 
     def planned(self, conversations: int) -> None:
-        """Receive the number of conversations: scenarios times dialects."""
+        """Called with the number of conversations: one for each scenario and dialect."""
 
     def answered(self, stream: Stream) -> None:
-        """Receive a finished exchange."""
+        """Called with each answer."""
 
     def waiting(self, words: str) -> None:
-        """Receive the reason why the run waits."""
+        """Called with the reason why the run waits."""
 
     def finished(self, conversation: Conversation) -> None:
-        """Receive a conversation that is finished."""
+        """Called with each finished conversation."""
 
     def confirming(self, done: int, total: int) -> None:
-        """Receive the progress of repeated requests: `done` of `total` so far."""
+        """Called before each repeated request: `done` of `total` have been sent."""
 
 
 @dataclass(frozen=True)
 class Unreached:
-    """The result of a preflight without a known dialect: no scenario ran and nothing is judged."""
+    """The result if the target supports no dialect: no scenario ran, and nothing is judged."""
 
     subject: Subject
     diagnosis: str
 
 
 def chosen(settings: Settings) -> list[Scenario]:
-    """Return the scenarios to run: the probe first, then by budget.
+    """Return the scenarios to run: the probe for determinism first, then the scenarios of the smallest
+    budget.
 
-    Named scenarios are included at any budget, even if the limits do not allow all of their tokens.
+    Scenarios that the user names are included at any budget.
     """
 
     def is_chosen(scenario: Scenario) -> bool:
@@ -140,7 +146,7 @@ def chosen(settings: Settings) -> list[Scenario]:
 
 @dataclass
 class _Interrogation:
-    """A run against a target with known dialects, and its results so far."""
+    """A run against an identified target, and its results so far."""
 
     plan: Plan
     found: Preflight
@@ -168,7 +174,7 @@ class _Interrogation:
 
     @cached_property
     def talks(self) -> list[tuple[Scenario, Conversation]]:
-        """Return each scenario with its conversation in each dialect, the most perilous last."""
+        """Return the scenarios to run, one conversation for each dialect, the most dangerous last."""
         talks = [
             (scenario, self._talk(scenario.name, dialect))
             for scenario in sorted(chosen(self.plan.settings), key=lambda scenario: scenario.perilous)
@@ -185,12 +191,12 @@ class _Interrogation:
     async def _run_scenario(self, scenario: Scenario, talk: Conversation) -> None:
         await scenario.run(talk)
         self.progress.finished(talk)
-        # A scenario that was interrupted is not finished, so `--resume` repeats it.
+        # An interrupted scenario is not marked as finished, so `--resume` runs it again.
         if self.notes is not None and not self.vitals.over:
             self.notes.finish(talk)
 
     async def ask_ordinary(self) -> None:
-        """Run the ordinary scenarios: concurrent ones first, then those that must run alone."""
+        """Run the harmless scenarios: all at once, then one by one those that must run alone."""
         self.progress.planned(len(self.talks))
         ordinary = [(scenario, talk) for scenario, talk in self.talks if not scenario.perilous]
         async with asyncio.TaskGroup() as together:
@@ -202,7 +208,7 @@ class _Interrogation:
                 await self._run_scenario(scenario, talk)
 
     async def confirm(self) -> None:
-        """Repeat requests whose answers differ by chance, one at a time."""
+        """Repeat requests whose answers may differ by chance, one request at a time."""
         dialects = {dialect.name: dialect for dialect in self.found.asked}
 
         async def ask_again(stream: Answer, turn: int) -> None:
@@ -211,22 +217,20 @@ class _Interrogation:
         await confirm(self.run, ask_again, ACROSS_RESPONSES, self.progress.confirming)
 
     async def ask_perilous(self) -> None:
-        """Run the perilous scenarios one after another, so that the cause of a death is known and nothing
-        else is lost.
-        """
+        """Run the dangerous scenarios one by one, after all others, so that the cause of a crash is known."""
         for scenario, talk in self.talks:
             if scenario.perilous:
                 await self._run_scenario(scenario, talk)
 
     async def ask_for_texts(self) -> None:
-        """Request the text of the ids that the server has sent so far."""
-        with contextlib.suppress(NotAsked):  # the server died, which the run reports
+        """Request the texts of the ids that the server has sent so far."""
+        with contextlib.suppress(NotAsked):  # the server died, which the report says elsewhere
             self.transcript.tokenizer = await ask_for_texts(
                 self.sender, self.found.speaks, self.transcript.streams
             )
 
     async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
-        """Send the gateway's requests to its worker too, within the same limits."""
+        """Send the gateway's requests to its worker as well, within the same limits."""
         vitals = _vital_signs(self.plan, recorder, worker)
         to_worker = self.sender.to(vitals)
         chosen, left_out = self.plan.settings.scenario or (GATEWAY,), self.plan.settings.without
@@ -238,17 +242,17 @@ class _Interrogation:
         self.transcript.exhibits = await ask_for_exhibits(worker, to_worker, self.found, self.run(), withheld)
 
     async def explore(self) -> None:
-        """Send generated requests that use the target's known capabilities."""
+        """Generate and send requests that use the target's known capabilities."""
         talks = [self._talk(EXPLORATION, dialect) for dialect in self.found.speaks]
         self.explored = await Exploration(
             talks, self.run(), self.plan.settings.explore, self.plan.settings.seed
         ).explore()
 
     def add_the_rest(self, cut: Iterable[Exchange]) -> None:
-        """Add the exchanges outside of scenarios, so that they are judged as in a replay.
+        """Add the exchanges that belong to no scenario, so that they are judged as in a replay.
 
-        These are attempts that met a busy server (429 or 503), liveness probes, and exchanges that the end of
-        the run `cut`.
+        These are retried attempts (429 or 503), liveness probes, and exchanges that were interrupted at the
+        end (`cut`).
         """
         hints: Any = {
             "delivery_hint": self.found.advertised.delivery,
@@ -264,7 +268,7 @@ class _Interrogation:
                 self.transcript.calls.append(call)
 
     def run(self) -> Run:
-        """Return the run so far, in the order of requests."""
+        """Return the run so far, with the answers in the order of their requests."""
         in_order = sorted(self.transcript.streams, key=lambda stream: stream.exchange.started)
         return Run(
             tuple(in_order),
@@ -279,11 +283,11 @@ class _Interrogation:
         )
 
     def subject(self, *, unrecorded: str = "") -> Subject:
-        """Return the subject of the report. `unrecorded`: why some exchanges are missing in the recording."""
+        """Return the input of the report. `unrecorded`: the reason why the recording is incomplete."""
         plan, found, run = self.plan, self.found, self.run()
         left = f"{len(self.transcript.not_asked)} exchanges were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
-        # If the run waited for a dead server, the death is not the reason for its end.
+        # If the run waits for restarts, it did not end because of the crash.
         waits = "--wait N goes on when it is back" if died and plan.revival is None else ""
         why = "; ".join(filter(None, (died, waits, self.vitals.stopped))) or self.vitals.over
         return Subject(
@@ -316,9 +320,9 @@ class _Interrogation:
 async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     """Identify the target, and estimate the most requests and tokens of a run by dialect and scenario.
 
-    Only the preflight is sent. Raises UsageError for an invalid URL.
+    Only the preflight uses the network. Raises UsageError for an invalid URL.
     """
-    # The requests of the preflight are included in the price.
+    # The estimate includes the preflight requests.
     first: list[HttpRequest] = []
     counting = replace(plan, on_exchange=lambda exchange: first.append(exchange.request))
     found, polite = await _find_out(counting, None)
@@ -329,7 +333,7 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
     rehearsal = Rehearsal(found.asked, length)
     for request in first:
         rehearsal.count(request, PREFLIGHT)
-    # At once, because a rehearsal ignores the rate.
+    # A rehearsal does not wait for the rate limit.
     metered = Metered(rehearsal, plan.purse, dialects=found.asked, context_length=length, pace=Pace(None))
     sender = polite.to(metered)
     dialect = found.speaks[0]
@@ -349,13 +353,13 @@ async def rehearse(plan: Plan) -> dict[tuple[str, str], Estimate] | Unreached:
 
 @dataclass(frozen=True)
 class Reached:
-    """An identified target, and the senders for its requests."""
+    """An identified target, and two senders for further requests."""
 
     found: Preflight
     once: Metered
-    """Sends each request once."""
+    """Sends each request once, without retries."""
     sender: PoliteSender
-    """Respects the limits of the plan, and retries a busy target."""
+    """Sends within the concurrency limit, and retries while the target is busy."""
 
 
 async def reach(plan: Plan) -> Reached:
@@ -367,13 +371,13 @@ async def reach(plan: Plan) -> Reached:
 
 
 async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
-    """Send all requests of the plan, until they are answered or the target stops answering.
+    """Run the plan: send all requests, or stop when the target no longer answers.
 
-    Raises UsageError for an invalid URL, or for a recording of another run.
+    Raises UsageError for an invalid URL, or if the recording belongs to another run.
     """
     capture = CaptureWriter(plan.record, on_loss=plan.on_loss) if plan.record else None
     notes = _notes(plan.record, plan) if plan.record else None
-    # In this case, the recording has the target's information.
+    # A resumed recording contains the preflight already.
     is_resumed = notes is not None and bool(notes.server)
     found, polite = await _find_out(plan, None if is_resumed else capture)
     parrot = await find_parrot(found, polite, plan.tokenizer)
@@ -384,11 +388,11 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         subject = Subject(url=plan.settings.target, left_out=found.left_out, unrecorded=lost)
         return Unreached(subject, found.diagnosis)
     if notes is not None:
-        # In this order, so that a recording of another server is refused before anything is removed.
+        # `begin` refuses the recording of another server, before `forget_the_rest` deletes anything.
         notes.begin(found)
         notes.forget_the_rest()
     recorder = _recorder(plan, capture, known=found)
-    # It only probes if the server is back, which is not recorded.
+    # Probes for a restarted server are not recorded.
     scout = _recorder(plan, None, scouts=True)
     vitals = _vital_signs(plan, recorder, found, scout, progress.waiting)
     sender = polite.to(vitals)
@@ -400,7 +404,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         if plan.settings.explore:
             await asking.explore()
         await asking.confirm()
-        # Before the perilous scenarios, which may kill the server.
+        # Texts are requested before the dangerous scenarios, which may crash the server.
         if plan.tokenizer is None:
             await asking.ask_for_texts()
         if worker is not None:
@@ -413,9 +417,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
 
 
 async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) -> None:
-    """Run until the end, SIGINT or SIGTERM; answers until then are judged. A second signal ends the
-    process.
-    """
+    """Run to the end, or until SIGINT or SIGTERM. A second signal kills the process."""
     loop, task = asyncio.get_running_loop(), asyncio.ensure_future(asking)
     # Python sets signal handlers only in the main thread.
     signals = _SIGNALS if threading.current_thread() is threading.main_thread() else ()
@@ -436,7 +438,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
     try:
         await task
     except asyncio.CancelledError:
-        # Cancelled from outside, not by a signal.
+        # The task was cancelled by the caller, not by a signal.
         if not stopped:
             raise
     finally:
@@ -445,7 +447,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
 
 
 async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Preflight, PoliteSender]:
-    """Identify the target; return it with the sender, which has charged the preflight to the limits.
+    """Identify the target; return the result and the sender that charges requests to the limits.
 
     Raises UsageError for an invalid URL.
     """
@@ -454,7 +456,7 @@ async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Prefligh
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
-    """Return the notes beside a recording. Raises UsageError."""
+    """Return the notes for the folder of a recording. Raises UsageError if a run cannot be resumed."""
     asked = {"tokenwire": __version__, "target": plan.settings.target, **plan.asked}
     if not plan.resume:
         return Notes(folder, asked)
@@ -471,7 +473,7 @@ def _vital_signs(
     scout: Recorder | None = None,
     on_wait: Callable[[str], object] = lambda _: None,
 ) -> VitalSigns:
-    """Return the sender that stops when the target dies; with a scout, it restarts the target."""
+    """Return the sender that stops at a crash of the target. With a `scout`, it waits for a restart."""
     dialect = found.speaks[0]
     return VitalSigns(
         _metered(plan, recorder, found),
@@ -485,20 +487,21 @@ def _vital_signs(
 
 
 def _metered(plan: Plan, recorder: Recorder, found: Preflight) -> Metered:
-    """Return the sender that charges each request to an identified target."""
+    """Return a sender that charges each request to the limits."""
     return Metered(recorder, plan.purse, dialects=found.asked, context_length=found.advertised.context)
 
 
 def _first(plan: Plan, capture: CaptureWriter | None, *, scouts: bool = False) -> Metered:
-    """Return the sender for the preflight, which charges each request. Raises UsageError for an invalid
-    URL.
+    """Return the sender of the preflight, which charges each request to the limits.
+
+    Raises UsageError for an invalid URL.
     """
     recorder = _recorder(plan, capture, scouts=scouts, first=True)
     return Metered(recorder, plan.purse, dialects=_dialects(plan))
 
 
 def _dialects(plan: Plan) -> list[Dialect]:
-    """Return the dialects that the plan allows."""
+    """Return the dialects to try: those that the user named, or all."""
     wanted = named_dialects(plan.settings.dialect)
     return [dialect for name, dialect in load_dialects().items() if not wanted or name in wanted]
 
@@ -506,9 +509,9 @@ def _dialects(plan: Plan) -> list[Dialect]:
 async def _found(
     plan: Plan, sender: PoliteSender, capture: CaptureWriter | None, *, named: bool
 ) -> Preflight:
-    """Identify a target in the dialects that the plan allows. `named`: the user chose them.
+    """Identify a target. `named`: the user named the dialects.
 
-    Raises UsageError if the limits are too small.
+    Raises UsageError if the limits do not allow the preflight.
     """
     dialects, settings = _dialects(plan), plan.settings
     least = least_requests(dialects)
@@ -529,7 +532,7 @@ async def _found(
 
 
 def _unaffordable(plan: Plan, least: int, why: str) -> str:
-    """Return the message for limits that are too small to identify the target."""
+    """Return the error message for limits that do not allow the preflight."""
     return (
         f"to find out what {redact_url(plan.settings.target)} is takes {least} requests at least, and the "
         f"limits do not pay for them: {why}; raise the limit, or name a --dialect"
@@ -544,9 +547,9 @@ def _recorder(
     first: bool = False,
     known: Preflight | None = None,
 ) -> Recorder:
-    """Return a recorder within the plan's limits.
+    """Return a recorder with the plan's limits.
 
-    A scout has a short time limit; its answers, and the first ones, must be small. Raises UsageError for an
+    `scouts`: shorter time limit, smaller responses. `first`: smaller responses. Raises UsageError for an
     invalid URL.
     """
     whole = plan.settings.timeout
@@ -565,7 +568,7 @@ def _recorder(
 
 
 async def _worker(plan: Plan, polite: PoliteSender) -> Preflight:
-    """Identify the worker behind a gateway. Raises UsageError if it cannot be one."""
+    """Identify the worker behind a gateway. Raises UsageError if it supports no dialect."""
     try:
         found = await _found(plan, polite.to(_first(plan, None)), None, named=False)
     except UsageError as error:

@@ -1,7 +1,7 @@
-"""Scenarios: the requests to a target, and the behaviour that each provokes.
+"""Scenarios: the requests that are sent to a target, each meant to provoke one behaviour.
 
-A scenario yields its requests as data. If an answer decides the next request, for example the stop string
-that will match, the scenario is a coroutine and uses a conversation. It does not judge.
+A scenario is a generator that yields requests as data. If an answer decides the next request, for example a
+stop string taken from it, the scenario is a coroutine that uses a conversation. Scenarios do not judge.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
 from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
-"""The ids of most prompts, small so that they are valid in nearly every vocabulary."""
+"""The ids of most prompts. They are small, so they are valid in nearly every vocabulary."""
 
 _WORDS_TOKENS = 64
 """An upper bound of the tokens in the short texts and messages of scenarios."""
 
 _READ_BYTES = 8_000_000
-"""The most bytes of a stream, slightly less than the recorder's limit."""
+"""The most bytes of a requested stream, slightly below the recorder's limit."""
 _READ_EVENTS = 4000
-"""The most events of a stream, slightly less than the recorder's limit."""
+"""The most events of a requested stream, slightly below the recorder's limit."""
 _AROUND = 1000
-"""Bytes of an event that do not depend on tokens: names, counters, the request id."""
+"""Upper bound of the bytes of an event without its tokens: field names, counters, the request id."""
 _PER_TOKEN = 30
-"""Bytes of a token in an event: its id, its text, and series of a sampler."""
+"""Upper bound of the bytes that a token adds to an event: its id, text and per-token arrays."""
 
 
 _INTERVALS = {
@@ -44,23 +44,24 @@ _INTERVALS = {
     Budget.STANDARD: (1, 3, 7, 50),
     Budget.SOAK: (1, 2, 3, 7, 16, 50, 1000),
 }
-"""Values of stream_interval; the last exceeds the tokens of most answers."""
+"""Values of `stream_interval`, by budget. The largest exceeds the length of most answers."""
 
 
 Asks = Mapping[str, Ask | HttpRequest]
-"""Concurrent requests, by label."""
+"""Requests to send concurrently, by label."""
 
 
 class NotAsked(Exception):  # noqa: N818  # not an error: the run may ask no more; the message says why
-    """The dialect cannot express a request, or the sender may not send it."""
+    """A request was not sent: the dialect cannot express it, or a limit prevents it."""
 
 
 _Result = TypeVar("_Result")
 
 
 async def together(*doings: Coroutine[Any, Any, _Result]) -> list[_Result]:
-    """Run coroutines concurrently. If one fails, cancel the others, so that no request is sent after a
-    run.
+    """Run coroutines concurrently.
+
+    If one fails, the others are cancelled, so that no request is sent after the end of a run.
     """
     tasks = [asyncio.create_task(doing) for doing in doings]
     if not tasks:
@@ -74,7 +75,10 @@ async def together(*doings: Coroutine[Any, Any, _Result]) -> list[_Result]:
 
 
 class Sender(Protocol):
-    """A sender of requests: the recorder, or a stand-in in tests. Raises NotAsked if it may not send."""
+    """A sender of requests: the recorder, or a stand-in in tests.
+
+    Raises NotAsked for a request that it does not send.
+    """
 
     async def send(
         self,
@@ -90,26 +94,26 @@ class Sender(Protocol):
 
 @dataclass
 class Transcript:
-    """The answers in the order in which they ended, and the skipped requests."""
+    """The answers of a run in the order of their completion, and the requests that were not sent."""
 
     streams: list[Stream] = field(default_factory=list)
     tokenizer: Tokenizer | None = None
-    """A local tokenizer; otherwise the server's own, once it has returned texts."""
+    """A local tokenizer, or one made from the texts that the server returned; None without either."""
     not_asked: dict[str, str] = field(default_factory=dict)
-    """Requests that a dialect cannot express, or that the limits forbid, with the reason."""
+    """The reason for each request that was not sent, by exchange name."""
     beside: list[AnswerPair] = field(default_factory=list)
-    """Answers of a gateway and its worker to the same requests, in pairs."""
+    """Pairs of answers of a gateway and its worker to the same request."""
     exhibits: list[Stream] = field(default_factory=list)
-    """The worker's answers to the requests of the gateway's failures."""
+    """The worker's answers to requests that made the gateway violate a requirement."""
     on_answer: Callable[[Stream], None] = lambda _: None
-    """Called with each answer, for a progress bar."""
+    """Called with each answer, for example by a progress bar."""
     calls: list[ControlCall] = field(default_factory=list)
-    """Control calls: aborts, flushes and load queries."""
+    """Requests to control endpoints: aborts, cache flushes and load queries."""
 
 
 @dataclass(frozen=True)
 class Conversation:
-    """The requests and answers of one scenario at one endpoint."""
+    """The requests and answers of one scenario in one dialect."""
 
     scenario: str
     dialect: Dialect
@@ -117,24 +121,27 @@ class Conversation:
     advertised: Advertised
     transcript: Transcript
     model: str = ""
-    """The model's name in requests; empty to leave it out."""
+    """The model name for requests; empty to leave the field out."""
     budget: Budget = Budget.STANDARD
-    """The budget of the run. With a larger one, a scenario may send more kinds of requests."""
+    """The budget of the run. Some scenarios send more requests with a larger budget."""
     parrot: Speaker | None = None
-    """Writes prompts for a target that is a parrot; None for others."""
+    """Writes prompts for a parrot; None if the target is not a parrot."""
     tool_calls: str = ""
-    """The model's form of tool calls; empty if it has to be detected."""
+    """The format of the model's tool calls; empty to detect it."""
     declared: frozenset[str] = frozenset()
-    """Capabilities that the user declares. A scenario may send some requests only with these."""
+    """Capabilities that the user declares with `--declare`. Some requests are sent only with them."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
-        """Return the values of stream_interval within the run's budget, smallest first."""
+        """Return the values of `stream_interval` to request, smallest first.
+
+        A larger budget has more values.
+        """
         return _INTERVALS[self.budget]
 
     @property
     def vocabulary_size(self) -> int | None:
-        """Return the number of ids of the target, by its own information, a refusal, or a local tokenizer."""
+        """Return the vocabulary size, from the target's information, a refusal, or a local tokenizer."""
         reported, local = vocabulary_told(self.transcript.streams), self.transcript.tokenizer
         size = local.size if isinstance(local, LocalTokenizer) else None
         return self.advertised.vocab_size or reported or size
@@ -145,21 +152,22 @@ class Conversation:
         return self.dialect.chat
 
     def can_say(self, ask: Ask) -> bool:
-        """True if the dialect can express an ask completely."""
+        """True if the dialect can express each field of the request."""
         return self.dialect.can_say(ask, self.model)
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
-        """Return the number of tokens, reduced to fit into the context with the prompt."""
+        """Return the number of output tokens, reduced so that prompt and output fit into the context."""
         room = self.advertised.context - prompt_tokens - 8
         return max(1, min(max_new_tokens, room))
 
     @staticmethod
     def readable(choices: int = 1) -> int:
-        """Return the most tokens of each choice whose stream fits into the recorder's limits. This
-        assumes one event for each token, with all tokens so far.
+        """Return the most tokens of each choice for which a stream stays within the recorder's limits.
+
+        In the longest stream, each token has an event that repeats all earlier tokens.
         """
         room = _READ_BYTES / choices
-        # Each event has all tokens so far, so n events are n * _AROUND + _PER_TOKEN * n² / 2 bytes.
+        # Each event repeats all earlier tokens, so n events have n * _AROUND + _PER_TOKEN * n² / 2 bytes.
         by_size = int((math.sqrt(_AROUND**2 + 2 * _PER_TOKEN * room) - _AROUND) / _PER_TOKEN)
         return max(1, min(by_size, _READ_EVENTS // choices))
 
@@ -171,10 +179,10 @@ class Conversation:
         slow_reader: SlowReader | None = None,
         tap: Tap | None = None,
     ) -> Stream | None:
-        """Send one request; None if the dialect cannot express it, or the limits forbid it.
+        """Send one request; return None if the dialect cannot express it or a limit prevents it.
 
-        A label occurs once in a scenario. With the dialect it names the exchange. `tap` follows the progress
-        of the answer, and can hang up. An `HttpRequest` is sent unchanged.
+        `label`: unique in the scenario; part of the exchange name. `tap`: follows the progress of the
+        response, and can abort it. An `HttpRequest` is sent unchanged.
         """
         name = self.name_of(label)
         try:
@@ -189,10 +197,10 @@ class Conversation:
         return self._read(exchange)
 
     def _rendered(self, ask: Ask) -> HttpRequest:
-        """Return the request for an ask, with the tokens reduced to the context, and ids as words if only
-        text is accepted.
+        """Return the HTTP request for an ask.
 
-        Raises NotAsked if the dialect cannot express it.
+        The output tokens are reduced to the context. Ids are replaced by words if the endpoint takes only
+        text. Raises NotAsked if the dialect cannot express the ask.
         """
         if ask.max_new_tokens and self.advertised.context_length:
             prompt_tokens = max(map(len, ask.input_ids), default=_WORDS_TOKENS)
@@ -205,20 +213,20 @@ class Conversation:
         return request
 
     def name_of(self, label: str) -> str:
-        """Return the name of the exchange with this label."""
+        """Return the exchange name for this label."""
         return exchange_name(self.scenario, label, self.dialect.name)
 
     def _read(self, exchange: Exchange) -> Stream:
         advertised = self.advertised
         read = self.dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
-        # packed, because a run keeps all exchanges until they are judged
+        # compressed, because a run holds all exchanges in memory until they are judged
         stream = replace(read, exchange=exchange.packed())
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream
 
     def recall(self, exchange: Exchange) -> None:
-        """Add an exchange of an earlier run."""
+        """Add a recorded exchange of the run that is resumed."""
         if (call := self.control.read(exchange)) is not None:
             self.transcript.calls.append(call)
         else:
@@ -226,14 +234,14 @@ class Conversation:
 
     @property
     def control(self) -> Control:
-        """Return the control endpoints of the target's family."""
+        """Return the control endpoints of the server family, such as abort."""
         family = self.dialect.family
         return load_controls().get(family, Control(family, {}))
 
     async def call(self, label: str, request: HttpRequest) -> ControlCall | None:
-        """Send a request to a control endpoint at once, without a limit of concurrency.
+        """Send a request to a control endpoint at once, without waiting in the queue.
 
-        Returns None if the limits forbid it, or if the request is not a control call.
+        Return None if a limit prevents it, or if the request is not for a control endpoint.
         """
         name = self.name_of(label)
         try:
@@ -247,14 +255,14 @@ class Conversation:
 
     @property
     def id_prefix(self) -> str:
-        """Return the prefix that the server's answers put before a client's request id."""
+        """Return the prefix that the server adds to a client's request id."""
         policy = self.dialect.policy
         if policy.request_id_prefix_is_optional and any(map(self._tells_id_bare, self.transcript.streams)):
             return ""
         return policy.request_id_prefix
 
     def _tells_id_bare(self, stream: Stream) -> bool:
-        """True if an answer of this endpoint carries the client's request id without the prefix."""
+        """True if an answer repeats the client's request id without the prefix."""
         sent_id = stream.asked.request_id
         if sent_id is None or stream.dialect != self.dialect.name:
             return False
@@ -262,9 +270,10 @@ class Conversation:
         return first is not None and first.details.get("request_id") == sent_id
 
     async def abort(self, label: str, request_id: str, *, as_sent: bool = False) -> ControlCall | None:
-        """Abort one request by its client's id, with the prefix of the server's answers or as it was sent.
+        """Abort the request with this id; return None if the server family cannot abort requests of this
+        endpoint.
 
-        Returns None if the family cannot abort requests of this endpoint.
+        `as_sent`: use the client's id without the server's prefix.
         """
         named = request_id if as_sent else f"{self.id_prefix}{request_id}"
         request = self.control.abort_request(named, self.dialect.endpoint.path)
@@ -274,8 +283,8 @@ class Conversation:
         return await self.call(label, request)
 
     async def ask_all(self, asks: Asks, *, slow_reader: SlowReader | None = None) -> dict[str, Stream]:
-        """Send several requests concurrently; return the answers to those that the dialect can express, by
-        label.
+        """Send several requests concurrently; return the answers by label, without requests that were not
+        sent.
         """
         answers = await together(
             *(self.ask(label, ask, slow_reader=slow_reader) for label, ask in asks.items())
@@ -290,40 +299,38 @@ Given = TypeVar("Given", Run, Callable[[Conversation], Steps])
 
 @dataclass(frozen=True)
 class Scenario:
-    """A named set of requests."""
+    """A named scenario, with the conditions under which it runs."""
 
     name: str
     provokes: str
-    """The provoked behaviour and its evidence, in a sentence or two."""
+    """The behaviour that it provokes, in a sentence or two. Reports quote it."""
     run: Run
     chat: bool | None = None
-    """True: only for endpoints with messages. False: only for others. None: for all."""
+    """True: only for endpoints with chat messages. False: only for endpoints without. None: for all."""
     items: bool = False
-    """True if it is only for endpoints that answer with typed items."""
+    """True if it is only for endpoints whose output is a list of typed items, such as /v1/responses."""
     results: bool = False
-    """True if it is for endpoints that return results without sampling. They run only such scenarios."""
+    """True if it is for endpoints without sampling, such as embeddings. They run no other scenarios."""
     budget: Budget = Budget.QUICK
-    """The smallest budget that includes it."""
+    """The smallest budget whose runs include it."""
     worker: bool = False
-    """True if it is only for a gateway with a named worker."""
+    """True if it needs a gateway and its worker (`--worker`)."""
     alone: bool = False
-    """True if it runs after all others, with no concurrent requests."""
+    """True if it runs after the concurrent scenarios, one conversation at a time."""
     perilous: int = 0
-    """Above 0, the scenario sends requests that killed real servers.
+    """Above 0 if its requests crashed real servers.
 
-    It runs after all others, one request at a time, in the order of this number over all dialects.
+    Such scenarios run last, one request at a time, ordered by this number.
     """
     storm: bool = False
-    """True if it sends very many concurrent requests or resets connections, which is too much for a shared
-    server.
-    """
+    """True if it sends very many concurrent requests or resets connections. `--gentle` skips it."""
     parrot: bool = False
-    """True if it is only for a target that is a parrot; its conversations have a `parrot`."""
+    """True if it is only for a parrot, the test model with predictable output."""
     at_most: int = 0
-    """The most requests to an endpoint, if a rehearsal may underestimate them."""
+    """The most requests in a dialect, for scenarios whose rehearsal may send fewer."""
 
     def fits(self, dialect: Dialect) -> bool:
-        """True if the scenario is for an endpoint of this kind."""
+        """True if the scenario is for endpoints like this dialect's."""
         fits = self.chat in (None, dialect.chat) and (dialect.has_items or not self.items)
         return fits and dialect.gives_results == self.results
 
@@ -332,11 +339,11 @@ SCENARIOS: dict[str, Scenario] = {}
 
 
 def scenario(**kind: Any) -> Callable[[Given], Given]:
-    """Register a function as the scenario of its name; its docstring describes what it provokes.
+    """Register the decorated function as a scenario. Its docstring becomes `provokes`.
 
-    The function yields concurrent requests, step by step, or it is a coroutine that sends them. `kind`:
-    fields of `Scenario`. A perilous one sends one request at a time, and after each bad one a valid one as
-    its control.
+    The function is a generator that yields requests to send concurrently, step by step; or a coroutine that
+    sends them itself. `kind`: fields of `Scenario`. A dangerous (`perilous`) generator yields one request per
+    step, and a valid request after each dangerous one.
     """
 
     def register(given: Given) -> Given:
@@ -353,7 +360,7 @@ def scenario(**kind: Any) -> Callable[[Given], Given]:
 
 
 def _asking(given: Callable[[Conversation], Awaitable[None] | Steps]) -> Run:
-    """Return a coroutine function: a coroutine function unchanged, or one that sends the yielded asks."""
+    """Return a coroutine function for a generator function; a coroutine function is returned unchanged."""
 
     async def run(talk: Conversation) -> None:
         steps = given(talk)
@@ -374,19 +381,22 @@ def load_scenarios() -> dict[str, Scenario]:
 
 
 def only_choice(stream: Stream | None) -> Choice | None:
-    """Return the choice of an answer with exactly one; None otherwise."""
+    """Return the only choice of an answer; None if there are several or none."""
     return stream.choices[0] if stream is not None and stream.answered and len(stream.choices) == 1 else None
 
 
 def token_ids(stream: Stream | None) -> tuple[int, ...]:
-    """Return the output ids of an answer with one choice; empty if it has none, or not integers."""
+    """Return the output ids of an answer with one choice.
+
+    Return an empty tuple if there are several choices, or ids that are not integers.
+    """
     choice = only_choice(stream)
     ids = choice.output_ids if choice else None
     return tuple(ids) if ids and all(type(token) is int for token in ids) else ()
 
 
 def text_of(stream: Stream | None) -> str:
-    """Return the text of an answer with one choice; empty without one."""
+    """Return the text of an answer with one choice; empty if there are several or none."""
     choice = only_choice(stream)
     text = choice.text if choice else None
     return text if isinstance(text, str) else ""

@@ -1,13 +1,13 @@
-"""Scenarios in files of their own: asks as data, in YAML.
+"""Scenario files: requests as data, in YAML.
 
     scenario: sixth-token
     provokes: Streams that lose their sixth token.
-    asks:                        # in the words of the specification, for every endpoint that can say them
+    asks:                        # in the specification's field names, for every endpoint that supports them
       stream: {input_ids: [[65]], max_new_tokens: 8, stream: true}
-    requests:                    # as they are, for the endpoint that they name
+    requests:                    # sent unchanged, to the endpoint that they name
       as-found: {path: /generate, body: {input_ids: [65], stream: true}}
 
-`tokenwire check --scenario-file FILE` asks it; the page of `tokenwire inspect` writes one.
+`tokenwire check --scenario-file FILE` sends the requests. The page of `tokenwire inspect` writes such a file.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import HttpRequest
 
 _NAME = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
-"""Matches a name that may become part of file names."""
+"""Matches a name that is safe as a part of file names."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
 @dataclass(frozen=True)
 class _Sent:
-    """A request to send unchanged."""
+    """A request that is sent unchanged."""
 
     path: str
     body: Any = None
     method: str = "POST"
     text: str | None = None
-    """The body if it is not JSON."""
+    """The body as text if it is not JSON."""
     base64: str | None = None
-    """The body in base64 if it is not text."""
+    """The body in base64 if it is neither JSON nor text."""
 
     @property
     def request(self) -> HttpRequest:
@@ -70,7 +70,7 @@ class _Table:
 
 @cache
 def load_scenario_file(path: str) -> str:
-    """Register the scenario in a file; return its name. Raises UsageError."""
+    """Load a file and register its scenario; return the name. Raises UsageError for an invalid file."""
     try:
         table = typed(_Table, read_foreign_yaml(Path(path)), "it")
     except OSError as error:
@@ -99,7 +99,7 @@ def load_scenario_file(path: str) -> str:
 
 
 def as_scenario_file(name: str, provokes: str, requests: Mapping[str, HttpRequest]) -> str:
-    """Return a scenario file that sends requests unchanged, by their labels."""
+    """Return the YAML of a scenario file for these requests, by label."""
     sent = {
         label: {"method": request.method, "path": request.path, **_body(request)}
         for label, request in requests.items()
@@ -112,7 +112,7 @@ def _body(request: HttpRequest) -> dict[str, Any]:
     raw = request.raw_body
     if raw is None and not _SURROGATE.search(json.dumps(request.body, ensure_ascii=False)):
         return {} if request.body is None else {"body": request.body}
-    raw = json.dumps(request.body).encode() if raw is None else raw  # YAML has no lone surrogates
+    raw = json.dumps(request.body).encode() if raw is None else raw  # YAML cannot express lone surrogates
     try:
         return {"text": raw.decode()}
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Divides the time of a run between the server and this program."""
+"""Measures how a run's time divides between the server and this program."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ from dataclasses import dataclass, field
 class Stopwatch:
     """Measures from the start of the process.
 
-    The server's time is the time with at least one running exchange, less the processor time that this
-    process used meanwhile. Such computation counts as the program's own, even if the server worked at the
-    same time on another core. All other time is this program's: loading, waiting between exchanges, judging,
-    reporting. So the reported share is never too small.
+    The server's time is the time in which exchanges run, minus the processor time that this program uses
+    meanwhile. All other time is the program's own: loading, pauses, judging, reporting. If both work at once
+    on two cores, that time counts as the program's. So the program's share is never reported too small.
     """
 
     clock: Callable[[], float] = time.perf_counter
@@ -27,11 +26,12 @@ class Stopwatch:
     _computed_s: float = field(default=0.0, init=False)
 
     def __post_init__(self) -> None:
-        self._began = self.clock() - self.processor()  # so far, the process has only loaded
+        # Before this point, the process has only imported modules.
+        self._began = self.clock() - self.processor()
 
     @contextlib.contextmanager
     def exchange(self) -> Iterator[None]:
-        """Measure the time of an exchange."""
+        """Count the time in this context as time of a running exchange."""
         if not self._under_way:
             self._since = self.clock(), self.processor()
         self._under_way += 1

@@ -1,4 +1,4 @@
-"""Control over the reading of an answer: a tap that follows it and may hang up, or a slow reader."""
+"""Control over how a response is read: a tap follows it and may abort it; a slow reader pauses."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from tokenwire.wire.exchange import Exchange
 
 
 class Tap:
-    """Follows one exchange. The recorder reports progress to it; the scenario waits on it, and may hang
-    up.
+    """Follows one exchange.
+
+    The recorder reports progress to the tap. The scenario waits for progress, and may abort the exchange.
     """
 
     def __init__(self) -> None:
@@ -23,14 +24,14 @@ class Tap:
         self.body = bytearray()
         """The body of the answer so far."""
         self.left = asyncio.Event()
-        """Set once the client has hung up."""
+        """Set once the scenario has aborted the exchange."""
         self.resets = False
-        """True if hanging up resets the connection."""
+        """True if the abort resets the connection (RST) instead of closing it (FIN)."""
         self.so_far: Callable[[], Exchange | None] = lambda: None
         """Returns the exchange so far, without credentials; None before it is sent."""
 
     async def events(self, count: int) -> bool:
-        """Wait for the response head and `count` events; False if the answer ended before them."""
+        """Wait for the response head and `count` events; return False if the response ended before."""
         while not (self._began and self._events >= count):
             if self._over:
                 return False
@@ -39,12 +40,12 @@ class Tap:
         return True
 
     def hang_up(self, *, reset: bool = True) -> None:
-        """Hang up at once, by a reset (RST) or by closing (FIN)."""
+        """Abort the exchange, by a reset (RST) or by closing the connection (FIN)."""
         self.resets = reset
         self.left.set()
 
     def begin(self) -> None:
-        """Report that the response head came."""
+        """Report that the response head arrived."""
         self._began = True
         self._changed.set()
 
@@ -62,12 +63,10 @@ class Tap:
 
 @dataclass(frozen=True)
 class SlowReader:
-    """Settings of a reader so slow that the server notices: stop after the first bytes, wait, read the
-    rest.
-    """
+    """Settings of a slow client: it reads a few bytes, pauses, then reads the rest."""
 
     after_bytes: int = 1
-    """Bytes of the body after which reading stops."""
+    """Bytes of the body before the pause."""
     pause_s: float = 2.0
     window: int = 4096
-    """Size of the receive buffer in bytes (the kernel doubles it)."""
+    """Size of the receive buffer in bytes. The kernel doubles it."""

@@ -11,7 +11,7 @@ from tokenwire.report.meter import Meter
 
 
 class TerminalProgress(Meter, Progress):
-    """A context manager that shows finished scenarios and the last exchange."""
+    """A context manager that shows the number of finished scenarios and the last exchange."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console, "asking")

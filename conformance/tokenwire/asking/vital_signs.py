@@ -1,8 +1,8 @@
-"""Checks that the server still answers, and restarts it.
+"""Detects a crashed server, and restarts it.
 
-A request may fail by its own fault, so a small valid request follows each failure. If that fails too, the
-server is dead, and gets no more requests until it is back. A server that answers 429 or 503 is alive. It is
-retried later, as it says, and gets no other requests meanwhile.
+A request may fail on its own, so a small valid request follows each failure. If that fails too, the server
+counts as dead, and gets no requests until it is back. A server that answers 429 or 503 is alive but busy: it
+is retried after a pause, and gets no other requests meanwhile.
 """
 
 from __future__ import annotations
@@ -24,18 +24,23 @@ from tokenwire.target.death import RESTARTED, VITALS, closed_silently
 from tokenwire.wire.exchange import Ending, Exchange, ExchangeHead, HttpRequest, exchange_name
 
 LEAST_PATIENCE = 8
-"""The consecutive exchanges without a complete answer after which a living server is given up."""
+"""The least number of consecutive incomplete responses after which the run gives up a server that is still
+alive.
+"""
 RESTART_WAIT_S = 600.0
-"""The default seconds for a restart, because loading a model takes minutes."""
+"""Default seconds to wait for a restarted server. Loading a model takes minutes."""
 
 _PAUSES_S = (0.0, 0.1, 0.5)
-"""Pauses in seconds before the small valid requests. If all of them fail, the server is dead."""
+"""Seconds to wait before each liveness probe. If all probes fail, the server is dead."""
 _POLL_S = 0.25
 ROOM_WAIT_S = 30.0
-"""Seconds for which a server may answer 429 or 503 to everything; `--wait` changes it."""
+"""Seconds for which a server may answer 429 or 503 to every request. `--wait` raises it."""
 _FIRST_ROOM_PAUSE_S = 0.5
 _LONGEST_ROOM_PAUSE_S = 8.0
-"""The longest pause in seconds between retries of a busy server that names no time. Pauses double."""
+"""Seconds of the longest pause before a retry, for a busy server without Retry-After.
+
+Pauses double up to it.
+"""
 
 _SILENT = (Ending.TIMEOUT, Ending.OUTGROWN)
 _OURS = (Ending.CANCELLED, Ending.HUNG_UP)
@@ -46,22 +51,25 @@ class Revival:
     """The way to restart a dead server."""
 
     command: str = ""
-    """A shell command that restarts it; empty if something else does."""
+    """A shell command that restarts the server; empty if something else restarts it."""
     wait_s: float = RESTART_WAIT_S
-    """The longest restart in seconds."""
+    """The most seconds to wait for the restarted server."""
 
 
 class _Trouble(NamedTuple):
     """The reason why a server cannot be used."""
 
     words: str
-    """The reason; empty if the server can be used."""
+    """The reason for the report; empty if the server is usable."""
     dead: bool = True
-    """True if it must be restarted; False if it answers, but is busy."""
+    """True if it is dead and must be restarted; False if it is only busy."""
 
 
 def has_failed(exchange: ExchangeHead) -> bool:
-    """True if the server itself failed at a request, as a dead server does."""
+    """True if the exchange ended in a way in which a dead server ends it.
+
+    These are a missing or incomplete response, and a status of 500 or higher except 501.
+    """
     if exchange.ending in _OURS:
         return False
     status = exchange.status
@@ -69,16 +77,16 @@ def has_failed(exchange: ExchangeHead) -> bool:
 
 
 def _trouble_of(exchange: ExchangeHead) -> _Trouble:
-    """Return the trouble that a failed small request shows."""
-    silent = exchange.ending in _SILENT  # it still accepts connections, but completes no answer
+    """Return the reason that a failed liveness probe shows."""
+    silent = exchange.ending in _SILENT  # the server accepts connections, but completes no response
     return _Trouble(f"the target stopped answering ({exchange.ending})" if silent else "the server died")
 
 
 class VitalSigns:
-    """Sends through another sender while the server lives, and continues when it is restarted.
+    """Sends requests while the server lives, and goes on after a restart.
 
-    Concurrent requests that a death cut are repeated one at a time. The one that kills again is the cause,
-    and the others get their answers.
+    If the server dies while several requests run, they are repeated one at a time. The request that kills it
+    again is the cause; the others get their answers.
     """
 
     def __init__(
@@ -93,12 +101,12 @@ class VitalSigns:
         on_wait: Callable[[str], object] = lambda _: None,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        """Watch over `inner`.
+        """Watch the server behind `inner`.
 
-        `small`: a valid request of `dialect` that was answered before. `patience`: the most consecutive
-        exchanges without a complete answer, which is the limit of concurrency. `scout`: probes if the server
-        is back; its exchanges are not recorded. `on_wait`: called with a sentence when the run waits for the
-        server. `sleep`: waits between probes.
+        `small`: a valid request of `dialect` that was answered before; it is the liveness probe. `patience`:
+        how many consecutive responses may be incomplete before the run ends. `scout`: sends the probes of a
+        restarting server, which are not recorded. `on_wait`: called with a sentence when the run waits for
+        the server. `sleep`: waits between probes.
         """
         self._sleep = sleep
         self._inner, self._dialect, self._small = inner, dialect, small
@@ -111,21 +119,22 @@ class VitalSigns:
         self._idle.set()
         self._calm.set()
         self.over = ""
-        """The reason why no requests are sent any more; empty while they are."""
+        """The reason why no more requests are sent; empty while they are sent."""
         self.stopped = ""
-        """The reason if a signal ended the run; empty otherwise."""
+        """The reason why a signal ended the run; empty if none did."""
         self.unproved = ""
-        """The reason, as a sentence, why it is unknown if the server survived a failure; empty if it is
-        known.
-        """
+        """The reason why a failure was not followed by a probe; empty if all were."""
         self.signal = ""
-        """The signal that ended the run, if any."""
+        """The name of the signal that ended the run; empty if none did."""
         self.besides: list[Exchange] = []
-        """Exchanges of liveness probes, and those cut by a death that were repeated."""
+        """Liveness probes, and exchanges that failed in a crash and were repeated."""
 
     async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
-        """Send a request, and repeat it if the server died meanwhile. Raises NotAsked if it is dead."""
-        # No new requests while a dead server is examined, because each would be another suspect.
+        """Send a request, and repeat it if the server died meanwhile.
+
+        Raises NotAsked if the server is dead.
+        """
+        # While a crash is examined, no new requests are sent: each would be a further possible cause.
         await self._calm.wait()
         if self.over:
             raise NotAsked(self.over)
@@ -143,12 +152,12 @@ class VitalSigns:
             return exchange
         self._failing += 1
         try:
-            # One failure at a time; its result applies to the others that waited.
+            # Failures are examined one by one. The result of the first applies to all that failed in the same
+            # crash.
             async with self._looking:
                 return await self._after_failure(exchange, life, how)
         except asyncio.CancelledError:
-            # The run ended while this exchange waited for the server, so it is judged unchanged, as in a
-            # replay.
+            # The run ended while this failure waited to be examined. It is judged unchanged, as in a replay.
             if exchange not in self.besides:
                 self.besides.append(exchange)
             raise
@@ -158,11 +167,11 @@ class VitalSigns:
                 self._calm.set()
 
     async def _after_failure(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
-        """Return a failed exchange, or its repetition after a restart."""
+        """Return the failed exchange; or its repetition, if the server was restarted."""
         if life == self._life and not self.over:
             await self._check_liveness()
             if life == self._life and not self.over and closed_silently(exchange) and how.get("tap") is None:
-                # A living server may lose one connection by accident, but not two.
+                # A living server may drop one connection by accident, but not two.
                 self.besides.append(exchange)
                 name = f"{exchange.name}-asked-again"
                 return await self._inner.send(name, exchange.scenario, exchange.request, **how)
@@ -180,9 +189,9 @@ class VitalSigns:
         return again
 
     async def _check_liveness(self) -> None:
-        """Check if the server lives. If not, restart it or give it up.
+        """Probe the server after a failure. If it is dead, restart it or end the run.
 
-        If a limit forbids the probe, this remains unknown, because nothing shows that the server died.
+        If a limit prevents the probe, the server is assumed to live.
         """
         try:
             trouble = await self._diagnosis()
@@ -199,7 +208,7 @@ class VitalSigns:
             self.over = f"{trouble.words} before this was asked"
             return
         self._calm.clear()
-        await self._idle.wait()  # running exchanges end by themselves, because their server is gone
+        await self._idle.wait()  # running exchanges end soon, because the server is gone
         self._alone[self._life] = self._failing == 1
         words = trouble.words
         if self._revival is not None:
@@ -208,11 +217,11 @@ class VitalSigns:
             self.over = f"{words} before this was asked"
             return
         self._life += 1
-        with contextlib.suppress(Spent):  # the scout has seen that it is back
+        with contextlib.suppress(Spent):  # the scout's request has shown that the server is back
             await self._ask_small(RESTARTED, self._life)
 
     async def _diagnosis(self) -> _Trouble:
-        """Send small valid requests; return the trouble that they show."""
+        """Send liveness probes; return the reason why the server is not usable, if they all fail."""
         trouble = _Trouble("")
         for pause in _PAUSES_S:
             await self._sleep(pause)
@@ -227,7 +236,7 @@ class VitalSigns:
         return trouble
 
     async def _wait_for_room(self, exchange: Exchange) -> _Trouble:
-        """Retry a busy server at the time that it names, or with growing pauses, within a limit."""
+        """Retry a busy server after the pauses that it asks for, or after growing pauses, up to a limit."""
         self._calm.clear()
         limit = max(ROOM_WAIT_S, self._revival.wait_s if self._revival is not None else 0.0)
         waited, pause, status = 0.0, _FIRST_ROOM_PAUSE_S, exchange.status
@@ -259,7 +268,7 @@ class VitalSigns:
         return exchange
 
     async def _revive(self) -> str:
-        """Restart the server and wait for it; return the reason if it is not back, else an empty text."""
+        """Restart the server and wait for it; return an empty string, or the reason why it is not back."""
         assert self._revival is not None
         command, wait_s = self._revival.command, self._revival.wait_s
         until = asyncio.get_running_loop().time() + wait_s
@@ -285,7 +294,7 @@ class VitalSigns:
 
 
 def _started(command: str, complaints: int) -> int:
-    """Run a command of the user in a shell; return its process id. What it starts outlives the suite."""
+    """Run the user's shell command; return its process id. Its child processes outlive the suite."""
     nothing = (
         (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
         (os.POSIX_SPAWN_OPEN, 1, os.devnull, os.O_WRONLY, 0),
@@ -295,6 +304,6 @@ def _started(command: str, complaints: int) -> int:
 
 
 def _ended(process: int) -> int | None:
-    """Return the exit status of a process; None while it runs."""
+    """Return the exit status of a process; None while the process runs."""
     ended, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None

@@ -1,4 +1,4 @@
-"""The wire log: one line for each exchange, with its request and result."""
+"""The wire log: one line for each exchange."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ _LONGEST_BODY = 120
 
 
 def _body(request: HttpRequest) -> str:
-    """Return the body of a request, shortened."""
+    """Return the body of a request, shortened for a log line."""
     if request.raw_body is not None:
         return cut(ascii(request.raw_body)[2:-1], _LONGEST_BODY)
     return cut(json.dumps(request.body), _LONGEST_BODY) if request.body is not None else ""
 
 
 def wire_line(exchange: Exchange) -> str:
-    """Return an exchange in one printable line: its time, request and response."""
+    """Describe an exchange in one printable line: time, request and response."""
     request = exchange.request
     sent = " ".join(filter(None, (exchange.started, request.method, request.path, _body(request))))
     status = "no status" if exchange.status is None else exchange.status
