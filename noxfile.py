@@ -17,6 +17,7 @@ import re
 import shutil
 import subprocess
 import sys
+import threading
 import tomllib
 import venv
 import zipfile
@@ -96,6 +97,26 @@ def serving(session: nox.Session, *command: str) -> Iterator[str]:
             server.terminate()
 
 
+@contextlib.contextmanager
+def progress(session: nox.Session, work: str) -> Iterator[None]:
+    """Log every 5 seconds that the work goes on: pip prints nothing while it unpacks files."""
+    done = threading.Event()
+
+    def report() -> None:
+        seconds = 0
+        while not done.wait(5):
+            seconds += 5
+            session.log(f"still {work} ({seconds} s)")
+
+    reporter = threading.Thread(target=report)
+    reporter.start()
+    try:
+        yield
+    finally:
+        done.set()
+        reporter.join()
+
+
 PROCESSORS = {
     "OpenBLAS for AVX2": {"OPENBLAS_CORETYPE": "Haswell"},
     "OpenBLAS for SSE": {"OPENBLAS_CORETYPE": "Nehalem"},
@@ -125,12 +146,14 @@ def conformance(session: nox.Session) -> None:
         session.install(".", silent=False)
         session.run("tokenwire", "check", *session.posargs)
         return
-    # What is imported is compiled then; pip would compile all of torch.
-    session.install("--no-compile", ".[reference]", *CONSTRAINTS, silent=False)
+    with progress(session, "installing torch and the other dependencies"):
+        # Python compiles what it imports; pip would compile all of torch.
+        session.install("--no-compile", ".[reference]", *CONSTRAINTS, silent=False)
     for name, flags in EMBEDDED.items():
         session.log(f"the reference engine: {name}")
         with reference_server(session, *flags) as url:
-            session.run("tokenwire", "check", "--target", url, *session.posargs)
+            # A later `--budget` replaces this one.
+            session.run("tokenwire", "check", "--target", url, "--budget", "quick", *session.posargs)
 
 
 FRONT_ENDS = {

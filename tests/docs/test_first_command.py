@@ -6,10 +6,14 @@ and no pip. An index of one wheel stands for PyPI.
 
 from __future__ import annotations
 
+import contextlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
+import threading
+import types
 import zipfile
 from pathlib import Path
 
@@ -25,6 +29,8 @@ def session(function): return function
 """
 HIDE = """
 import sys
+import threading
+import types
 if not sys.prefix.endswith("nox"):
     sys.modules.update(dict.fromkeys({hidden!r}))
 """
@@ -104,3 +110,70 @@ def test_no_page_shows_pip_for_the_python_of_the_system():
         for block in text.split("```")[1::2]:
             if "pip install" in block:
                 assert "-m venv" in block, f"{page.relative_to(ROOT)}: {block}"
+
+
+class Session:
+    """Record the calls of a session."""
+
+    posargs: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.ran: list[tuple[str, ...]] = []
+        self.logged: list[str] = []
+
+    def install(self, *_: str, **__: object) -> None:
+        """Install nothing."""
+
+    def run(self, *command: str) -> None:
+        self.ran.append(command)
+
+    def log(self, line: str) -> None:
+        self.logged.append(line)
+
+
+@pytest.fixture
+def sessions(monkeypatch):
+    """Return the globals of the noxfile, run with a nox that has no sessions of its own."""
+    nox = types.ModuleType("nox")
+    exec(NOXFILE_NEEDS, nox.__dict__)
+    monkeypatch.setitem(sys.modules, "nox", nox)
+    for name in ("PYTHONDONTWRITEBYTECODE", "PYTHONPYCACHEPREFIX"):
+        monkeypatch.setenv(name, "1")
+    return runpy.run_path(str(ROOT / "noxfile.py"))
+
+
+@pytest.mark.parametrize("asked", [(), ("--budget", "standard")], ids=["by default", "as asked"])
+def test_the_reference_is_checked_quickly_unless_another_budget_is_asked_for(sessions, monkeypatch, asked):
+    monkeypatch.setitem(
+        sessions["conformance"].__globals__,
+        "reference_server",
+        lambda *_: contextlib.nullcontext("http://reference"),
+    )
+    session = Session()
+    session.posargs = asked
+    sessions["conformance"](session)
+    one = ("tokenwire", "check", "--target", "http://reference", "--budget", "quick", *asked)
+    assert session.ran == [one] * len(sessions["EMBEDDED"])
+
+
+def test_a_long_installation_reports_that_it_goes_on(sessions, monkeypatch):
+    waited = iter([False, False, True])
+    reported = threading.Event()
+
+    class Clock:
+        def wait(self, seconds: int) -> bool:
+            assert seconds == 5
+            over = next(waited)
+            if over:
+                reported.set()
+            return over
+
+        def set(self) -> None:
+            """Need not be set: the third wait ends."""
+
+    session = Session()
+    fake = types.SimpleNamespace(Event=Clock, Thread=threading.Thread)
+    monkeypatch.setitem(sessions["progress"].__globals__, "threading", fake)
+    with sessions["progress"](session, "installing torch"):
+        assert reported.wait(60)
+    assert session.logged == ["still installing torch (5 s)", "still installing torch (10 s)"]
