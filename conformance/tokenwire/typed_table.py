@@ -122,6 +122,11 @@ def in_words(hint: Any) -> str:
     return _IN_WORDS.get(hint, "a table")
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return a number with its noun: `1 case`, `2,000 cases`."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
     """Return a clause with the closest known name; `otherwise` if none is close."""
     close = difflib.get_close_matches(name, list(known), n=1)

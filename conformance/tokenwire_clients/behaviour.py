@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cache
 
+from tokenwire.typed_table import suggestion
 from tokenwire_clients.vectors import Door, Vector, load_doors
 
 PLAIN = "text"
@@ -97,6 +99,24 @@ def cases_of(door: Door) -> Iterator[Vector]:
         )
 
 
+@cache
 def all_cases() -> dict[tuple[str, str], tuple[Door, Vector]]:
     """Return every case by its door and its id."""
     return {(door.name, case.id): (door, case) for door in load_doors().values() for case in cases_of(door)}
+
+
+def cases_named(names: Iterable[str]) -> dict[tuple[str, str], tuple[Door, Vector]]:
+    """Return the cases with these names, `DOOR/CASE` or `CASE` at all doors that have it.
+
+    Raises ValueError for a name without a case.
+    """
+    cases, found = all_cases(), dict[tuple[str, str], tuple[Door, Vector]]()
+    for name in names:
+        named = {key: case for key, case in cases.items() if name in {key[1], "/".join(key)}}
+        if not named:
+            known = {known for key in cases for known in (key[1], "/".join(key))}
+            raise ValueError(
+                f"no case {name!r}; {suggestion(name, known, 'GET /tokenwire/cases lists them')}"
+            )
+        found |= named
+    return found

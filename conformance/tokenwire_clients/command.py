@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 from threading import Event
 from typing import Annotated
@@ -18,7 +19,10 @@ from tokenwire.judging.verdict import exit_status
 from tokenwire.report.console import make_console
 from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, write_reports
+from tokenwire.report.subject import ANSWER
 from tokenwire.report.terminal import print_report
+from tokenwire.typed_table import counted
+from tokenwire_clients.behaviour import all_cases, cases_named
 from tokenwire_clients.server import torture_server
 from tokenwire_clients.session import Session
 from tokenwire_clients.vectors import load_doors
@@ -38,6 +42,10 @@ def _torture(
     client: Annotated[
         str, typer.Option("--client", metavar="NAME", help="What the report calls the client.")
     ] = "client",
+    case: Annotated[
+        list[str] | None,
+        typer.Option("--case", metavar="NAME", help="Serve this case alone: DOOR/CASE or CASE; repeatable."),
+    ] = None,
     report: Annotated[
         Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
     ] = Path("tokenwire-torture"),
@@ -50,12 +58,17 @@ def _torture(
     Exit status: 0 the client keeps every sentence, 1 it breaks one, 2 wrong command line, 4 nothing was
     reported.
     """
-    outputs, session = writable_outputs(Outputs.within(report)), Session(client)
+    outputs = writable_outputs(Outputs.within(report))
     if not load_doors():
         raise typer.BadParameter("the vectors are not installed; take them from a release or a clone")
     try:
+        cases = cases_named(case) if case else all_cases()
+    except ValueError as error:
+        raise typer.BadParameter(f"--case: {error}") from error
+    session = Session(client, _again(client, port, report, adapter or ()), cases)
+    try:
         with torture_server(session, port) as url:
-            typer.echo(f"{len(session.cases)} cases at {url}, listed at {url}/tokenwire/cases")
+            typer.echo(f"{counted(len(cases), 'case')} at {url}, listed at {url}/tokenwire/cases")
             if adapter:
                 _run(adapter, url)
             else:
@@ -73,6 +86,15 @@ def _torture(
     raise typer.Exit(status)
 
 
+def _again(client: str, port: int, report: Path, adapter: Sequence[str]) -> tuple[str, ...]:
+    """Return the words of the command that asks one case again."""
+    served = ("--", *adapter) if adapter else ("--port", str(port)) if port else ()
+    return (
+        *("tokenwire", "torture", "--client", client, "--report", str(report), "--case", ANSWER),
+        *served,
+    )
+
+
 def _run(adapter: list[str], url: str) -> None:
     """Run an adapter until it ends. Raises BadParameter if it fails, because its reports are then
     worthless.
@@ -85,5 +107,6 @@ def _run(adapter: list[str], url: str) -> None:
 app = command(
     _torture,
     "tokenwire torture --port 8000",
+    "tokenwire torture --case openai-chat/text -- python my_client.py",
     "tokenwire torture --client httpx-sse --report report -- python examples/clients/httpx_sse_client.py",
 )

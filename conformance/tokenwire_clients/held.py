@@ -34,7 +34,9 @@ _FINISHES = {
 """The record's words for the endpoints' finish reasons; a client may report either."""
 _COUNTED = ("prompt_tokens", "completion_tokens")
 _CALLS = {"type": ["array", "null"], "items": {"type": "object"}}
-_CHOICE = {"type": "object", "properties": {"index": {"type": "integer"}, "calls": _CALLS}}
+_INDEX = {"type": ["integer", "number", "string", "boolean", "null"]}
+"""Whatever a client may take from a stream with a wrong index."""
+_CHOICE = {"type": "object", "properties": {"index": _INDEX, "calls": _CALLS}}
 _REPORT = jsonschema_rs.Draft202012Validator(
     {
         "type": "object",
@@ -50,7 +52,8 @@ class Difference(NamedTuple):
     """A field with a wrong value in a client's report."""
 
     field: str
-    choice: int | None
+    choice: Any
+    """The index of the choice; None for a field of the answer."""
     expected: Any
     actual: Any
 
@@ -66,6 +69,8 @@ def _plain(field: str, value: Any) -> Any:
     """Return a value in its canonical form: one form for nothing, and the record's finish reasons."""
     if field == "finish":
         return (_FINISHES.get(value, value) if isinstance(value, str) else value) or None
+    if isinstance(value, str):  # a report may have the surrogates of a character escaped or not
+        value = value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if field == "calls":
         return [(call.get("id"), call.get("name"), _arguments(call.get("arguments"))) for call in value or ()]
     return value or None
@@ -104,7 +109,7 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
             expected, actual = _plain(field, choice[field]), _plain(field, held[index][field])
             if expected != actual:
                 yield Difference(field, index, expected, actual)
-    for index in sorted(held.keys() - {choice["index"] for choice in record["choices"]}):
+    for index in sorted(held.keys() - {choice["index"] for choice in record["choices"]}, key=str):
         yield Difference("choices", index, None, held[index].get("text"))
     if record["usage"] and "usage" in report:
         counts = [

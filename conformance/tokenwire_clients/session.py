@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,12 @@ from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import VIOLATED, Verdict, exit_status
 from tokenwire.record import Delivery, Place, Stream
 from tokenwire.report.document import document
-from tokenwire.report.subject import Subject
+from tokenwire.report.subject import ANSWER, Subject
 from tokenwire.requirement import Level, Requirement
+from tokenwire.typed_table import counted
+from tokenwire.wire.exchange import Exchange, Read
 from tokenwire_clients.behaviour import AFTER_S, all_cases, behaviour_of
-from tokenwire_clients.held import Difference, differences, finished, reported_fields
+from tokenwire_clients.held import Difference, differences, finished, held_by, reported_fields
 from tokenwire_clients.vectors import Door, Vector, sentences, whole
 
 _LEAVES_WITHIN_S = 5.0
@@ -28,7 +29,12 @@ _LEAVES_WITHIN_S = 5.0
 _SHOWN_READS = 5_000
 _READS_OF_A_CHARACTER = 5
 """The most reads for a character in a case, except in short cases."""
-_OF_TEXT = {"every-delta-is-kept", "cumulative-replaces"}
+_STOPS = "streams-are-read-to-their-end"
+_EVERY_DELTA = "every-delta-is-kept"
+_OF_TEXT = {_EVERY_DELTA, "cumulative-replaces"}
+UNENDED_FINISH = "-unended-finish"
+_APART_FROM_THE_FINISH = "-finish-alone"
+"""The case of the same answer whose finish is in an event without a token."""
 _OF_FIELD = {
     "choices": "choices-are-kept-apart",
     "reasoning": "reasoning-is-kept-apart",
@@ -42,6 +48,9 @@ _OF_FIELD = {
     "weight_versions": "lists-stay-in-step",
 }
 """The sentence for each field that a client gets wrong even in the simplest cases."""
+_LISTS = {field for field, sentence in _OF_FIELD.items() if sentence == "lists-stay-in-step"}
+_ANYWHERE = {"error", "connection", "wait", "choices"}
+"""Fields that are wrong for the reason that the case is about."""
 Key = tuple[str, str]
 
 
@@ -67,6 +76,8 @@ class Session:
     """All facts about one client."""
 
     client: str = "client"
+    command: tuple[str, ...] = ("tokenwire", "torture", "--case", ANSWER)
+    """The words of the command that asks one case again; `ANSWER` is the name of the case."""
     cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
@@ -77,6 +88,10 @@ class Session:
     """The number of reads of the last answer that the client received; more are sent only after that."""
     given_up: dict[Key, str] = field(default_factory=dict)
     """The time at which an adapter gave up a case that its client was still reading."""
+    stopped: dict[Key, bool] = field(default_factory=dict)
+    """True if the report of a case with errors is what comes up to the first finish."""
+    unended: dict[str, bool] = field(default_factory=dict)
+    """True if a client takes an event that ends without a blank line, by door."""
     _kept: Key | None = None
     """The case after which the next request shows if its connection was kept."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
@@ -129,6 +144,10 @@ class Session:
         if behaviour_of(case).keeps is not None and (door, case) in self.asked and all_over:
             self._kept = door, case
         self.reported[door, case] = reported_fields(report)
+        fields = {difference.field for difference in self.wrong[door, case]}
+        self.stopped[door, case] = bool(fields - {"connection", "wait"}) and self._stops((door, case), report)
+        if case.endswith(UNENDED_FINISH):
+            self.unended[door] = finished(whole(self.cases[door, case][1].record), report)
         found = [self._finding((door, case), difference) for difference in self.wrong[door, case]]
         vector = self.cases[door, case][1]
         return {
@@ -159,15 +178,62 @@ class Session:
         It is that of the first case in which the client gets the field wrong, either this one or one that it
         is made from.
         """
-        sentence, (door, id_) = "", key
+        if self.stopped.get(key) and self._shown_to_stop(key[0]):
+            return Finding(key, _STOPS, difference)
+        first, (door, id_) = key, key
         while id_:
-            case = self.cases[door, id_][1]
-            if any(other.field == difference.field for other in self.wrong.get((door, id_), ())):
-                sentence = case.sentence
-            id_ = case.follows
-        if sentence in _OF_TEXT:
-            sentence = _OF_FIELD.get(difference.field, sentence)
+            if self._is_wrong((door, id_), difference.field):
+                first = door, id_
+            id_ = all_cases()[door, id_][1].follows
+        sentence, field_ = self.cases[first][1].sentence, difference.field
+        about = sentences()[sentence].about
+        with_text = field_ in _LISTS and self._is_wrong(first, "text")  # of one event, both are lost
+        if (sentence in _OF_TEXT and not with_text) or (
+            about and field_ not in about and field_ not in _ANYWHERE
+        ):
+            sentence = _OF_FIELD.get(field_, sentence)
+        apart = door, first[1] + _APART_FROM_THE_FINISH
+        if apart in self.wrong and field_ not in _ANYWHERE and not self._is_wrong(apart, field_):
+            sentence = _EVERY_DELTA
         return Finding(key, sentence, difference)
+
+    def _is_wrong(self, key: Key, field_: str) -> bool:
+        return any(other.field == field_ for other in self.wrong.get(key, ()))
+
+    def _stops(self, key: Key, report: Mapping[str, Any]) -> bool:
+        """True if a report is what comes up to the first finish."""
+        door, case = self.cases[key]
+        if case.id == "long" or report.get("error"):
+            return False
+        exchange = case.exchange(door)
+        stream = self._read(door, exchange)
+        ends = [
+            emission.event.place.end
+            for choice in stream.choices
+            for emission in choice.emissions
+            if emission.finish
+        ]
+        if not ends:
+            return False
+        held = held_by(self._read(door, replace(exchange, reads=(Read(0.0, exchange.body[: min(ends)]),))))
+        return not any(differences({**held, "error": None}, report))
+
+    def _shown_to_stop(self, door: str) -> bool:
+        """True if a legal stream shows at a door that the client stops at the first finish. A lost usage does
+        not show it.
+        """
+        return any(
+            stopped
+            and key[0] == door
+            and self.cases[key][1].result != "invalid"
+            and any(difference.field != "usage" for difference in self.wrong[key])
+            for key, stopped in self.stopped.items()
+        )
+
+    @staticmethod
+    def _read(door: Door, exchange: Exchange) -> Stream:
+        hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
+        return load_dialects()[door.dialect].read(exchange, delivery_hint=hint)
 
     def findings(self) -> list[Finding]:
         """Return all mistakes of the client, in the order of the cases."""
@@ -185,26 +251,38 @@ class Session:
             if key in self.wrong or key in self.given_up:
                 tried[case.sentence, key[0]].append(key)
         doors = dict.fromkeys(door for door, _ in self.cases)
+        run = Run(tuple(self._stream(key) for key, wrong in self.wrong.items() if wrong))
         return [
-            self._judgement(name, door, found[name, door], tried[name, door])
+            self._judgement((name, door), found[name, door], tried[name, door], run)
             for name in sentences()
             for door in doors
             if (name, door) in tried or (name, door) in found
         ]
 
-    def _judgement(self, name: str, door: str, found: list[Finding], tried: list[Key]) -> Judgement:
+    def _judgement(self, key: Key, found: list[Finding], tried: list[Key], run: Run) -> Judgement:
+        name, door = key
         row, about = _requirement(name), sentences()[name].about
         given_up = [f"{key[1]} was given up {self.given_up[key]}" for key in tried if key in self.given_up]
-        reports = [self.reported[key] for key in tried if key in self.reported]
-        witnesses = [fields for fields in reports if not about or fields.intersection(about)]
-        streams = {finding.case: self._stream(finding.case) for finding in found}
-        violations = tuple(_observed(finding, streams[finding.case]) for finding in found)
+        reports = {key: self.reported[key] for key in tried if key in self.reported}
+        about_it = [key for key, fields in reports.items() if not about or fields.intersection(about)]
+        witnesses = [key for key in about_it if not self.wrong.get(key)]
+        violations = tuple(
+            _observed(finding, run.by_exchange["/".join(finding.case)].load()) for finding in found
+        )
         if violations:
             verdict, message = VIOLATED[row.level], violations[0].message
         elif witnesses:
             verdict, message = Verdict.PASS, ""
         elif given_up:
             verdict, message = Verdict.INCONCLUSIVE, "; ".join(given_up)
+        elif about_it:
+            others = dict.fromkeys(
+                self._finding(case, difference).sentence
+                for case in about_it
+                for difference in self.wrong[case]
+            )
+            words = f"each of its cases violates {', '.join(others)}; mend that first"
+            verdict, message = Verdict.INCONCLUSIVE, words
         else:
             verdict, message = Verdict.UNSUPPORTED, f"the client reports no {' and no '.join(about)}"
         return Judgement(
@@ -214,7 +292,7 @@ class Session:
             witnesses=len(witnesses),
             reason=message,
             violations=violations,
-            run=Run(tuple(streams.values())),
+            run=run,
         )
 
     def _stream(self, key: Key) -> Stream:
@@ -223,26 +301,30 @@ class Session:
         """
         door, case = self.cases[key]
         furthest = max(difference.position or 0 for difference in self.wrong[key])
-        hint = Delivery.CUMULATIVE if door.name.endswith("cumulative") else Delivery.INCREMENTAL
         exchange = case.exchange(door)
         served = replace(
             exchange,
             request=replace(exchange.request, path=f"/{'/'.join(key)}{door.path}"),
             reads=exchange.reads[: _SHOWN_READS + furthest * _READS_OF_A_CHARACTER],
         )
-        return load_dialects()[door.dialect].read(served, delivery_hint=hint)
+        return self._read(door, served)
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Return remarks for the reader of the verdicts."""
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
-        reported = f"{len(self.wrong)} of {len(self.cases)} cases were reported"
-        remarks = [reported, f"{requests} requests came on {connections} connections"]
+        reported = f"{len(self.wrong)} of {counted(len(self.cases), 'case')} reported"
+        came = f"{counted(requests, 'request')} on {counted(connections, 'connection')}"
+        remarks = [reported, came]
         if any(differences and case == "long" for (_, case), differences in self.wrong.items()):
             remarks.append(
                 f"of the case long the report shows {_SHOWN_READS:,} reads, or as far as it differs"
             )
+        for taken, words in ((True, "takes"), (False, "drops")):
+            if doors := [door for door, takes in self.unended.items() if takes is taken]:
+                event = "a last event without its blank line, which is allowed"
+                remarks.append(f"the client {words} {event}: {', '.join(doors)}")
         return tuple(remarks)
 
     def document(self) -> dict[str, Any]:
@@ -253,8 +335,9 @@ class Session:
     @property
     def subject(self) -> Subject:
         dialects = dict.fromkeys(self.cases[key][0].dialect for key in self.wrong)
-        again = f"tokenwire torture --client {shlex.quote(self.client)}"
-        return Subject(captures=(self.client,), dialects=tuple(dialects), remarks=self.remarks, again=again)
+        return Subject(
+            captures=(self.client,), dialects=tuple(dialects), remarks=self.remarks, again=self.command
+        )
 
 
 def _verdict(finding: Finding) -> Verdict:
@@ -265,7 +348,15 @@ def _requirement(name: str) -> Requirement:
     """Return a sentence for clients as a requirement, so that reports can show it."""
     sentence = sentences()[name]
     return Requirement(
-        name, "clients", Level(sentence.level), sentence.sentence, "clients", "blackbox", "script", 1
+        name,
+        "clients",
+        Level(sentence.level),
+        sentence.sentence,
+        "clients",
+        "blackbox",
+        "script",
+        1,
+        implied_by=sentence.implied_by,
     )
 
 

@@ -76,7 +76,7 @@ class Vector:
         """Return the case as an exchange."""
         reads = tuple(Read(number / 1000, read) for number, read in enumerate(reads_of(self.reads)))
         return Exchange(
-            f"{door.dialect}/{door.name}/{self.id}",
+            f"{door.name}/{self.id}",
             HttpRequest("POST", door.path, self.request),
             door.name,
             self.status,
@@ -105,6 +105,8 @@ class Sentence:
     sentence: str
     about: tuple[str, ...] = ()
     """The fields of a report that it covers. It does not apply to a client that reports none of these."""
+    implied_by: tuple[str, ...] = ()
+    """Sentences whose violation in the same case explains a violation of this one."""
 
 
 @cache

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import urllib.error
 import urllib.request
 
 LIMIT_S = float(os.environ.get("TOKENWIRE_LIMIT_S", "600"))
@@ -14,14 +15,24 @@ URL = os.environ.get("TOKENWIRE_URL", "http://127.0.0.1:8000")
 
 def fetch(path, body=None):
     data = None if body is None else json.dumps(body).encode()
-    with urllib.request.urlopen(urllib.request.Request(URL + path, data), timeout=60) as answer:
-        return json.load(answer)
+    try:
+        with urllib.request.urlopen(urllib.request.Request(URL + path, data), timeout=60) as answer:
+            return json.load(answer)
+    except urllib.error.HTTPError as error:
+        raise SystemExit(f"{path}: {json.load(error)['error']['message']}") from error
 
 
-def held_choice(index, text, finish, reasoning="", calls=()):
-    """Describe what a client has of a choice; a call is its id, its name and its arguments."""
-    named = [dict(zip(("id", "name", "arguments"), call, strict=True)) for call in calls]
-    return {"index": index, "text": text, "reasoning": reasoning, "calls": named, "finish": finish}
+def held_choice(index, text, finish, reasoning=None, calls=None):
+    """Describe what a client has of a choice; a call is its id, its name and its arguments.
+
+    What is None is not reported, and so not judged.
+    """
+    held = {"index": index, "text": text, "finish": finish}
+    if reasoning is not None:
+        held["reasoning"] = reasoning
+    if calls is not None:
+        held["calls"] = [dict(zip(("id", "name", "arguments"), call, strict=True)) for call in calls]
+    return held
 
 
 def token_counts(prompt, completion):

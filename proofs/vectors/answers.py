@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import count
+from dataclasses import dataclass, field, replace
+from itertools import count, zip_longest
 from typing import Any
 
 TEXT, REASONING = "text", "reasoning"
@@ -105,6 +105,19 @@ _SEVERAL = GENERATE | CHAT | COMPLETIONS
 _WORDS = "Tok|ens| come| in| pieces|,| of| any| size|."
 _WEATHER = ("get_weather", '{"ci|ty": "Par|is"|}')
 _TIME = ("get_time", '{"zone"|: "CE|T"}')
+_LARGE_ID = 151_000
+"""Larger than 16 bits, as in the vocabularies of most models."""
+
+
+def _by_turns(output: Output) -> Output:
+    """Return an output whose channels take turns, a token each."""
+    channels = [
+        [token for token in output.tokens if token.channel == channel]
+        for channel in dict.fromkeys(token.channel for token in output.tokens)
+    ]
+    turns = (token for turn in zip_longest(*channels) for token in turn if token is not None)
+    return replace(output, tokens=tuple(turns))
+
 
 ANSWERS = (
     Answer(
@@ -176,6 +189,13 @@ ANSWERS = (
         doors=_PARSED,
     ),
     Answer(
+        "calls-by-turns",
+        "Two tool calls whose pieces take turns",
+        "calls-are-joined",
+        (_by_turns(_output(calls=(_WEATHER, _TIME))),),
+        doors=CHAT,
+    ),
+    Answer(
         "agent",
         "Reasoning, text and a tool call in one answer",
         "calls-are-joined",
@@ -189,6 +209,13 @@ ANSWERS = (
         (_output(text=_WORDS),),
         {"logprobs": True},
         doors=GENERATE | CHAT,
+    ),
+    Answer(
+        "large-ids",
+        "Ids that need more than 16 bits",
+        "lists-stay-in-step",
+        (_output(text=_WORDS, first=_LARGE_ID, finish="length"),),
+        doors=GENERATE | {"vllm-chat"},
     ),
     Answer(
         "rollout",
@@ -215,8 +242,29 @@ ANSWERS = (
 )
 
 
-FIRST = {"length": "", "text": "length"}
-"""The first cases, and what they follow; a plain case of any other answer follows `text`."""
+FIRST = {
+    "length": "",
+    "text": "length",
+    "calls": "call",
+    "calls-by-turns": "calls",
+    "agent": "reasoning",
+    "rollout": "logprobs",
+    "aborted": "logprobs",
+    "three-choices": "choices",
+}
+"""Cases that follow another one than `text`, which a plain case of any other answer follows."""
+HALVES = Answer(
+    "halves",
+    "A character whose two surrogates come escaped in two deltas",
+    "surrogates-are-joined",
+    (_output(text="a|\ud83d|\ude00|b"),),
+)
+"""It can be written as ASCII only."""
+
+
+def joined_halves(text: str) -> str:
+    """Return a text with its surrogate pairs as characters."""
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
 
 
 def answers_of(door: str) -> list[Answer]:
@@ -228,7 +276,7 @@ def record_of(answer: Answer, door: str) -> dict[str, Any]:
     """Return what a correct client has in the end: from the answer alone, however it came."""
     choices = []
     for index, output in enumerate(answer.choices):
-        held: dict[str, Any] = {"index": index, "text": output.joined(TEXT)}
+        held: dict[str, Any] = {"index": index, "text": joined_halves(output.joined(TEXT))}
         if door in _PARSED:
             held["reasoning"] = output.joined(REASONING)
             held["calls"] = [

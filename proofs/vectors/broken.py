@@ -24,6 +24,7 @@ from tokenwire.wire.json_pointer import find, parse
 
 _T = TypeVar("_T")
 LOST, DAMAGED = "broken-streams-are-told", "broken-records-are-told"
+UNENDED = "unended-events-are-whole-or-dropped"
 _SHOWS = frozenset(
     {"stream-ends-cleanly", "events-are-json-objects", "one-finish-per-choice", "choices-complete"}
 )
@@ -152,6 +153,22 @@ def broken_cases(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
     ):
         case = _broken(whole, name, f"The connection breaks {words}", "stream-ends-cleanly", body)
         yield replace(case, ending=Ending.TRUNCATED)
+    finish = next(number for number in range(len(whole.reads)) if _finishes(whole, number))
+    last = len(whole.reads) - 1
+    for name, words, number in (("finish", "the finish", finish), ("end", "the last event", last)):
+        if name == "end" and number == finish:
+            continue
+        body = b"".join(whole.reads[: number + 1]).removesuffix(b"\n\n")
+        comment = f"The stream ends behind {words}, without the blank line"
+        case = _broken(whole, f"unended-{name}", comment, "stream-ends-cleanly", body)
+        usage = {"usage": None} if number < last else {}
+        yield replace(case, sentence=UNENDED, record={**(whole.record or {}), **usage})
+
+
+def _finishes(case: Case, number: int) -> bool:
+    """True if a read of a stream has the finish."""
+    stream = replace(case, reads=case.reads[: number + 1]).stream
+    return any(choice.finish for choice in stream.choices)
 
 
 def _broken(base: Case, name: str, comment: str, requirement: str, body: bytes) -> Case:

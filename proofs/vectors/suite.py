@@ -11,7 +11,7 @@ from typing import Any
 from proofs.mutation.edit import Body, written
 from proofs.mutation.framing import FEATURES, UNNAMED, pairs
 from proofs.vectors import legal
-from proofs.vectors.answers import CHAT, FIRST, TEXT, Answer, Output, Token, answers_of, record_of
+from proofs.vectors.answers import CHAT, FIRST, HALVES, TEXT, Answer, Output, Token, answers_of, record_of
 from proofs.vectors.doors import DOORS, Door, Event, Shape, Step, request
 from proofs.vectors.legal import plain
 from tokenwire.dialects.dialect import load_dialects
@@ -127,6 +127,9 @@ def legal_cases(door: Door) -> Iterator[Case]:
         told_events = events_of(door, characters, legal.plain(characters), Shape())
         encoded = body_of(door, told_events, how).bytes()
         yield _case(door, characters, name, comment, encoded, sentence=sentence)
+    if not door.cumulative and door.name != "openai-responses":  # their texts so far have the character whole
+        halves = events_of(door, HALVES, legal.plain(HALVES), Shape())
+        yield _case(door, HALVES, "", "", body_of(door, halves, json.dumps).bytes())
     yield from _framed_cases(door, text, body_of(door, events))
     for answer, table in ((text, legal.CUT), (characters, legal.CUT_CHARACTERS)):
         body = body_of(door, events_of(door, answer, legal.plain(answer), Shape())).bytes()

@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import re
+import shlex
+import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from socket import create_connection
 
 import httpx
 import pytest
+from typer.testing import CliRunner
 
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.verdict import Verdict
@@ -17,6 +23,7 @@ from tokenwire.record import Delivery
 from tokenwire.report.files import Outputs, write_reports
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire_clients.behaviour import BEHAVIOURS, all_cases
+from tokenwire_clients.command import app
 from tokenwire_clients.held import held_by
 from tokenwire_clients.server import torture_server
 from tokenwire_clients.session import Asked, Session
@@ -27,6 +34,15 @@ from tokenwire_live.watch.spool import Kind, Record
 
 DOORS = sorted(load_doors())
 CASES = all_cases()
+
+
+@pytest.fixture
+def driver():
+    path = Path(__file__).parents[2] / "examples" / "clients" / "driver.py"
+    spec = importlib.util.spec_from_file_location("driver", path)
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
 
 
 def pieces_of(url, listed) -> tuple[int, dict[str, str], list[bytes], Ending]:
@@ -101,6 +117,65 @@ def plain_client(bug=""):
     return client
 
 
+def reader_of(bug=""):
+    """A client of chat streams that reads a case's bytes, with one bug or none."""
+
+    def client(door, case) -> dict[str, object]:
+        body = b"".join(reads_of(case.reads)).removeprefix(b"\xef\xbb\xbf")
+        text = re.sub("\r\n|\r", "\n", body.decode())
+        lines, held, usage = text.split("\n")[: -1 if bug == "drops a last line" else None], {}, None
+        blocks = "\n".join(lines).split("\n\n")
+        data = [
+            "\n".join(line[5:].removeprefix(" ") for line in block.split("\n") if line.startswith("data:"))
+            for block in blocks
+        ]
+        for event in (json.loads(line) for line in data if line and line != "[DONE]"):
+            if "error" in event:
+                return {"error": "the server failed"}
+            usage = event.get("usage") or usage
+            for choice in event["choices"]:
+                join(held.setdefault(choice["index"], {"text": "", "reasoning": "", "calls": {}}), choice)
+            if bug == "stops at the first finish" and any(choice.get("finish") for choice in held.values()):
+                break
+        stopped = bug == "stops at the first finish"
+        finished = (any if stopped else all)(choice.get("finish") for choice in held.values())
+        made = [{**choice, "index": n, "calls": [*choice["calls"].values()]} for n, choice in held.items()]
+        return {"choices": made, "usage": usage} if finished else {"error": "no finish"}
+
+    def join(held, choice) -> None:
+        delta = choice["delta"]
+        beside = choice.get("finish_reason") and bug == "loses the delta beside the finish"
+        for name, keys in (("text", ["content"]), ("reasoning", ["reasoning", "reasoning_content"])):
+            piece = "" if beside else next((delta[key] for key in keys if delta.get(key)), "")
+            lost = bug == "loses the reasoning" and name == "reasoning"
+            kept = held[name] if name == "reasoning" or bug != "replaces deltas" or not piece else ""
+            held[name] = "" if lost else kept + piece
+        for piece in [] if beside else delta.get("tool_calls") or ():
+            function = piece.get("function") or {}
+            number = piece["index"]
+            if bug == "adds to the call that opened last" and "id" not in piece:
+                number = max(held["calls"])
+            call = held["calls"].setdefault(number, {"id": None, "name": None, "arguments": ""})
+            call["id"], call["name"] = piece.get("id") or call["id"], function.get("name") or call["name"]
+            new = function.get("arguments") or ""
+            call["arguments"] += new
+        if "token_ids" in choice:
+            kept = 0xFFFF if bug == "keeps 16 bits of an id" else -1
+            ids = [id_ & kept for id_ in choice["token_ids"] or ()]
+            held["output_ids"] = ids if bug == "replaces deltas" else held.get("output_ids", []) + ids
+        held["finish"] = choice.get("finish_reason") or held.get("finish")
+
+    return client
+
+
+def judged_alone(bug, door) -> Session:
+    session = Session()
+    for case in load_doors()[door].cases.values():
+        if case.id != "long" and case.result != "invalid" and case.status == 200:
+            session.take(door, case.id, json.loads(json.dumps(reader_of(bug)(door, case))))
+    return session
+
+
 @contextmanager
 def tortured(pause=lambda _seconds: None) -> Iterator[tuple[Session, str]]:
     session = Session()
@@ -115,7 +190,7 @@ def report(session, url, reader, names) -> list[dict[str, object]]:
         for door, name in names:
             (listed,) = (case for case in session.listed(door) if case["case"] == name)
             held = reader(url, listed)
-            answer = client.post(f"/tokenwire/report/{door}/{name}", json=held)
+            answer = client.post(f"/tokenwire/report/{door}/{name}", content=json.dumps(held))
             assert answer.status_code == 200, answer.text
             answers.append(answer.json())
     return answers
@@ -194,6 +269,104 @@ def test_a_planted_bug_is_red_in_the_right_sentence(bug):
     with tortured() as (session, url):
         report(session, url, plain_client(), names)
     assert {judgement.verdict for judgement in session.judgements()} == {Verdict.PASS}
+
+
+HEADLINES = {
+    "": [],
+    "stops at the first finish": ["streams-are-read-to-their-end"],
+    "loses the delta beside the finish": ["every-delta-is-kept"],
+    "loses the reasoning": ["reasoning-is-kept-apart"],
+    "replaces deltas": ["every-delta-is-kept"],
+    "keeps 16 bits of an id": ["lists-stay-in-step"],
+    "adds to the call that opened last": ["calls-are-joined"],
+}
+
+
+@pytest.mark.parametrize("bug", HEADLINES)
+def test_one_fault_of_a_client_is_one_headline(bug):
+    report = judged_alone(bug, "vllm-chat").document()
+    assert [cause["requirement"] for cause in report["causes"]] == HEADLINES[bug]
+
+
+def test_a_lost_usage_is_not_taken_for_a_stop_at_the_first_finish():
+    session = Session()
+    for name in ("text", "choices"):
+        right = whole(CASES["openai-chat", name][1].record)
+        session.take("openai-chat", name, {**right, "usage": None})
+    assert {finding.sentence for finding in session.findings()} == {"usage-is-read-where-it-stands"}
+
+
+@pytest.mark.parametrize(("bug", "words"), [("", "takes"), ("drops a last line", "drops")])
+def test_a_last_event_without_its_blank_line_may_be_taken_or_dropped(bug, words):
+    session, door = Session(), load_doors()["vllm-chat"]
+    for name in ("text-unended-finish", "text-unended-end"):
+        session.take(door.name, name, reader_of(bug)(door.name, door.cases[name]))
+    (judgement,) = session.judgements()
+    assert judgement.requirement.id == "unended-events-are-whole-or-dropped"
+    assert judgement.verdict is Verdict.PASS
+    assert session.remarks[-1] == (
+        f"the client {words} a last event without its blank line, which is allowed: vllm-chat"
+    )
+    cut = {"choices": [{"text": "Tokens come in pieces, of any size", "finish": "stop"}]}
+    session.take(door.name, "text-unended-finish", cut)
+    (judgement,) = session.judgements()
+    assert judgement.verdict is Verdict.FAIL
+
+
+def test_a_character_in_two_surrogates_is_one_character():
+    session, right = Session(), {"index": 0, "finish": "stop"}
+    halves = json.loads(r'{"text": "a\ud83d"}')["text"] + json.loads(r'{"text": "\ude00b"}')["text"]
+    assert (
+        session.take("openai-chat", "halves", {"choices": [{**right, "text": halves}]})["verdict"] == "PASS"
+    )
+    replaced = session.take("openai-chat", "halves", {"choices": [{**right, "text": "a\ufffd\ufffdb"}]})
+    assert replaced["findings"][0]["sentence"] == "surrogates-are-joined"
+
+
+def test_the_first_snippet_of_the_guide_is_judged_by_what_it_reports(driver):
+    session = Session()
+    for name in ("text", "reasoning", "call", "agent"):
+        (choice,) = whole(CASES["openai-chat", name][1].record)["choices"]
+        held = driver.held_choice(0, choice["text"], choice["finish"])
+        session.take("openai-chat", name, {"choices": [held]})
+    assert {judgement.verdict for judgement in session.judgements()} == {Verdict.PASS, Verdict.UNSUPPORTED}
+
+
+def run_torture(*words) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, words)
+    return ended.exit_code, ended.output
+
+
+def test_one_case_is_asked_by_the_line_that_a_report_prints(tmp_path):
+    client = tmp_path / "my client.py"
+    client.write_text(
+        "import json, os, urllib.request\n"
+        "url = os.environ['TOKENWIRE_URL']\n"
+        "for case in json.load(urllib.request.urlopen(url + '/tokenwire/cases')):\n"
+        "    held = json.dumps({'choices': [{'text': 'no', 'finish': 'stop'}]}).encode()\n"
+        "    urllib.request.urlopen(f\"{url}/tokenwire/report/{case['door']}/{case['case']}\", held)\n"
+    )
+    folder = tmp_path / "report"
+    served = ["--", sys.executable, str(client)]
+    status, output = run_torture(
+        "--client", "mine", "--report", str(folder), "--case", "openai-chat/text", *served
+    )
+    assert status == 1
+    assert output.startswith("1 case at http://127.0.0.1:")
+    (line,) = (line for line in output.splitlines() if line.startswith("  tokenwire torture"))
+    words = shlex.split(line)
+    assert words == [
+        *("tokenwire", "torture", "--client", "mine", "--report", str(folder)),
+        *("--case", "openai-chat/text", *served),
+    ]
+    assert "$URL" not in output
+    assert run_torture(*words[2:])[0] == 1
+
+
+def test_a_case_that_is_not_there_is_refused_with_a_suggestion(tmp_path):
+    status, output = run_torture("--report", str(tmp_path / "report"), "--case", "openai-chat/texd")
+    assert status == 2
+    assert "did you mean 'openai-chat/text'?" in " ".join(output.replace("│", " ").split())
 
 
 def test_a_client_that_takes_a_broken_stream_for_whole_is_told():
@@ -331,7 +504,15 @@ def test_a_sentence_about_lists_does_not_apply_to_a_client_that_reports_none():
 
 
 @pytest.mark.parametrize(
-    "held", [[], {"choices": None}, {"choices": ["text"]}, {"choices": [{"calls": ["a"]}]}, {"usage": 3}]
+    "held",
+    [
+        [],
+        {"choices": None},
+        {"choices": [{"index": []}]},
+        {"choices": ["text"]},
+        {"choices": [{"calls": ["a"]}]},
+        {"usage": 3},
+    ],
 )
 def test_a_report_of_another_form_is_refused_with_its_place(held):
     with tortured() as (session, url):
@@ -339,6 +520,14 @@ def test_a_report_of_another_form_is_refused_with_its_place(held):
     assert answer.status_code == 400
     assert answer.json()["error"]["message"].startswith("no report, at /")
     assert not session.wrong
+
+
+def test_a_client_may_report_the_index_that_a_stream_gave():
+    session, right = Session(), whole(CASES["openai-chat", "text"][1].record)["choices"][0]
+    held = {"choices": [{**right, "text": "Tok"}, {"index": "0", "text": "ens"}, {"index": 1, "text": ""}]}
+    session.take("openai-chat", "text-misfit-3-index", held)
+    assert [finding.difference.choice for finding in session.findings()] == [0, "0", 1]
+    assert session.document()["verdicts"]
 
 
 def test_what_names_no_case_is_refused():

@@ -48,7 +48,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
             "events": _around(stream, first),
             "timeline": _timeline(stream, first.place),
             "reads": _reads(stream),
-            "curl": curl(stream.exchange, subject.url, subject.bodies),
+            "curl": "" if subject.again else curl(stream.exchange, subject.url, subject.bodies),
         }
     return shown
 

@@ -8,7 +8,7 @@ import shlex
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.observing import NO_SCENARIO
-from tokenwire.report.subject import ASKED_ANYWAY, EXPLORATION, Subject
+from tokenwire.report.subject import ANSWER, ASKED_ANYWAY, EXPLORATION, Subject
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import REDACTED
@@ -101,7 +101,8 @@ def _expression(body: bytes) -> str:
 def again(judgement: Judgement, subject: Subject) -> str:
     """Return a command line that repeats the verdict, from recorded bytes if there are any."""
     if subject.again:
-        return subject.again
+        answer = judgement.violations[0].place.exchange if judgement.violations else ""
+        return shlex.join(answer if word == ANSWER else word for word in subject.again)
     only = ["--requirement", judgement.requirement.id]
     if subject.captures or subject.recorded:
         where = subject.recorded or judgement.run.name or subject.captures[0]

@@ -11,6 +11,8 @@ from tokenwire.judging.run import Run
 EXPLORATION = "exploration"
 """The scenario name of generated requests."""
 
+ANSWER = "{answer}"
+"""The name of an answer in the command that repeats its verdict."""
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
 """Names used as scenarios for requests that every run sends."""
 
@@ -49,8 +51,11 @@ class Subject:
     """The options to send the same requests in another run."""
     judged_with: tuple[str, ...] = ()
     """The options to judge in the same way in another run."""
-    again: str = ""
-    """The command that repeats the verdicts, if that is neither a check nor a replay."""
+    again: tuple[str, ...] = ()
+    """The words of the command that repeats a verdict, if that is neither a check nor a replay.
+
+    `ANSWER` is the name of the answer. The server of such a run has ended, so `curl` has nothing to ask.
+    """
     bodies: str = ""
     """The folder for request bodies that are too long for a command line; empty without one."""
 
