@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire.checks.logprob_rules import rules_seen
-from tokenwire.dialects.control import read_call
+from tokenwire.dialects.control import is_begin, read_call
 from tokenwire.dialects.dialect import Dialect, load_dialects
 from tokenwire.dialects.recognition import DialectResolver
 from tokenwire.evicted import AnswerStore, Parsed, ReadBy
@@ -131,7 +131,8 @@ def read_run(
     hints: Any = {"delivery_hint": advertised.delivery, "adapters": advertised.adapters}
     exhibits = []
     for exchange in exchanges:
-        dialect = resolver.dialect_of(exchange)
+        begins = is_begin(exchange)  # its answer comes later, and not here
+        dialect = None if begins else resolver.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)
         elif is_exhibit(exchange):

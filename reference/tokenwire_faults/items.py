@@ -107,3 +107,56 @@ def previous_response_gathers_its_branches(body: Object) -> Object:
         gathered = _branches.setdefault(previous, [])
         body["input"], gathered[:] = [*gathered, *body["input"]], [*gathered, *body["input"]]
     return body
+
+
+_given: dict[str, Json] = {}
+"""The instructions, and the id of the previous response, of each response."""
+
+
+def _known(body: Object) -> Json:
+    return _given.get(str(body.get("previous_response_id")), {})
+
+
+@act_at("asked", "previous-response-is-the-last-turn")
+def _without_earlier_turns(body: Object) -> Object:
+    if (turn := _known(body)).get("previous"):
+        body["input"] = [*_listed(turn["input"]), *turn["output"], *_listed(body["input"])]
+        del body["previous_response_id"]
+    return body
+
+
+@act_at("asked", "previous-instructions-stay")
+def _with_earlier_instructions(body: Object) -> Object:
+    if instructions := _known(body).get("instructions"):
+        body["instructions"] = instructions
+    return body
+
+
+@act_at("asked", "previous-response-loses-its-calls")
+def _without_earlier_calls(body: Object) -> Object:
+    if turn := _known(body):
+        kept = [item for item in turn["output"] if item["type"] != "function_call"]
+        body["input"] = [*_listed(turn["input"]), *kept, *_listed(body["input"])]
+        del body["previous_response_id"]
+    return body
+
+
+@act_at(
+    "whole",
+    "previous-response-is-the-last-turn",
+    "previous-response-loses-its-calls",
+    "previous-instructions-stay",
+)
+def _remembered(fault: Fault, answer: Json) -> None:
+    if isinstance(answer, dict) and answer.get("object") == "response" and fault.request:
+        asked = fault.request
+        _given[answer["id"]] = {
+            "input": asked.get("input"),
+            "output": answer["output"],
+            "previous": asked.get("previous_response_id"),
+            "instructions": asked.get("instructions"),
+        }
+
+
+def _listed(value: Json) -> list[Json]:
+    return value if isinstance(value, list) else [{"role": "user", "content": value}]

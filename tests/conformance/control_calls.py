@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from stream_builder import with_exchange
 
-from tokenwire.dialects.control import Action, ControlCall, Load
+from tokenwire.dialects.control import Action, ControlCall, Load, load_controls, read_call
 from tokenwire.record import Stream
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 
 _EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -57,3 +59,27 @@ def abort(seconds: float, *ids: str, status: int = 200, everything: bool = False
 def load_report(seconds: float, live: int, used_tokens: int | None = None) -> ControlCall:
     """A load that the server told of."""
     return called(Action.LOAD, seconds, load=Load(live, used_tokens))
+
+
+def of_response(
+    action: Action, seconds: float, document: dict[str, Any], *, status: int = 200, **body: Any
+) -> ControlCall:
+    """A request for the stored response in the answer, or, with a body, the request that begins it."""
+    request = load_controls()["openai"].response_request(action, str(document.get("id")))
+    if action is Action.BEGIN:
+        request = HttpRequest("POST", "/v1/responses", body)
+    assert request is not None
+    exchange = Exchange(
+        f"openai-responses/one/{action}",
+        request,
+        "one",
+        status,
+        (),
+        (Read(0.01, json.dumps(document).encode()),),
+        Ending.COMPLETE,
+        duration=0.01,
+        started=clock(seconds),
+    )
+    call = read_call(exchange)
+    assert call is not None
+    return call

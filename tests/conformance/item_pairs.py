@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from channel_pairs import against
+from control_calls import of_response, sent_at
 from item_answers import (
     ASKED,
     CITY,
@@ -25,6 +26,8 @@ from item_answers import (
 from pair import Pair
 from wire_answers import answered
 
+from tokenwire.checks.check import Target
+from tokenwire.dialects.control import Action
 from tokenwire.record import Stream
 
 LEGAL = events(thought(), message(), call())
@@ -125,6 +128,34 @@ def named(prompt: int, label: str = "named") -> Stream:
     """A turn that goes on from the first response."""
     turn = response(message(), prompt=prompt, name=f"resp_{label}")
     return responded_whole(turn, label, previous_response_id="resp_a")
+
+
+CHAIN = (
+    FIRST,
+    responded_whole(response(message(), prompt=9, name="resp_b"), "second", previous_response_id="resp_a"),
+    responded_whole(
+        response(message(), prompt=12), "spelled", input=[ASKED, message(), ASKED, message(), ASKED]
+    ),
+)
+"""Two responses, one of which continues the other, and the third turn with all before it."""
+KEPT = responded_whole(response(message()), store=True)
+ENDED = response(message())
+BEGUN: Event = {**response(name="resp_b"), "status": "queued", "background": True, "usage": None}
+CANCELLED: Event = {**BEGUN, "status": "cancelled"}
+DELETED: Event = {"id": "resp_1", "object": "response", "deleted": True}
+
+
+def retrieved(*documents: Event) -> Target:
+    """A target of which responses were retrieved."""
+    return Target(calls=tuple(of_response(Action.RETRIEVE, 5, document) for document in documents))
+
+
+def behind(document: Event) -> Target:
+    """A target of which a response was begun in the background, and retrieved later."""
+    asked = {"model": "m", "input": [ASKED], "temperature": 0, "store": True, "background": True}
+    return Target(
+        calls=(of_response(Action.BEGIN, 1, BEGUN, **asked), of_response(Action.RETRIEVE, 9, document))
+    )
 
 
 ITEM_PAIRS = [
@@ -453,5 +484,104 @@ ITEM_PAIRS = [
         (FIRST, REPEATED, responded_whole(response(message(), prompt=5), previous_response_id="resp_a")),
         None,
         "/usage",
+    ),
+    Pair(
+        "previous-response-is-continued",
+        (*CHAIN, responded_whole(response(message(), prompt=12), previous_response_id="resp_b")),
+        (*CHAIN, responded_whole(response(message(), prompt=9), previous_response_id="resp_b")),
+        None,
+        "/usage",
+        why="the previous of the previous",
+    ),
+    Pair(
+        "retrieved-response-is-the-answer",
+        (KEPT,),
+        (KEPT,),
+        target=retrieved(ENDED),
+        bad_target=retrieved({**ENDED, "output": []}),
+    ),
+    Pair(
+        "retrieved-response-is-the-answer",
+        (responded(*events(message()), store=True),),
+        (responded(*events(message()), store=True),),
+        len(events(message())) - 1,
+        target=retrieved(ENDED),
+        bad_target=retrieved({**ENDED, "status": "in_progress"}),
+        why="a stream",
+    ),
+    Pair(
+        "retrieved-response-is-the-answer",
+        (KEPT, responded_whole({**ENDED, "id": "resp_2"}, store=True)),
+        (KEPT, responded_whole({**ENDED, "id": "resp_2"}, store=True)),
+        target=retrieved(ENDED, {**ENDED, "id": "resp_2"}),
+        bad_target=Target(
+            calls=(
+                of_response(Action.RETRIEVE, 5, ENDED),
+                of_response(Action.RETRIEVE, 6, {"id": "resp_2"}, status=404),
+            )
+        ),
+        why="one is not found, where others are",
+    ),
+    Pair(
+        "unstored-response-is-not-retrieved",
+        (responded_whole(ENDED, store=False),),
+        (responded_whole(ENDED, store=False),),
+        target=Target(calls=(of_response(Action.RETRIEVE, 5, {"id": "resp_1"}, status=404),)),
+        bad_target=retrieved(ENDED),
+    ),
+    Pair(
+        "unstored-response-is-not-retrieved",
+        (KEPT,),
+        (KEPT,),
+        target=Target(
+            calls=(
+                of_response(Action.DELETE, 5, DELETED),
+                of_response(Action.RETRIEVE, 6, {"id": "resp_1"}, status=404),
+            )
+        ),
+        bad_target=Target(
+            calls=(of_response(Action.DELETE, 5, DELETED), of_response(Action.RETRIEVE, 6, ENDED))
+        ),
+        why="deleted",
+    ),
+    Pair(
+        "background-response-ends",
+        (sent_at(KEPT, 2),),
+        (sent_at(KEPT, 2),),
+        target=behind({**ENDED, "id": "resp_b"}),
+        bad_target=behind(BEGUN),
+    ),
+    Pair(
+        "background-response-ends",
+        (sent_at(KEPT, 2),),
+        (sent_at(KEPT, 2),),
+        target=behind({**ENDED, "id": "resp_b"}),
+        bad_target=behind({**BEGUN, "status": "failed"}),
+        why="it fails where the foreground does not",
+    ),
+    Pair(
+        "cancelled-response-ends",
+        (KEPT,),
+        (KEPT,),
+        target=Target(calls=(of_response(Action.CANCEL, 5, CANCELLED),)),
+        bad_target=Target(calls=(of_response(Action.CANCEL, 5, BEGUN),)),
+    ),
+    Pair(
+        "cancelled-response-ends",
+        (KEPT,),
+        (KEPT,),
+        target=Target(
+            calls=(
+                of_response(Action.CANCEL, 5, CANCELLED),
+                of_response(Action.RETRIEVE, 6, CANCELLED),
+            )
+        ),
+        bad_target=Target(
+            calls=(
+                of_response(Action.CANCEL, 5, CANCELLED),
+                of_response(Action.RETRIEVE, 6, {**ENDED, "id": "resp_b"}),
+            )
+        ),
+        why="it ends once more",
     ),
 ]

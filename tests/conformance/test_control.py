@@ -9,7 +9,7 @@ import pytest
 from control_calls import abort
 from stream_builder import incremental
 
-from tokenwire.dialects.control import Action, Load, load_controls, read_call
+from tokenwire.dialects.control import Action, Load, is_begin, load_controls, read_call
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import capabilities
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
@@ -158,3 +158,41 @@ def test_a_version_that_is_renamed_is_no_update_of_the_weights() -> None:
         for path in ("/update_weight_version", "/update_weights_from_disk")
     }
     assert [call.action for call in map(read_call, named.values()) if call] == [Action.RENAME, Action.UPDATE]
+
+
+def test_requests_for_a_stored_response() -> None:
+    openai = load_controls()["openai"]
+    for action, due in (
+        (Action.RETRIEVE, HttpRequest("GET", "/v1/responses/resp_1%2F2")),
+        (Action.CANCEL, HttpRequest("POST", "/v1/responses/resp_1%2F2/cancel")),
+        (Action.DELETE, HttpRequest("DELETE", "/v1/responses/resp_1%2F2")),
+    ):
+        request = openai.response_request(action, "resp_1/2")
+        assert request == due
+        call = read_call(exchange(request.method, request.path, answer=b'{"id":"resp_1/2"}'))
+        assert call is not None
+        assert (call.action, call.ids, call.aborts) == (action, {"resp_1/2"}, False)
+        assert call.document == {"id": "resp_1/2"}
+    assert load_controls()["sglang"].response_request(Action.RETRIEVE, "resp_1") is None
+    assert read_call(exchange("GET", "/v1/responses/")) is None
+
+
+@pytest.mark.parametrize(
+    ("body", "begins"),
+    [
+        ({"background": True}, True),
+        ({"background": True, "stream": True}, False),
+        ({"background": False}, False),
+        ({}, False),
+        (None, False),
+    ],
+)
+def test_only_a_response_in_the_background_is_a_call(body: Any, begins: bool) -> None:
+    assert is_begin(exchange("POST", "/v1/responses", body, answer=b"not JSON")) is begins
+
+
+def test_an_answer_that_is_no_json_object_has_no_document() -> None:
+    for answer in (b"", b"not JSON", b"[1]"):
+        call = read_call(exchange("GET", "/v1/responses/resp_1", answer=answer))
+        assert call is not None
+        assert call.document == {}

@@ -1,18 +1,21 @@
 from __future__ import annotations
 
 import gzip
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from item_answers import ASKED, response
 from recorded import streamed, whole, write_file, write_folder
 
+from tokenwire.dialects.control import Action
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
 from tokenwire.replay import capture_files, replay, silent
 from tokenwire.usage_error import UsageError
-from tokenwire.wire.exchange import Ending, HttpRequest
+from tokenwire.wire.exchange import Ending, HttpRequest, Read
 from tokenwire.wire.json_lines import CaptureError
 
 
@@ -77,6 +80,22 @@ def test_exchanges_that_no_dialect_knows_are_counted_and_named(tmp_path: Path) -
     (remark,) = subject.remarks
     assert "2 exchanges with endpoints that no dialect knows: POST /v1/images (2)" in remark
     assert len(subject.runs[0].streams) == 1
+
+
+def test_the_beginning_of_a_response_in_the_background_is_no_answer(tmp_path: Path) -> None:
+    queued = json.dumps({**response(), "status": "queued"}).encode()
+    asked = {"model": "m", "input": [ASKED]}
+    later, plain = (
+        replace(
+            whole(name),
+            request=HttpRequest("POST", "/v1/responses", asked | more),
+            reads=(Read(0.1, queued),),
+        )
+        for name, more in (("later", {"background": True}), ("plain", {}))
+    )
+    (run,) = replay([write_file(tmp_path / "one.jsonl", later, plain)]).runs
+    assert [stream.exchange.name for stream in run.streams] == ["plain"]
+    assert [(call.action, call.exchange.name) for call in run.calls] == [(Action.BEGIN, "later")]
 
 
 def test_what_the_server_said_of_itself_is_read_from_the_capture(tmp_path: Path) -> None:

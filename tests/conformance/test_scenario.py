@@ -9,6 +9,7 @@ from canned import CannedSender
 from hand_made_stream import ids_stream
 from hypothesis import given
 from hypothesis import strategies as st
+from item_answers import message, response
 from recorded import IDS, document
 from stream_builder import Reply, cumulative, incremental
 
@@ -116,7 +117,13 @@ def test_budgets_fit_the_context_that_the_target_advertises() -> None:
 class Echo(CannedSender):
     """Answers like a model, so that scenarios which depend on an answer go on."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.requests: dict[str, HttpRequest] = {}
+        """Each request by the name of its exchange."""
+
     async def send(self, name: str, scenario: str, request: HttpRequest, **rest) -> Exchange:
+        self.requests[name] = request
         body = request.body or {}
         params = body.get("sampling_params", body)
         params = params if isinstance(params, dict) else {}
@@ -128,14 +135,15 @@ class Echo(CannedSender):
             assert len(prompt) + (size or 0) <= 512, name
         answer = document(ids, finished=True) | {"prompt_token_ids": [1, 2, 3]}
         if "messages" in body:
-            message = {"role": "assistant", "content": answer["text"]}
             choice = {
                 "index": 0,
-                "message": message,
+                "message": {"role": "assistant", "content": answer["text"]},
                 "finish_reason": "length",
                 "response_token_ids": ids,
             }
             answer = {"choices": [choice | {"prompt_token_ids": [1, 2, 3]}]}
+        if request.path.startswith("/v1/responses"):
+            answer = response(message())
         self.body = json.dumps(answer).encode()
         return await super().send(name, scenario, request, **rest)
 

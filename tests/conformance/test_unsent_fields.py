@@ -57,15 +57,17 @@ def known_fields(dialect: str) -> set[str]:
 def sent() -> Mapping[str, set[str]]:
     """The fields that all scenarios send, by dialect."""
     fields: defaultdict[str, set[str]] = defaultdict(set)
-    for stream in asyncio.run(talk_everything_through(Echo(), perilous=True)):
-        body = stream.exchange.request.body
-        if not isinstance(body, dict):
+    sender = Echo()
+    asyncio.run(talk_everything_through(sender, perilous=True))
+    for name, request in sender.requests.items():
+        dialect, body = load_dialects()[name.split("/")[0]], request.body
+        if request not in dialect.endpoint or not isinstance(body, dict):
             continue
-        fields[stream.dialect] |= body.keys()
+        fields[dialect.name] |= body.keys()
         given = body.get(PARAMETERS)
         for parameters in given if isinstance(given, list) else [given]:
             if isinstance(parameters, dict):
-                fields[stream.dialect] |= {f"{PARAMETERS}/{name}" for name in parameters}
+                fields[dialect.name] |= {f"{PARAMETERS}/{name}" for name in parameters}
     return fields
 
 

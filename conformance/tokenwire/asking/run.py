@@ -31,7 +31,7 @@ from tokenwire.asking.resumption import Notes
 from tokenwire.asking.scenario import Conversation, NotAsked, Scenario, Transcript, load_scenarios
 from tokenwire.asking.stopwatch import Stopwatch
 from tokenwire.asking.vital_signs import Revival, VitalSigns
-from tokenwire.dialects.control import read_call
+from tokenwire.dialects.control import is_begin, read_call
 from tokenwire.dialects.dialect import Dialect, load_dialects, named_dialects
 from tokenwire.judging.beside import GATEWAY
 from tokenwire.judging.run import Run
@@ -262,7 +262,7 @@ class _Interrogation:
             self.transcript.streams += (
                 dialect.read(exchange, **hints)
                 for dialect in self.found.asked
-                if exchange.request in dialect.endpoint
+                if exchange.request in dialect.endpoint and not is_begin(exchange)
             )
             if (call := read_call(exchange)) is not None:
                 self.transcript.calls.append(call)

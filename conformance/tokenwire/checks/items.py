@@ -529,6 +529,8 @@ class _Turn(NamedTuple):
     """The id of the response."""
     previous: str
     """The id of the previous response that the request continues."""
+    instructions: str
+    """The request's own instructions, which later turns do not continue."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -552,7 +554,8 @@ def _turn(stream: Stream) -> _Turn | None:
     else:
         sent, given = body.get("input"), data.get("output")
     previous = str(body.get("previous_response_id") or "")
-    return _Turn(str(data.get("id")), previous, _digests(sent), _digests(given))
+    instructions = str(body.get("instructions") or "")
+    return _Turn(str(data.get("id")), previous, instructions, _digests(sent), _digests(given))
 
 
 def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
@@ -582,9 +585,27 @@ def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target
     """
     turns = _turns(streams)
     by_name = {turn.name: turn for _, turn in turns}
-    spelled = {turn.inputs: stream for stream, turn in turns if not turn.previous and stream.answered}
+    spelled = {
+        (turn.instructions, turn.inputs): stream
+        for stream, turn in turns
+        if not turn.previous and stream.answered
+    }
     for stream, turn in turns:
-        before = by_name.get(turn.previous)
-        twin = spelled.get((*before.inputs, *before.outputs, *turn.inputs)) if before is not None else None
+        before = _before(turn, by_name) if turn.previous else None
+        key = (turn.instructions, (*before, *turn.inputs)) if before is not None else None
+        twin = spelled.get(key) if key is not None else None
         if stream.answered and twin is not None:
             yield from _same_prompt(twin, stream, "where all of it is repeated")
+
+
+def _before(turn: _Turn, by_name: Mapping[str, _Turn]) -> tuple[str, ...] | None:
+    """Return all inputs and items before a turn, from the first response on; None if one is not known."""
+    found: tuple[str, ...] = ()
+    seen: set[str] = set()
+    while turn.previous:
+        if turn.previous in seen or turn.previous not in by_name:
+            return None
+        seen.add(turn.previous)
+        turn = by_name[turn.previous]
+        found = (*turn.inputs, *turn.outputs, *found)
+    return found

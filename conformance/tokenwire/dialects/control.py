@@ -1,4 +1,4 @@
-"""Control endpoints of server families: aborts, the prefix cache, the load.
+"""Control endpoints of server families: aborts, the prefix cache, the load, stored responses.
 
 The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is parsed into a
 `ControlCall`; checks get calls in addition to streams.
@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
 from typing import Any
-from urllib.parse import parse_qs
+from urllib.parse import parse_qs, quote, unquote
 
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json
@@ -37,6 +37,16 @@ class Action(StrEnum):
     UPDATE = "update_of_weights"
     RENAME = "rename"
     """Renames the version of the weights, which do not change."""
+    BEGIN = "begin"
+    """Begins a response that ends later."""
+    RETRIEVE = "retrieve"
+    CANCEL = "cancel"
+    DELETE = "delete"
+
+
+_WITH_ID = frozenset({Action.RETRIEVE, Action.CANCEL, Action.DELETE})
+"""The actions on a stored response, with its id in the path."""
+_ID = "{id}"
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,7 @@ class ControlCall:
     exchange: ExchangeHead
     action: Action
     ids: frozenset[str] = frozenset()
-    """The request ids in an abort."""
+    """The request ids in an abort; the id of a stored response."""
     everything: bool = False
     """True if it aborts all requests, by itself or with a pause or an update."""
     effect: str = ""
@@ -72,6 +82,15 @@ class ControlCall:
     def aborts(self) -> bool:
         """True if it aborts at least one request."""
         return self.everything or self.action is Action.ABORT
+
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """Return the JSON object in the answer; empty without one."""
+        try:
+            found = strict_json.loads(self.exchange.load().body.decode(errors="replace"))
+        except strict_json.StrictJsonError:
+            return {}
+        return found if isinstance(found, dict) else {}
 
     @property
     def done(self) -> bool:
@@ -191,6 +210,11 @@ class Control:
         put(body, parse(row["mode"]), name)
         return HttpRequest(row["method"], row["path"], body)
 
+    def response_request(self, action: Action, name: str) -> HttpRequest | None:
+        """Return the request for a stored response by its id; None if the family has none."""
+        row = self.table.get(action)
+        return HttpRequest(row["method"], row["path"].replace(_ID, quote(name, safe=""))) if row else None
+
     def session_request(self, action: Action, session: str) -> HttpRequest | None:
         """Return the request that opens or closes a session; None if the family has none."""
         row = self.table.get(action)
@@ -228,9 +252,15 @@ class Control:
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
                 return ControlCall(exchange, Action.LOAD, load=_LoadEndpoint.of(row).read(exchange))
-        for action in (kind for kind in Action if kind not in {Action.LOAD, Action.UPDATE}):
+        for action in _WITH_ID:
+            row = self.table.get(action)
+            if row is not None and method == row["method"] and (name := _id_in(row["path"], path)):
+                return ControlCall(exchange, action, frozenset({name}))
+        for action in (kind for kind in Action if kind not in {Action.LOAD, Action.UPDATE, *_WITH_ID}):
             row = self.table.get(action)
             if row is not None and (method, path) == (row["method"], row["path"]):
+                if not _is_meant(row, exchange):
+                    continue
                 body = exchange.load().request.body
                 effect = _effect(row, body, query) if action is Action.PAUSE else ""
                 ids, everything = _named(row, body)
@@ -248,6 +278,22 @@ class Control:
                 exchange, Action.UPDATE, everything=ends, flushes=flushes is not False, version=named_version
             )
         return None
+
+
+def _id_in(pattern: str, path: str) -> str:
+    """Return the id in a path; empty if the path has another form."""
+    head, _, tail = pattern.partition(_ID)
+    name = path.removeprefix(head).removesuffix(tail)
+    return unquote(name) if path == f"{head}{name}{tail}" and "/" not in name else ""
+
+
+def _is_meant(row: Mapping[str, Any], exchange: ExchangeHead) -> bool:
+    """True if the body of a request has the values that make it a call, at an endpoint that also answers."""
+    if "if" not in row:
+        return True
+    body = exchange.load().request.body
+    has = all(find(body, parse(place)) == value for place, value in row["if"].items())
+    return has and not any(find(body, parse(place)) == value for place, value in row["unless"].items())
 
 
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
@@ -282,3 +328,9 @@ def read_call(exchange: ExchangeHead) -> ControlCall | None:
     """
     calls = [call for control in load_controls().values() if (call := control.read(exchange)) is not None]
     return next((call for call in calls if call.load is not None), next(iter(calls), None))
+
+
+def is_begin(exchange: ExchangeHead) -> bool:
+    """True if a request begins a response that ends later, so that its answer has no record."""
+    call = read_call(exchange)
+    return call is not None and call.action is Action.BEGIN

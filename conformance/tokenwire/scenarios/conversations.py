@@ -103,7 +103,7 @@ async def _named(
     talk: Conversation, agent: _Agent, first: Messages, made: Sequence[tuple[SentCall, ...]]
 ) -> None:
     """Continue stored responses: each request contains only the results of the calls."""
-    answer = await talk.ask("kept", agent.ask(first, raw={"store": True}))
+    answer = kept = await talk.ask("kept", agent.ask(first, raw={"store": True}))
     for label, calls in zip(("second-named", "third-named"), made, strict=True):
         choice = only_choice(answer)
         if answer is None or choice is None or len(choice.calls) != len(calls):
@@ -112,3 +112,6 @@ async def _named(
         results = tuple(agent.turns.turn(given)[-len(given) :])
         named = {talk.dialect.request.goes_on: answer.events[0].data.get("id"), "store": True}
         answer = await talk.ask(label, agent.ask(results, raw=named))
+        if label == "second-named" and answer is not None and answer.answered and kept is not None:
+            items = kept.events[0].data.get("output") or ()  # the call among them, as the server wrote it
+            await talk.ask("second-repeated", agent.ask((*first, *items, *results)))

@@ -1,10 +1,14 @@
-"""Turns at the endpoints that answer with typed items: what was answered goes back as input."""
+"""Turns at the endpoints that answer with typed items, and responses that a server stores."""
 
+import asyncio
+import time
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream
 
 _FIRST = {"role": "user", "content": "Name a sea."}
@@ -41,3 +45,90 @@ async def item_turns(talk: Conversation) -> None:
         raw = {keeps: first.events[0].data.get("id"), "store": True}
         for branch in ("named", "branch"):  # items of one answer are not before the other
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))
+
+
+_THIRD = {"role": "user", "content": "And one more."}
+_PATIENCE_S = 10.0
+"""The most seconds for a response in the background, after the same request was answered."""
+_BRIEF = "Answer in one word, and do not explain it."
+_UNDER_WAY = ("queued", "in_progress")
+_LONG = 600
+"""More tokens than a server is likely to make while a cancellation is on its way."""
+
+
+def _name(answer: Stream | None) -> str:
+    """Return the id of a response; empty without one."""
+    data = answer.events[0].data if answer is not None and answer.answered and answer.events else {}
+    return str(data.get("response", data).get("id") or "")
+
+
+async def _call(talk: Conversation, label: str, action: Action, name: str) -> ControlCall | None:
+    """Send a request for a stored response; None if it cannot be sent, or without an id."""
+    request = talk.control.response_request(action, name) if name else None
+    return await talk.call(label, request) if request is not None else None
+
+
+async def _begin(talk: Conversation, label: str, ask: Ask) -> str:
+    """Begin a response in the background; return its id, or an empty string if it is refused."""
+    request = talk.dialect.render(replace(ask, raw={"store": True, "background": True}), talk.model)
+    call = None if isinstance(request, Unsupported) else await talk.call(label, request)
+    return str(call.document.get("id") or "") if call is not None and call.done else ""
+
+
+async def _look(talk: Conversation, label: str, name: str) -> None:
+    """Retrieve a response until it has ended, or patience is over."""
+    until, wait, number = time.monotonic() + _PATIENCE_S, 0.05, 0
+    while time.monotonic() < until:
+        number += 1
+        call = await _call(talk, f"{label}-{number}", Action.RETRIEVE, name)
+        if call is None or call.document.get("status") not in _UNDER_WAY:
+            return
+        await asyncio.sleep(wait)
+        wait = min(2 * wait, 1.0)
+
+
+@scenario(chat=True, items=True, budget=Budget.STANDARD, at_most=40)
+async def response_life(talk: Conversation) -> None:
+    """Responses that the server stores, if it does: retrieved, continued twice, made in the background,
+    cancelled and deleted. Also one that it must not store, and one whose instructions end with it.
+    """
+    ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
+    stored = replace(ask, raw={"store": True})
+    keeps = talk.dialect.request.goes_on
+    if not keeps or talk.control.response_request(Action.RETRIEVE, "any") is None:
+        return
+    first = await talk.ask("stored", stored)
+    found = await _call(talk, "stored-retrieved", Action.RETRIEVE, _name(first))
+    if found is None or not found.done:
+        return
+    for label, other in (("streamed", replace(stored, stream=True)), ("unstored", ask)):
+        await _call(talk, f"{label}-retrieved", Action.RETRIEVE, _name(await talk.ask(label, other)))
+    await _continue(talk, keeps, stored, first)
+    name = await _begin(talk, "background", ask)
+    await talk.ask("foreground", stored)
+    await _look(talk, "background-retrieved", name)
+    long = replace(ask, max_new_tokens=talk.fitting(_LONG, 64))
+    cancelled = await _begin(talk, "to-cancel", long)
+    await _call(talk, "cancel", Action.CANCEL, cancelled)
+    await _call(talk, "delete", Action.DELETE, _name(first))
+    await _call(talk, "deleted-retrieved", Action.RETRIEVE, _name(first))
+    await _call(talk, "cancelled-retrieved", Action.RETRIEVE, cancelled)
+
+
+async def _continue(talk: Conversation, keeps: str, stored: Ask, first: Stream | None) -> None:
+    """Continue a response, the response to that, and one that had instructions. Each is repeated in full."""
+
+    def naming(answer: Stream | None, turn: dict[str, Any]) -> Ask:
+        return replace(stored, messages=(turn,), raw={"store": True, keeps: _name(answer)})
+
+    second = await talk.ask("second", naming(first, _SECOND))
+    if not _given(first) or not _given(second):
+        return
+    history = (_FIRST, *_given(first), _SECOND)
+    await talk.ask("third", naming(second, _THIRD))
+    await talk.ask("third-repeated", replace(stored, messages=(*history, *_given(second), _THIRD)))
+    instructed = await talk.ask("instructed", replace(stored, raw={"store": True, "instructions": _BRIEF}))
+    if _given(instructed):
+        await talk.ask("uninstructed", naming(instructed, _SECOND))
+        history = (_FIRST, *_given(instructed), _SECOND)
+        await talk.ask("uninstructed-repeated", replace(stored, messages=history))

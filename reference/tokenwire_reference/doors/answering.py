@@ -105,6 +105,28 @@ async def answer_whole(
     return await unless_client_leaves(http_request, asyncio.to_thread(lambda: json_answer(write(choices))))
 
 
+async def answer_later(
+    served: Served,
+    requests: Sequence[Request],
+    *,
+    group: str | None,
+    write: Callable[[Sequence[Emission]], Json],
+) -> Json:
+    """Run requests to their end without a client, and return the answer; a cancellation aborts them.
+
+    Raises RefusalError if the server aborted one.
+    """
+    if any(request.sampling.constraint is not None for request in requests):
+        await served.constraining.prepare(requests, served.tokenizer, served.model)
+    generation = submit(served, requests, group=group)
+    try:
+        choices = await generation.whole()
+    finally:
+        generation.close()
+    raise_for_server_abort(choices)
+    return await asyncio.to_thread(write, choices)
+
+
 def _size(choice: Emission) -> int:
     """Return the approximate number of entries in a whole answer for a choice."""
     request = choice.record

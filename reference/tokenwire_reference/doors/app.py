@@ -53,6 +53,9 @@ VLLM_ROUTES = [
 ROUTES = [
     BodyRoute("/generate", sglang.generate.generate, "generate-request", methods=["POST", "PUT"]),
     BodyRoute(items.responses.PATH, items.responses.responses, "responses-request"),
+    Route(f"{items.responses.PATH}/{{name}}", items.responses.retrieve, methods=["GET"]),
+    Route(f"{items.responses.PATH}/{{name}}", items.responses.delete, methods=["DELETE"]),
+    Route(f"{items.responses.PATH}/{{name}}/cancel", items.responses.cancel, methods=["POST"]),
     BodyRoute(items.messages.PATH, items.messages.messages, "messages-request"),
     BodyRoute(f"{items.messages.PATH}/count_tokens", items.messages.count_tokens, "messages-request"),
     BodyRoute("/inference/v1/generate", vllm.generate.generate, "vllm-generate-request"),

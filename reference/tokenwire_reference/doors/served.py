@@ -14,7 +14,7 @@ from tokenwire_reference.core.request import Adapter
 from tokenwire_reference.core.tokenizer import Tokenizer
 from tokenwire_reference.doors.constraining import Constraining
 from tokenwire_reference.doors.request_manager import RequestManager
-from tokenwire_reference.doors.sessions import Conversations, Sessions, conversations
+from tokenwire_reference.doors.sessions import Responses, Sessions
 from tokenwire_reference.running.engine_runner import EngineRunner
 from tokenwire_reference.running.ranks import Ranks
 from tokenwire_reference.server_args import ServerArgs
@@ -46,7 +46,7 @@ class Served:
     draining: asyncio.Event = field(default_factory=asyncio.Event)
     """Set once the server is asked to end: running requests may finish, new ones are refused."""
     sessions: Sessions = field(default_factory=Sessions)
-    conversations: Conversations = field(default_factory=conversations)
+    responses: Responses = field(default_factory=Responses)
     constraining: Constraining = field(init=False)
     facts: dict[str, Any] = field(default_factory=dict)
     """The facts of the engine about itself, for `/server_info`."""

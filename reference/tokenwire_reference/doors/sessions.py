@@ -1,11 +1,10 @@
-"""Histories that clients may continue: turns of sessions and conversations of responses, the latest within a
-bound.
-"""
+"""What clients may continue or retrieve: turns of sessions, and responses, the latest within a bound."""
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterator, Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from tokenwire_reference.core.request import Request
@@ -16,7 +15,9 @@ _MOST_SESSIONS = 1024
 _MOST_TOKENS = 1 << 20
 """The most tokens of all turns, including their budgets."""
 _MOST_BYTES = 16 << 20
-"""The most bytes of all conversations, as JSON."""
+"""The most bytes of all stored responses, and of all their conversations, as JSON."""
+_MOST_MADE = 256
+"""The most responses that are made in the background at once."""
 
 Key = TypeVar("Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -52,12 +53,50 @@ class Latest(Generic[Key, _Value]):
         self._size -= self._kept.pop(key, (None, 0))[1]
 
 
-Conversations = Latest[str, Sequence[Any]]
-"""The messages up to the end of each response, by its id."""
+class Responses:
+    """The stored responses by their ids, those that are still made included."""
 
+    def __init__(self) -> None:
+        self._documents: Latest[str, Mapping[str, Any]] = Latest(_MOST_BYTES, lambda kept: len(to_json(kept)))
+        self._conversations: Latest[str, Sequence[Any]] = Latest(
+            _MOST_BYTES, lambda messages: len(to_json(list(messages)))
+        )
+        self._made: dict[str, asyncio.Task[None]] = {}
 
-def conversations() -> Conversations:
-    return Latest(_MOST_BYTES, lambda messages: len(to_json(list(messages))))
+    def get(self, name: str) -> Mapping[str, Any] | None:
+        """Return the document of a response; None if it is not stored."""
+        return self._documents.get(name)
+
+    def conversation(self, name: str) -> Sequence[Any] | None:
+        """Return the messages up to the end of a response; None if it is not stored."""
+        return self._conversations.get(name)
+
+    def put(self, document: Mapping[str, Any], conversation: Sequence[Any] | None = None) -> None:
+        """Store a response. Only one with a conversation can be continued."""
+        self._documents.put(document["id"], document)
+        if conversation is not None:
+            self._conversations.put(document["id"], conversation)
+
+    def delete(self, name: str) -> None:
+        """Remove a response, and end it if it is still made; an unknown one has no effect."""
+        self.cancel(name)
+        self._documents.forget(name)
+        self._conversations.forget(name)
+
+    def make(self, name: str, work: Coroutine[Any, Any, None]) -> None:
+        """Make a response in the background. Raises RefusalError if too many are made."""
+        if len(self._made) >= _MOST_MADE:
+            work.close()
+            raise RefusalError(
+                f"{_MOST_MADE} responses are made in the background; wait until one has ended", status=503
+            )
+        task = self._made[name] = asyncio.get_running_loop().create_task(work)
+        task.add_done_callback(lambda _: self._made.pop(name, None))
+
+    def cancel(self, name: str) -> bool:
+        """End a response that is still made; False if it is not."""
+        task = self._made.get(name)
+        return task is not None and task.cancel()
 
 
 class Sessions:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
+import httpx
 import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -14,6 +16,7 @@ from tokenwire_reference.core.request import FinishReason
 from tokenwire_reference.doors.items.conversation import of_input, of_messages
 from tokenwire_reference.doors.json_answer import to_json
 from tokenwire_reference.doors.sessions import Latest
+from tokenwire_reference.server_args import ServerArgs
 
 CHAT, RESPONSES, MESSAGES = "/v1/chat/completions", "/v1/responses", "/v1/messages"
 HELLO = {"role": "user", "content": "Hello there"}
@@ -256,3 +259,124 @@ def test_the_oldest_conversations_are_forgotten():
     stored.put("resp_large", [{"role": "user", "content": "a" * 200}])
     assert stored.get("resp_large") is None
     assert stored.get("resp_2") == [HELLO]
+
+
+@pytest.fixture
+def live(scripted_engine, serving, tiny_tokenizer):
+    """Run requests one after the other, on a server whose engine follows a script."""
+
+    def run(talk):
+        async def served():
+            engine = scripted_engine([[token] for token in (30, 31, 32)], finish=SPENT)
+            async with serving(engine, tiny_tokenizer, ServerArgs(model_path="scripted")) as app:
+                transport = httpx.ASGITransport(app)
+                async with httpx.AsyncClient(transport=transport, base_url="http://reference") as client:
+                    return await talk(client, engine)
+
+        return asyncio.run(served())
+
+    return run
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_stored_response_is_retrieved_as_it_was_answered_until_it_is_deleted(live, stream):
+    async def talk(client, _engine):
+        asked = {"input": [HELLO], "max_output_tokens": 3, "stream": stream}
+        answer = await client.post(RESPONSES, json=asked)
+        given = named_events(answer)[-1]["response"] if stream else answer.json()
+        place = f"{RESPONSES}/{given['id']}"
+        got = await client.get(place)
+        cancelled = await client.post(f"{place}/cancel")
+        deleted = await client.delete(place)
+        after = await client.get(place)
+        again = {**asked, "stream": False, "previous_response_id": given["id"]}
+        continued = await client.post(RESPONSES, json=again)
+        unkept = (await client.post(RESPONSES, json={**asked, "stream": False, "store": False})).json()
+        unstored = await client.get(f"{RESPONSES}/{unkept['id']}")
+        return given, got, cancelled, deleted, after, continued, unstored
+
+    given, got, cancelled, deleted, after, continued, unstored = live(talk)
+    assert given["status"] == "incomplete"
+    assert got.json() == cancelled.json() == given
+    assert deleted.json() == {"id": given["id"], "object": "response", "deleted": True}
+    assert (after.status_code, continued.status_code, unstored.status_code) == (404, 404, 404)
+    fits("error", after.json())
+
+
+async def _last(client, place):
+    """The response at a place, once it has ended."""
+    while (found := (await client.get(place)).json())["status"] in ("queued", "in_progress"):
+        await asyncio.sleep(0)
+    return found
+
+
+def test_a_response_in_the_background_ends_as_in_the_foreground(live):
+    async def talk(client, _engine):
+        asked = {"input": [HELLO], "max_output_tokens": 3}
+        begun = (await client.post(RESPONSES, json={**asked, "background": True})).json()
+        ended = await _last(client, f"{RESPONSES}/{begun['id']}")
+        more = {"input": [HELLO], "max_output_tokens": 3, "previous_response_id": begun["id"]}
+        return (
+            begun,
+            ended,
+            (await client.post(RESPONSES, json=asked)).json(),
+            (await client.post(RESPONSES, json=more)).json(),
+        )
+
+    begun, ended, beside, continued = live(talk)
+    fits("responses-response", begun, ended)
+    assert (begun["status"], begun["output"], begun["usage"]) == ("queued", [], None)
+    assert (begun["id"], ended["id"]) == (ended["id"], begun["id"])
+    assert (ended["status"], of_items(ended["output"])) == ("incomplete", of_items(beside["output"]))
+    assert ended["usage"] == beside["usage"]
+    assert continued["usage"]["input_tokens"] > ended["usage"]["input_tokens"] + 3
+
+
+def test_a_cancelled_response_ends_and_stays_so(live):
+    async def talk(client, engine):
+        engine.pause("keep")
+        asked = {"input": [HELLO], "max_output_tokens": 3, "background": True}
+        begun = (await client.post(RESPONSES, json=asked)).json()
+        place = f"{RESPONSES}/{begun['id']}"
+        while not engine.live:
+            await asyncio.sleep(0)
+        cancelled = (await client.post(f"{place}/cancel")).json()
+        while not engine.aborted:
+            await asyncio.sleep(0)
+        engine.continue_generation()
+        beside = await client.post(RESPONSES, json={"input": [HELLO], "max_output_tokens": 3})
+        after, again = await client.get(place), await client.post(f"{place}/cancel")
+        return begun, cancelled, beside, after.json(), again.json()
+
+    begun, cancelled, beside, after, again = live(talk)
+    assert cancelled == {**begun, "status": "cancelled"}
+    assert beside.json()["status"] == "incomplete"
+    assert after == again == cancelled
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [({"store": False}, "nobody could retrieve"), ({"stream": True}, "not supported for a stream")],
+)
+def test_a_background_that_nobody_can_retrieve_is_refused(speak, fields, words):
+    refused = speak("Hello", RESPONSES, background=True, **fields)
+    assert refused.status_code == 400
+    assert words in refused.json()["error"]["message"]
+
+
+def test_instructions_of_a_previous_response_are_not_continued(live):
+    async def talk(client, _engine):
+        asked = {"input": [HELLO], "max_output_tokens": 3}
+        first = [
+            (await client.post(RESPONSES, json={**asked, **more})).json()
+            for more in ({}, {"instructions": "Be brief, and name your sources."})
+        ]
+        return [
+            (await client.post(RESPONSES, json={**asked, "previous_response_id": answer["id"]})).json()[
+                "usage"
+            ]
+            for answer in first
+        ]
+
+    plain, instructed = live(talk)
+    assert plain["input_tokens"] == instructed["input_tokens"]

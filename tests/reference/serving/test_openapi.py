@@ -32,7 +32,7 @@ SMALLEST = {
     "/open_session": {},
     "/close_session": {},
 }
-WITHOUT_BODY = {"/flush_cache", "/load"}
+WITHOUT_BODY = {"/flush_cache", "/load", "/v1/responses/{name}/cancel"}
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,12 +12,13 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.request import FinishReason
-from tokenwire_reference.doors.answering import raise_for_server_abort
+from tokenwire_reference.doors.answering import answer_later, raise_for_server_abort
 from tokenwire_reference.doors.body import hold_against_schema, read_object, understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_input
+from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.openai_answer import answer_call
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.served import Served, served_by
@@ -24,6 +26,7 @@ from tokenwire_reference.doors.token_names import content_entries
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.extras.channels.parser import Channel, Delta
 
+logger = logging.getLogger(__name__)
 PATH = "/v1/responses"
 Event = dict[str, Any]
 
@@ -38,19 +41,62 @@ async def responses(http_request: HttpRequest) -> Response:
     served = served_by(http_request)
     body = await read_object(http_request)
     call = await understood(http_request, lambda: _read_item_call(body, served))
-    return await answer_call(http_request, served, call, _Answer(call, body, served), NAMED)
+    answer = _Answer(call, body, served)
+    if body.get("background"):
+        return _begun(answer, served)
+    return await answer_call(http_request, served, call, answer, NAMED)
+
+
+async def retrieve(http_request: HttpRequest) -> Response:
+    """Answer GET /v1/responses/{id}."""
+    return json_answer(_stored(http_request))
+
+
+async def delete(http_request: HttpRequest) -> Response:
+    """Answer DELETE /v1/responses/{id}."""
+    name = _stored(http_request)["id"]
+    served_by(http_request).responses.delete(name)
+    return json_answer({"id": name, "object": "response", "deleted": True})
+
+
+async def cancel(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/responses/{id}/cancel. A response that has ended stays as it is."""
+    document, stored = _stored(http_request), served_by(http_request).responses
+    if stored.cancel(document["id"]):
+        document = {**document, "status": "cancelled"}
+        stored.put(document)
+    return json_answer(document)
+
+
+def _stored(http_request: HttpRequest) -> Mapping[str, Any]:
+    """Return the stored response in a path. Raises RefusalError."""
+    name = http_request.path_params["name"]
+    document = served_by(http_request).responses.get(name)
+    if document is None:
+        raise RefusalError(f"response {name!r} is not stored", status=404, param="response_id")
+    return document
+
+
+def _begun(answer: _Answer, served: Served) -> Response:
+    """Begin a response that ends later, and answer with its beginning. Raises RefusalError."""
+    document = answer.queued()
+    served.responses.make(document["id"], answer.made())
+    served.responses.put(document)
+    return json_answer(document)
 
 
 def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
     body = hold_against_schema(body, "responses-request")
     previous = body.get("previous_response_id")
-    before = served.conversations.get(previous) if previous else []
+    before = served.responses.conversation(previous) if previous else []
     if before is None:
         raise RefusalError(
             f"previous_response_id {previous!r} is not stored; send its input and output again",
             status=404,
             param="previous_response_id",
         )
+    if body.get("background"):
+        _refuse_background(body, served)
     wants, top = _LOGPROBS in (body.get("include") or ()), body.get("top_logprobs")
     if top and not wants:
         raise RefusalError(
@@ -67,7 +113,7 @@ def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
         body,
         served,
         prefix="resp_",
-        conversation=[*before, *of_input(body["input"], body.get("instructions"))],
+        conversation=[*of_input([], body.get("instructions")), *before, *of_input(body["input"])],
         functions=functions,
         tool_choice={"function": choice} if isinstance(choice, dict) else choice,
         budget=body.get("max_output_tokens"),
@@ -78,6 +124,19 @@ def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
         },
         top_logprobs=(top or 0) if wants else None,
     )
+
+
+def _refuse_background(body: Mapping[str, Any], served: Served) -> None:
+    """Raise RefusalError if a response cannot be made in the background."""
+    if body.get("store") is False:
+        raise RefusalError(
+            "background is true and store is false, so that nobody could retrieve the response; leave out "
+            "store",
+            param="background",
+        )
+    if body.get("stream") or served.disaggregation is not None:
+        why = "one of two servers that share requests" if served.disaggregation else "a stream"
+        raise RefusalError(f"background is not supported for {why}; leave it out", param="background")
 
 
 @dataclass
@@ -125,6 +184,9 @@ class _Answer:
         """The logprobs of tokens without text so far."""
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
+        return self._store(self._whole(choices))
+
+    def _whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         [choice] = choices
         for delta in self._channels.consume(choice):
             self._item_of(delta).text += delta.text
@@ -155,11 +217,30 @@ class _Answer:
         if self._scored and self._open is not None:
             yield self._delta(self._open, "")  # tokens without text, such as the final one
         yield from self._close(self._open, status)
-        yield self._event(f"response.{status}", response=self._ended())
+        yield self._event(f"response.{status}", response=self._store(self._ended()))
 
     def failed(self, refusal: RefusalError) -> Event:
+        return self._event("response.failed", response=self._failed(refusal))
+
+    def _failed(self, refusal: RefusalError) -> dict[str, Any]:
         error = {"code": "server_error", "message": refusal.message}
-        return self._event("response.failed", response={**self._response("failed"), "error": error})
+        return {**self._response("failed"), "error": error}
+
+    def queued(self) -> dict[str, Any]:
+        """Return the response before it begins."""
+        return self._response("queued")
+
+    async def made(self) -> None:
+        """Make and store the response without a client."""
+        call, stored = self._call, self._served.responses
+        stored.put(self._response("in_progress"))
+        try:
+            ended = await answer_later(self._served, call.requests, group=call.id, write=self._whole)
+            self._store(ended)
+        except Exception as error:
+            if not isinstance(error, RefusalError):
+                logger.exception("a response in the background failed")
+            stored.put(self._failed(RefusalError.of_failure(error)))
 
     def _event(self, kind: str, **more: Any) -> Event:
         number, self._number = self._number, self._number + 1
@@ -225,6 +306,7 @@ class _Answer:
             "object": "response",
             "created_at": self._created,
             "status": status,
+            "background": bool(body.get("background")),
             "error": None,
             "incomplete_details": None,
             "instructions": body.get("instructions"),
@@ -248,15 +330,20 @@ class _Answer:
         reason = {"length": "max_output_tokens"}.get(self._finish.type, self._finish.type)
         output = [item.written("completed") for item in self._items[:-1]]
         output += [item.written(status) for item in self._items[-1:]]
-        if self._body.get("store") is not False:
-            messages = [*self._call.conversation, *of_input(output)]
-            self._served.conversations.put(self._call.id, messages)
         return {
             **self._response(status),
             "incomplete_details": {"reason": reason} if status == "incomplete" else None,
             "output": output,
             "usage": self._usage(self._last),
         }
+
+    def _store(self, document: dict[str, Any]) -> dict[str, Any]:
+        """Store an ended response, unless the request forbids it. Its instructions are not continued."""
+        if self._body.get("store") is not False:
+            instructed = self._body.get("instructions") is not None
+            conversation = [*self._call.conversation[instructed:], *of_input(document["output"])]
+            self._served.responses.put(document, conversation)
+        return document
 
     def _usage(self, last: Emission) -> dict[str, Any]:
         consumed = Consumed.by([last], 1, self._channels.reasoning_tokens)
