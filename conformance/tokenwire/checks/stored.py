@@ -121,7 +121,7 @@ def _asked_in_the_foreground(call: ControlCall, answer: Answer) -> bool:
     if _given(answer) is None or answer.asked.stream or not answer.asked.greedy:
         return False
     body = call.exchange.load().request.body
-    return _plain(body, _ONLY_THERE) == _plain(_body(answer.load()), _ONLY_THERE)
+    return bool(_plain(body, _ONLY_THERE) == _plain(_body(answer.load()), _ONLY_THERE))
 
 
 def _outlived(looked: ControlCall, begun: ControlCall, answer: Answer) -> bool:
