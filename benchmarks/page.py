@@ -20,32 +20,33 @@ Figures = dict[str, Any]
 
 INTRODUCTION = """# Speed
 
-The reference is written to be read, and is used beside real servers. These are processor times, both sides in
-turns in one run, on two cores: ratios tell more than numbers. The engine, the replicas and judging shared
-them with other programs, all else had them alone. `benchmarks/NOTES.md` lists what
-was expected, changed and found.
+The reference engine is written for readability, but runs beside real servers, so its speed matters. All
+figures are processor times on two cores. Both alternatives of a comparison are measured alternately in one
+run, so the ratios are more reliable than the absolute numbers. The measurements of the engine, the replicas
+and judging shared the machine with other programs. All other measurements had the machine to themselves.
+`benchmarks/NOTES.md` lists what was expected, changed and found.
 """
 
 
-CHECK = """## Whose time a check takes
+CHECK = """## The suite's share of the time
 
-`tokenwire check` tells at its end how much of the time was not the server's: the time in which no
-exchange was under way, from the start of the process on (loading, waiting between exchanges, judging,
-reporting), and the processor time that it took itself while some were. What it computes counts as its
-own even where the server worked beside it on another core, so the share is never too small.
-Against the reference, which answers from a model without weights, it was, at commit 5e6e51f, 40 % of a
-quick run (7.0 of 17.7 s) and 34 % of a standard run (21.2 of 61.8 s). A server whose model takes longer
-has more of it.
+`tokenwire check -v` ends with the duration of the run, and the part of it in which the suite waited for the
+server. The rest is the suite's own time. It has two parts. The first is the time without a running exchange:
+loading, waiting between exchanges, judging and reporting. The second is the suite's processor time while
+exchanges were running. This processor time counts as the suite's own even if the server was computing on
+another core at the same time. So the reported share is never too small. Against the reference with a model
+without weights, at commit 5e6e51f, the share was 40 % of a quick run (7.0 of 17.7 s) and 34 % of a standard
+run (21.2 of 61.8 s). With a slower model, the share is smaller.
 """
 
 
 STANDARD = """## Replay of a standard run
 
-`python benchmarks/replay.py --beside CHECKOUT CAPTURE` replays a capture by two checkouts at once. The
-standard run of the reference (2,496 exchanges, 74 MB of answers), beside commit 952385a, the first that
-was run against other servers, which looks for 167 requirements and not for 245; and such a run as that
-commit itself recorded it (2,041 exchanges). Measured at commit 5e6e51f; since then the captures of
-`fixtures/` take some 1.2 times as long:
+`python benchmarks/replay.py --beside CHECKOUT CAPTURE` replays a capture with two checkouts at the same time.
+The table compares commit 952385a, which has 167 requirements, with commit 5e6e51f, which has 245. *Recorded
+now* is the standard run of the reference at commit 5e6e51f (2,496 exchanges, 74 MB of responses). *Recorded
+before* is the standard run at commit 952385a (2,041 exchanges). Since commit 5e6e51f, replays of the captures
+in `fixtures/` have become slower by a factor of about 1.2:
 
 | capture | 952385a | 5e6e51f | at most | ratio |
 | ---: | ---: | ---: | ---: | ---: |
@@ -86,9 +87,9 @@ def delivery(figures: Figures, folder: Path) -> list[str]:
     return [
         "## Delivery",
         "",
-        "The scripted model behind the whole server, beside a bare uvicorn application that sends the same",
-        "finished events, a stream after the other (`python benchmarks/delivery.py`). No event wakes the",
-        "client: it looks every five milliseconds.",
+        "The table compares the whole server, with the scripted model, with a bare uvicorn application that",
+        "sends the same prepared events. Both run alternately (`python benchmarks/delivery.py`). The client",
+        "is not woken by each event: it reads every five milliseconds.",
         *table(
             ["mode", "streams", "logprobs", "interval", "an event", "bare", "ratio", "events/s of a core"],
             rows,
@@ -117,8 +118,8 @@ def engine(figures: Figures) -> list[str]:
     return [
         "## The engine on one core",
         "",
-        "32 requests to a random model of 46 million parameters, one thread, batch invariance on",
-        "(`python benchmarks/engine.py`).",
+        "The engine runs 32 requests to a random model of 46 million parameters, with one thread and batch",
+        "invariance (`python benchmarks/engine.py`).",
         *table(["requests", "side", "tokens/s", "time beside tokenwire's"], rows),
         "Processor time of the mixed requests, all sent at once:",
         *table(["", "p50", "p90", "p99"], percentiles),
@@ -144,9 +145,9 @@ def recorder(figures: Sequence[Figures], folder: Path) -> list[str]:
     return [
         "## The recorder",
         "",
-        "One event each 10 ms on every stream, all streams at once, as after a step of an engine. How",
-        "much later than a raw socket a side says that events arrived is a difference of percentiles, each",
-        "a median of turns: other programs may make it negative (`python benchmarks/recorder.py`).",
+        "All streams send one event every 10 ms at the same time, as after a step of an engine. The delay",
+        "compared with a raw socket is a difference of percentiles. Each percentile is a median of several",
+        "rounds, and other programs may make the difference negative (`python benchmarks/recorder.py`).",
         *table(heads, rows),
         "![Processor time of a client for each event, by streams](speed-recorder.svg)",
         "",
@@ -165,14 +166,16 @@ def watch(figures: Figures) -> list[str]:
     return [
         "## The watcher",
         "",
-        "64 streams, an event on all of them at once, straight from the server and through two proxies:",
-        "one that only forwards bytes, and `tokenwire watch`. Small events are of 200 bytes, large ones of",
-        "64 KiB; the next is sent once all have come, and each read holds one. An event costs the processor",
-        "time of the proxy's process until all is judged. What finds no room is counted as `judge-too-slow`;",
-        "added is a difference of percentiles to what comes straight from the server, each a median of all",
-        "turns: other programs may make it negative (`python benchmarks/watch.py`).",
+        "64 streams send an event at the same time. The client reads them directly from the server and",
+        "through two proxies: a proxy that only forwards bytes, and `tokenwire watch`. Small events have",
+        "200 bytes, large events 64 KiB. The server sends the next event when all streams have received the",
+        "last one, so each read has one event. The cost of an event is the processor time of the proxy's",
+        "process, including judging. Exchanges that do not fit into the spool are counted as",
+        "`judge-too-slow`. The added delay is a difference of percentiles to the direct connection. Each",
+        "percentile is a median of all rounds, and other programs may make the difference negative",
+        "(`python benchmarks/watch.py`).",
         *table(["events", "side", "an event", "throughput", "added p50", "added p99"], rows),
-        f"The judge behind it hears {figures['judge']:,.0f} events of a real server in a second of one core.",
+        f"The judge process handles {figures['judge']:,.0f} events of a real server per second on one core.",
         "",
     ]
 
@@ -180,7 +183,7 @@ def watch(figures: Figures) -> list[str]:
 def gpu(figures: Figures | None) -> list[str]:
     heading = ["## The engine on a GPU", ""]
     if figures is None:
-        return [*heading, "No GPU was at hand. `python benchmarks/gpu.py` checks and measures on one.", ""]
+        return [*heading, "No GPU was available. `python benchmarks/gpu.py` measures on a GPU.", ""]
     return [
         *heading,
         f"{figures['requests']} requests on {figures['device']} (`python benchmarks/gpu.py`).",
@@ -200,11 +203,12 @@ def scale_out(figures: Figures) -> list[str]:
     return [
         "## Replicas behind a gateway",
         "",
-        f"{figures['streams']} streams of the scripted model, on {figures['cores']} cores that client,",
-        "gateway and replicas share (`python -m benchmarks.scale_out`). Events for each second of the clock",
-        "say what this machine does with all of them, and nothing of replicas on machines of their own. What",
-        "an event costs a core tells more: the last column beside the one before it says how many cores of a",
-        "gateway one core of replicas keeps busy. [How to set it up](guides/scale-out.md).",
+        f"{figures['streams']} streams of the scripted model run on {figures['cores']} cores, which client,",
+        "gateway and replicas share (`python -m benchmarks.scale_out`).",
+        "Events per second show the throughput of this machine, and not of replicas on separate machines.",
+        "The processor time per event is more useful. The last two columns together show how many cores of",
+        "a gateway one core of replicas keeps busy. The guide",
+        "[Serve on several GPUs and hosts](guides/scale-out.md) explains the set-up.",
         *table(["replicas", "way", "events/s", "replicas, an event", "gateway, an event"], rows),
     ]
 
@@ -226,11 +230,12 @@ def judging(figures: Figures, folder: Path) -> list[str]:
     return [
         "## Judging",
         "",
-        "Reading and judging by all requirements, beside what a careful script does for each event: split",
-        "lines, parse JSON and validate it with `jsonschema` (`python benchmarks/judging.py`). The stream is",
-        "a recorded one, made longer: ids, texts, counters and every logprob differ from event to event.",
+        "The table compares reading and judging by all requirements with a simple script, which splits",
+        "lines, parses JSON and validates it with `jsonschema` (`python benchmarks/judging.py`). The stream",
+        "is an extended recording: ids, texts, counters and every logprob differ from event to event.",
         *table(heads, rows),
-        "What an event costs by the length of its stream, and a byte where events grow with the stream:",
+        "The next table shows the cost of an event by the length of its stream. If the events grow with the",
+        "stream, it shows the cost of a byte:",
         *table(lengths, costs),
         "![Cost of judging, by the length of an answer](speed-judging.svg)",
         "",
@@ -243,11 +248,12 @@ def large_captures(figures: list[list[str]]) -> list[str]:
     return [
         "## Replays of large captures",
         "",
-        "`tokenwire replay --jobs N` of one server's many exchanges, and of its incremental streams with",
-        "logprobs (`python benchmarks/large_captures.py`). Processor time of the process that was started,",
-        "and of the N that it forked off; how much faster the clock says that is than one process, and how",
-        "much faster it would be on as many idle cores, by these processor times. Memory of the largest",
-        "process, and of all together. Measured at commit 5e6e51f.",
+        "The table shows `tokenwire replay --jobs N` for many exchanges of one server, and for incremental",
+        "streams with logprobs (`python benchmarks/large_captures.py`). *Own* is the processor time of the",
+        "main process, and *others* that of its N child processes. *Faster* is the measured speed-up over",
+        "one process. *On idle cores* is the speed-up that these processor times allow if each process has",
+        "an idle core. *At most* is the memory of the largest process, and *together* the memory of all",
+        "processes. Measured at commit 5e6e51f.",
         *table(heads, rows),
     ]
 
