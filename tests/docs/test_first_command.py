@@ -173,7 +173,7 @@ def test_a_long_installation_reports_that_it_goes_on(sessions, monkeypatch):
 
     session = Session()
     fake = types.SimpleNamespace(Event=Clock, Thread=threading.Thread)
-    monkeypatch.setitem(sessions["progress"].__globals__, "threading", fake)
+    monkeypatch.setitem(sessions["conformance"].__globals__, "threading", fake)
     with sessions["progress"](session, "installing torch"):
         assert reported.wait(60)
     assert session.logged == ["still installing torch (5 s)", "still installing torch (10 s)"]
