@@ -124,7 +124,7 @@ def test_a_race_may_show_at_another_endpoint_the_next_time(written: str) -> None
     held = apply(written, outcome(Verdict.FAIL, MOVED))
     assert (held.faults, list(held.tolerated)) == ((), [f"{ID}[{SCENARIO}]"])
     (note,) = [words for words in held.flaky if words.startswith("at another endpoint: ")]
-    assert note.startswith(f"at another endpoint: {ID} (sglang-chat), which is known")
+    assert note.startswith(f"at another endpoint: {ID} (sglang-chat), known elsewhere")
 
 
 @pytest.mark.parametrize(
@@ -231,8 +231,7 @@ def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
     held = apply(anywhere(**{"seen-in": 4}), run)
     assert held.faults == ()
     assert held.flaky == (
-        f"not seen: {ID} ({KIND.dialect}), which showed in few scenarios before; remove the entry where you "
-        "know that it is mended",
+        f"not seen: {ID} ({KIND.dialect}), seldom seen; remove the entry if you know that the failure is fixed",
     )
     assert apply(anywhere(**{"seen-in": 4}), run, whole=False).flaky == ()
     recorded = anywhere(**{"seen-in": 1}).replace('budget = "quick"', "")
@@ -242,7 +241,7 @@ def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
 def test_what_is_wrong_with_a_whole_table_is_said_once() -> None:
     failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
     (fault,) = apply(entry(dialect="x") + entry(scenario=SEVERAL, reason=""), *failing).faults[1:]
-    words = f"{ID}[probe] and in 2 more: it has no reason; say why this is tolerated"
+    words = f"{ID}[probe] and in 2 more: it has no reason; write why the failure is tolerated"
     assert (fault.kind, fault.message) == ("unexplained", f"known.toml, failure 2, {words}")
 
 
@@ -333,7 +332,7 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
         (flaky(scenario=["probe"]), "a flaky failure has a table for each scenario"),
         (flaky(**{"seen-in": 3}), "there is no 'seen_in'"),
         (anywhere(**{"seen-in": -1}), "seen-in is -1, not a count"),
-        (entry(scenario=""), "leave it out to mean any"),
+        (entry(scenario=""), "remove the key to tolerate it in any scenario"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_told_so(text, words) -> None:
@@ -586,7 +585,7 @@ def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> Non
         updated(known, {"r.json": report(KIND)})
     inline = ", ".join(line for line in entry().splitlines()[1:] if line)
     known.write_text(f"failure = [{{ {inline} }}]\n", "utf-8")
-    with pytest.raises(UsageError, match="write each entry as a table of its own"):
+    with pytest.raises(UsageError, match="write each entry as its own"):
         updated(known, {"r.json": report(KIND)})
 
 

@@ -1,1 +1,1 @@
-"""Known failures, and their effect on a run."""
+"""Baselines: files of known failures that a run tolerates."""

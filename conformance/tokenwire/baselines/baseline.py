@@ -1,8 +1,8 @@
 """Baselines: files of known failures, each with the reason why it is tolerated.
 
-An entry tolerates one kind of failure of one requirement, in any scenario or, if it is strict, in one. A
-table of the file may have strict entries for several scenarios. A wrong entry fails the run, as a new failure
-does.
+An entry tolerates one kind of failure of one requirement in any scenario. A strict entry names the scenario;
+its table in the file may list several. An entry that is wrong, for example expired, fails the run like a new
+failure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FAILURE, FLAKY = "failure", "flaky"
 
 @dataclass(frozen=True)
 class Rate:
-    """A limit of failures in a number of runs."""
+    """A limit on how often a flaky failure may occur, such as 1 of 5 runs."""
 
     failures: int
     runs: int
@@ -43,7 +43,10 @@ class Rate:
         )
 
     def allows(self, failures: int, runs: int) -> bool:
-        """True if the failures are within the rate. Fewer runs than `self.runs` count as `self.runs`."""
+        """True if `failures` of `runs` is within the limit.
+
+        Fewer runs than `self.runs` count as `self.runs`.
+        """
         return failures * self.runs <= self.failures * max(runs, self.runs)
 
     def __str__(self) -> str:
@@ -52,32 +55,33 @@ class Rate:
 
 @dataclass(frozen=True)
 class Entry:
-    """One known kind of failure."""
+    """A known failure of one requirement that a run tolerates."""
 
     requirement: str
     scenario: str
-    """The scenario in which it is tolerated; empty for any."""
+    """The scenario in which the failure is tolerated; empty for any scenario."""
     dialect: str
     says: str
-    """The words of the failure, without parts that vary between runs."""
+    """The message of the failure, without parts that vary between runs, such as ids."""
     fingerprint: str
-    """A fingerprint of dialect and words."""
+    """A fingerprint of `dialect` and `says`. It differs if somebody edits them."""
     reason: str = ""
-    """The reason why it is tolerated."""
+    """The reason why the failure is tolerated."""
     link: str = ""
-    """A link to the work on it."""
+    """The address of the issue about the failure."""
     expires: date | None = None
-    """The last day on which it is tolerated; None for no end."""
+    """The last day on which the failure is tolerated; None for no end."""
     at_most: Rate | None = None
-    """The rate at which a flaky failure may occur; None for one that always occurs."""
+    """The limit of a flaky failure; None for a failure that occurs in every run."""
     failures: int = 0
-    """The counted runs in which a flaky failure occurred."""
+    """The number of runs in which a flaky failure occurred, as far as `baseline update` has counted."""
     runs: int = 0
-    """The counted runs of a flaky failure."""
+    """The number of runs that `baseline update` has counted for a flaky failure."""
     seen_in: int = 0
-    """The fewest scenarios of a run that showed it when it was written; 0 for a strict entry."""
+    """The number of scenarios that showed the failure, in the run that showed it least; 0 for a strict entry.
+    """
     table: int = field(default=1, compare=False)
-    """The number of its table in its section, from 1."""
+    """The position of the entry's table among the tables of the same section, from 1."""
 
     @property
     def name(self) -> str:
@@ -89,7 +93,7 @@ class Entry:
 
     @property
     def as_written(self) -> FailureKind:
-        """Return the kind with the file's own words, from which the fingerprint is computed."""
+        """Return the failure with its message as the file has it, to compare the fingerprint."""
         return FailureKind(self.dialect, self.says)
 
     @property
@@ -99,19 +103,19 @@ class Entry:
 
 @dataclass(frozen=True)
 class Baseline:
-    """A file of known failures."""
+    """The contents of a baseline file."""
 
     path: Path
     entries: tuple[Entry, ...] = ()
     budget: Budget | None = None
-    """The budget of the run that the entries were written from; None for a recording."""
+    """The budget of the run from which the entries were written; None for a recording."""
     filters: tuple[str, ...] = ()
-    """The flags that limited that run."""
+    """The command-line flags that limited that run, such as `--gentle`."""
     broken_off: str = ""
-    """The reason why that run ended early (`lasting_end`); empty if it did not."""
+    """The reason why that run ended early, as `lasting_end` shortens it; empty if it did not."""
 
     def tables(self) -> list[tuple[Entry, ...]]:
-        """Return the entries grouped by table."""
+        """Return the entries, grouped by the table of the file that declares them."""
         return [
             tuple(entries)
             for _, entries in groupby(self.entries, key=lambda entry: (entry.section, entry.table))
@@ -120,7 +124,7 @@ class Baseline:
 
 @dataclass(frozen=True, kw_only=True)
 class _Table:
-    """Fields of both kinds of tables."""
+    """The fields that both kinds of tables have: `[[failure]]` and `[[flaky]]`."""
 
     requirement: str
     dialect: str
@@ -133,13 +137,15 @@ class _Table:
 
     def __post_init__(self) -> None:
         if self.scenario in ("", ()):
-            raise ValueError("scenario is empty; name one, or leave it out to mean any")
+            raise ValueError(
+                "scenario is empty; name a scenario, or remove the key to tolerate it in any scenario"
+            )
         for name, value in vars(self).items():
             if isinstance(value, int) and value < 0:
                 raise ValueError(f"{name.replace('_', '-')} is {value}, not a count; write 0 or more")
 
     def entries(self, number: int, **fields: Any) -> Iterator[Entry]:
-        """Yield an entry for each scenario."""
+        """Yield an entry for each scenario that the table lists, or one entry for any scenario."""
         several = self.scenario if isinstance(self.scenario, tuple) else (self.scenario or "",)
         for scenario in several:
             yield Entry(**{**vars(self), "scenario": scenario, **fields}, table=number)
@@ -160,7 +166,9 @@ class _Flaky(_Table):
         if isinstance(self.scenario, tuple):
             raise ValueError("scenario is a list; a flaky failure has a table for each scenario")  # noqa: TRY004
         if self.failures > self.runs:
-            raise ValueError(f"{self.failures} failures in {self.runs} runs are impossible; count again")
+            raise ValueError(
+                f"{self.failures} failures in {self.runs} runs are impossible; correct the counts"
+            )
         return super().entries(number, at_most=Rate.parse(self.at_most))
 
 
@@ -168,12 +176,12 @@ _TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
 
 
 def lasting_end(broken_off: str) -> str:
-    """Return the reason why a run ended early, without the part that varies between runs."""
+    """Return the reason why a run ended early, without the part that differs in each run."""
     return broken_off.partition(";")[0]
 
 
 def read_baseline(path: Path) -> Baseline:
-    """Read a baseline. Raises UsageError."""
+    """Read a baseline file. Raises UsageError."""
     try:
         text = path.read_text("utf-8")
     except OSError as error:
@@ -187,7 +195,7 @@ def read_baseline(path: Path) -> Baseline:
 
 
 def parse_baseline(path: Path, text: str) -> Baseline:
-    """Parse a baseline; `path` is for messages. Raises UsageError."""
+    """Parse the text of a baseline file. `path` is used in messages. Raises UsageError."""
     try:
         document = parse_foreign_toml(text)
     except ValueError as error:
@@ -197,7 +205,9 @@ def parse_baseline(path: Path, text: str) -> Baseline:
     if not isinstance(filters, list) or not all(isinstance(flag, str) for flag in filters):
         raise UsageError(f'baseline {path}: filters is {filters!r}; write flags, as in ["--gentle"]')
     if not isinstance(broken_off, str):
-        raise UsageError(f"baseline {path}: broken-off is {broken_off!r}; write why the run ended early")
+        raise UsageError(
+            f"baseline {path}: broken-off is {broken_off!r}, not a text; write why the run ended early"
+        )
     if budget is not None and budget not in list(Budget):
         raise UsageError(f"baseline {path}: budget is {budget!r}; write one of {', '.join(Budget)}")
     for name, tables in document.items():
@@ -218,7 +228,7 @@ def parse_baseline(path: Path, text: str) -> Baseline:
 
 
 def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
-    """Return the entries of a table. Raises UsageError."""
+    """Return the entries that a table declares. Raises UsageError."""
     fields = table
     if isinstance(table, Mapping):
         fields = {name.replace("-", "_"): value for name, value in table.items()}
@@ -226,4 +236,4 @@ def _entries(where: str, section: str, number: int, table: Any) -> list[Entry]:
         return list(typed(_TABLES[section], fields, where).entries(number))
     except ValueError as error:
         words = str(error).removeprefix(f"{where}: ")
-        raise UsageError(f"{where}: {words} (`tokenwire baseline update` writes whole entries)") from error
+        raise UsageError(f"{where}: {words} (`tokenwire baseline update` writes correct entries)") from error

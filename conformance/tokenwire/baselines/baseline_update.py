@@ -1,7 +1,8 @@
-"""Rewrites a baseline from reports. Entries that still fail are unchanged, with their comments.
+"""Rewrites a baseline from reports. Entries that still fail stay unchanged, with their comments.
 
-The file is edited block by block: a block is one table with the comments right above it. tomlkit, which edits
-the tables, would take such a comment for the end of the previous table and remove it with that.
+The file is split into blocks: each block is a table with the comments directly above it. tomlkit edits each
+block alone. In a whole file, it would treat such a comment as the end of the previous table, and delete it
+with that table.
 """
 
 from __future__ import annotations
@@ -46,23 +47,25 @@ _INTRODUCTION = """\
 """
 
 _ANY = ""
-"""The name for any scenario."""
+"""The scenario in a key that means any scenario."""
 _Key = tuple[str, str, FailureKind]
-"""Requirement, scenario or `_ANY`, and kind of failure."""
+"""A requirement id, a scenario or `_ANY`, and the kind of failure."""
 
 
 @dataclass(frozen=True)
 class _NewTable:
-    """Failures of one kind without an entry."""
+    """A new failure, in one or several scenarios. It becomes a table of the file."""
 
     requirement: str
     kind: FailureKind
     scenarios: tuple[str, ...]
-    """The scenarios in which it is tolerated; empty for any."""
+    """The scenarios in which the failure will be tolerated; empty for any scenario."""
     failures: int
-    """The number of runs in which it occurred, in each of these scenarios."""
+    """The number of runs in which the failure occurred. It is equal for all these scenarios."""
     seen_in: int = 0
-    """The fewest scenarios of a run that showed it, if it is tolerated in any."""
+    """The number of scenarios that showed the failure, in the run that showed it least; 0 if `scenarios`
+    lists them.
+    """
 
     @property
     def name(self) -> str:
@@ -73,7 +76,10 @@ class _NewTable:
         return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
 
     def block(self, runs: int, reason: str, link: str) -> str:
-        """Return the table as TOML. A failure that did not occur in all runs is flaky."""
+        """Return the table as TOML.
+
+        It is a `[[flaky]]` table if some of the runs did not show the failure.
+        """
         flaky = self.failures < runs
         table: dict[str, Any] = {"requirement": self.requirement}
         if self.scenarios:
@@ -92,7 +98,7 @@ class _NewTable:
 
 @dataclass(frozen=True)
 class _Update:
-    """A rewritten baseline and a summary of the changes."""
+    """The new text of a baseline file, with the changes that it contains."""
 
     text: str
     kept: int
@@ -101,7 +107,7 @@ class _Update:
 
 
 def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
-    """Explain why a report does not cover a whole baseline; empty if it does."""
+    """Explain why a report is not sufficient to update this baseline; empty if it is sufficient."""
     selection = report.get("selection") or {"filters": [], "budget": None}
     if set(selection["filters"]) != set(baseline.filters):
         made, written = (
@@ -125,12 +131,12 @@ def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
 
 @dataclass(frozen=True)
 class _Runs:
-    """The failures of several runs."""
+    """The failures of several runs, from their reports."""
 
     failed: Sequence[Set[_Key]]
-    """The failures of each run, each under its scenario and under `_ANY`."""
+    """The failures of each run. Each failure has two keys: one with its scenario, one with `_ANY`."""
     judged: Set[str]
-    """The requirements that any run judged."""
+    """The requirements that at least one run judged."""
 
     @classmethod
     def of(cls, reports: Sequence[Mapping[str, Any]]) -> _Runs:
@@ -148,15 +154,15 @@ class _Runs:
 
     @cached_property
     def often(self) -> Counter[_Key]:
-        """Return the number of runs with each failure."""
+        """Count for each failure the runs in which it occurred."""
         return Counter(key for run in self.failed for key in run)
 
     def is_gone(self, entry: Entry) -> bool:
-        """True if no run shows an entry's failure any more. A flaky failure is never gone."""
+        """True if an entry's failure occurred in none of the runs. Flaky entries always stay."""
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
     def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """Yield a table for each kind of failure, tolerated in any scenario."""
+        """Yield a table for each new failure. It tolerates the failure in any scenario."""
         for key in keys:
             requirement, scenario, kind = key
             if scenario == _ANY:
@@ -167,7 +173,11 @@ class _Runs:
                 yield _NewTable(requirement, kind, (), self.often[key], seen_in)
 
     def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """Yield a table for each kind that failed in every run, and for each flaky failure, by scenario."""
+        """Yield strict tables for new failures.
+
+        A failure that occurred in every run has one table for all its scenarios. A flaky failure has a table
+        for each scenario.
+        """
         tables: dict[tuple[str, FailureKind, str], list[_Key]] = {}
         for key in keys:
             requirement, scenario, kind = key
@@ -184,7 +194,7 @@ def _key(entry: Entry) -> _Key:
 
 
 def _scenario_value(scenarios: Sequence[str]) -> str | Array:
-    """Return the value of `scenario` in a table."""
+    """Return the TOML value of `scenario`: a string for one scenario, a list for several."""
     if len(scenarios) == 1:
         return scenarios[0]
     names = tomlkit.array()
@@ -193,9 +203,9 @@ def _scenario_value(scenarios: Sequence[str]) -> str | Array:
 
 
 def _rate(failures: int, runs: int) -> str:
-    """Return the lowest rate at which this number of failures would not be a surprise.
+    """Return the lowest rate under which this number of failures is not unlikely.
 
-    The counted rate is not a bound, because half of the later runs would exceed it.
+    The observed rate itself would be a bad limit, because half of the later runs would exceed it.
     """
     for most in range(1, _RATE_RUNS):
         rate = most / _RATE_RUNS
@@ -206,7 +216,10 @@ def _rate(failures: int, runs: int) -> str:
 
 
 def blocks_of(text: str, head: re.Pattern[str] = _HEAD) -> list[str]:
-    """Return the head of a file, and then a block for each table with the comments above it."""
+    """Split a file into its head and a block for each table.
+
+    Comments directly above a table belong to its block.
+    """
     blocks: list[list[str]] = [[]]
     for line in text.splitlines(keepends=True):
         if head.match(line):
@@ -219,18 +232,23 @@ def blocks_of(text: str, head: re.Pattern[str] = _HEAD) -> list[str]:
 
 
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
-    """Return each block with its entries. Raises UsageError if the text cannot be split."""
+    """Return each block with its entries.
+
+    Raises UsageError if a table is written in a form that cannot be split.
+    """
     _, *blocks = blocks_of(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]
-    # A table in another form (an inline array) has no block, so the blocks have fewer entries.
+    # An inline array has no `[[table]]` line, so its entries are in no block.
     entries = Counter(entry for _, part in found for entry in part.entries)
     if any(len(part.tables()) != 1 for _, part in found) or entries != Counter(baseline.entries):
-        raise UsageError(f"baseline {path} cannot be edited: write each entry as a table of its own")
+        raise UsageError(
+            f"baseline {path} cannot be edited: write each entry as its own [[failure]] or [[flaky]] table"
+        )
     return [(block, part.entries) for block, part in found]
 
 
 def edited(block: str, **values: Any) -> str:
-    """Return the block with changed values in its table. All other text is unchanged."""
+    """Return the block with new values in its table. The rest of the text is unchanged."""
     document = tomlkit.parse(block)
     for tables in document.values():
         assert isinstance(tables, AoT)
@@ -239,7 +257,7 @@ def edited(block: str, **values: Any) -> str:
 
 
 def _rewritten(block: str, entries: Sequence[Entry], staying: Sequence[Entry], runs: _Runs) -> str:
-    """Return the block of a table in which at least one entry stays."""
+    """Return the new text of a block. `staying`: its entries that stay, at least one."""
     first = staying[0]
     if first.at_most is not None:
         failures = first.failures + runs.often[_key(first)]
@@ -257,11 +275,12 @@ def updated(
     link: str = "",
     strict: bool = False,
 ) -> _Update:
-    """Return the baseline rewritten from reports, one for each run; a new one if there is no file.
+    """Return a baseline updated from reports, one for each run. If the file does not exist, the baseline is
+    new.
 
-    New entries get `reason` and `link`. With `strict`, or if all entries of the file are strict, they apply
-    only to the scenarios in which they failed. Raises UsageError if a report does not cover the whole
-    baseline, or the file is invalid.
+    New entries get `reason` and `link`. With `strict`, or if all entries of the file are strict, a new entry
+    applies only to the scenarios in which it failed. Raises UsageError if the file is invalid, or if a report
+    is not sufficient.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     head = _beginning(reports)
@@ -301,10 +320,10 @@ def updated(
 
 
 def _beginning(reports: Mapping[str, Mapping[str, Any]]) -> str:
-    """Return the head of a new baseline.
+    """Return the text above the tables of a new baseline.
 
-    It has the smallest budget of its reports if all have one, the filters of the first, and the early end of
-    the first report with one.
+    Its budget is the smallest of the reports, if all have one. The filters are those of the first report. The
+    first report of a run that ended early gives the reason.
     """
     selections = [report.get("selection") or {} for report in reports.values()]
     named = [selection.get("budget") for selection in selections]

@@ -1,9 +1,9 @@
-"""Expected verdicts: the findings in a capture, kept in a file beside it, and later changes.
+"""Expected verdicts of captures, stored in files beside the captures, and comparison with the present
+verdicts.
 
-`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the violated requirements, with the exchanges that
-violate them, and the remarks (INFO). It names the tokenizer of the model, if it is known. A requirement that
-passes or was not evaluated is not listed, so a new requirement changes only the files of captures that
-violate it. `proofs/same_evidence` has the witnesses of those that pass.
+`<case>.expected.yaml`, beside `<case>.jsonl.gz`, lists the violated requirements with the violating
+exchanges, and the remarks (INFO). It also names the folder of the model's tokenizer. Requirements that pass
+or were not evaluated are not listed. So a new requirement changes only the files of captures that violate it.
 """
 
 from __future__ import annotations
@@ -30,60 +30,63 @@ from tokenwire.wire.inert import inert
 
 _VIOLATED = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 _LISTED = (*_VIOLATED, Verdict.INFO)
-"""The verdicts in a file. An older file may list PASS too, which is ignored."""
+"""The verdicts that a file lists. PASS in an older file is ignored."""
 _MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
 class _Outcome:
-    """The verdict on one requirement over all scenarios."""
+    """The verdict on a requirement, over all scenarios of a capture."""
 
     verdict: Verdict
     exchanges: frozenset[str] = frozenset()
-    """The exchanges that violate it."""
+    """The exchanges that violate the requirement."""
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """A file of expected verdicts."""
+    """The contents of a file of expected verdicts."""
 
     outcomes: Mapping[str, _Outcome]
-    """The listed outcomes, by requirement."""
+    """The listed verdicts, by requirement."""
     tokenizer: str = ""
     """Folder of the model's tokenizer, relative to the file; empty if unknown."""
 
 
 @dataclass(frozen=True)
 class Judged:
-    """A capture with its present and its expected verdicts."""
+    """A capture with its present verdicts and its expected verdicts."""
 
     file: Path
-    """The file of its expected verdicts, which may be missing."""
+    """The path of the file of expected verdicts. It may not exist."""
     outcomes: Mapping[str, _Outcome]
-    """The present outcomes by requirement, including PASS."""
+    """The present verdicts by requirement, including PASS."""
     evidence: Mapping[str, Observation]
-    """The first violation of each violated requirement, by id."""
+    """The first violation of each violated requirement."""
     expected: _Expected | None
-    """The expected verdicts; None without a file."""
+    """The expected verdicts; None if the file does not exist."""
     unjudged: Mapping[str, _Outcome]
-    """The file's outcomes of requirements that were not judged now."""
+    """Expected verdicts on requirements that were not judged this time."""
     judgements: Sequence[Judgement]
-    """The judgements behind the outcomes."""
+    """The judgements that the present verdicts summarize."""
 
     def update(self) -> None:
-        """Write the present verdicts as the expected ones. Outcomes that were not judged are kept."""
+        """Write the present verdicts into the file.
+
+        Expected verdicts on requirements that were not judged stay.
+        """
         tokenizer = self.expected.tokenizer if self.expected else ""
         self.file.write_text(_written(_Expected({**self.unjudged, **self.outcomes}, tokenizer)), "utf-8")
 
 
 def expected_file(capture: str) -> Path:
-    """Return the path of the expected verdicts beside a capture, which is a file or a folder."""
+    """Return the path of the expected verdicts for a capture, which is a file or a folder."""
     suffix = next((suffix for suffix in SUFFIXES if capture.endswith(suffix)), "")
     return Path(capture.removesuffix(suffix) + ".expected.yaml")
 
 
 def read_expected(path: Path) -> _Expected:
-    """Read expected verdicts. Raises UsageError, OSError."""
+    """Read a file of expected verdicts. Raises UsageError and OSError."""
     try:
         table = read_foreign_yaml(path)
         tokenizer = table.pop("tokenizer", "")
@@ -94,7 +97,9 @@ def read_expected(path: Path) -> _Expected:
             if Verdict(verdict) in _LISTED
         }
     except (yaml.YAMLError, ValueError, TypeError, AttributeError) as error:
-        raise UsageError(f"{path} holds no expected verdicts ({error}); write it anew: --update") from error
+        raise UsageError(
+            f"{path} is not a file of expected verdicts ({error}); rewrite it with --update"
+        ) from error
     return _Expected(outcomes, tokenizer)
 
 
@@ -129,9 +134,9 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
 
 
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
-    """Judge the captures at a path one by one, with the tokenizers that their expected verdicts name.
+    """Judge the captures at a path one by one. The tokenizer of each is named in its expected verdicts.
 
-    `requirements`: only these; None for all. Raises UsageError, OSError.
+    `requirements`: judge only these; None for all. Raises UsageError and OSError.
     """
     for name, exchanges in captures(path):
         file = expected_file(name)
@@ -149,7 +154,7 @@ def judged(path: Path, requirements: Collection[Requirement] | None = None) -> I
 
 
 def difference(judged: Judged) -> list[str]:
-    """Return a line for each requirement with an unexpected verdict."""
+    """Return a line for each requirement whose verdict is not the expected one."""
     if judged.expected is None:
         return [f"has no expected verdicts beside it ({judged.file.name}); --update writes them"]
     was, now = judged.expected.outcomes, judged.outcomes

@@ -1,6 +1,6 @@
-"""Applies a baseline to a run: finds the tolerated failures and the wrong entries.
+"""Applies a baseline to a run: finds the tolerated failures, and the wrong entries of the baseline.
 
-The run may be judgements or a JSON report; both give the same result.
+The input is either judgements or a JSON report. Both give the same result.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
 
 _SURELY_SEEN_IN = 5
-"""The number of scenarios with a failure from which the next run misses it in fewer than 1 of 100 cases
-(e⁻⁵), even if each showed it by chance.
+"""A failure that this many scenarios showed is expected in the next run.
+
+Even if each scenario shows it only by chance, the probability that none does is below 1 % (e⁻⁵).
 """
 _STALE_AFTER = 3
-"""A flaky entry is stale after this multiple of its runs without a failure."""
+"""A flaky entry `at-most = "1 of 5"` is stale after 3 * 5 runs without a failure."""
 
 
 class _FaultKind(StrEnum):
-    """Kinds of errors in an entry."""
+    """Kinds of wrong entries."""
 
     STALE = "stale"
     UNMATCHED = "unmatched"
@@ -45,14 +46,14 @@ class _FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong entry, or several of one table with the same error. It fails the run."""
+    """A wrong entry, or several entries of one table that are wrong in the same way. It fails the run."""
 
     kind: _FaultKind
     requirement: str
     scenario: str
-    """The scenario of the first entry."""
+    """The scenario of the first wrong entry."""
     message: str
-    """The message: the file, the entry, the error, and the way out."""
+    """The file, the entry, the error, and a way to correct it."""
 
     @property
     def name(self) -> str:
@@ -62,15 +63,15 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on one requirement in one scenario, from judgements or from a report."""
+    """The verdict on a requirement in a scenario. It comes from judgements or from a report."""
 
     requirement: str
     scenario: str
     verdict: Verdict
     kinds: tuple[FailureKind, ...]
-    """The kinds of its failures; empty if it does not fail."""
+    """The kinds of failures that occurred; empty if the verdict is not FAIL."""
     follows_from: str = ""
-    """The requirement whose violation explains all of its failures; empty without one."""
+    """The requirement whose violation explains these failures; empty if there is none."""
 
     @property
     def name(self) -> str:
@@ -79,17 +80,17 @@ class Outcome:
 
 @dataclass(frozen=True)
 class BaselineResult:
-    """A baseline applied to a run."""
+    """The result of applying a baseline to a run."""
 
     baseline: Baseline
     tolerated: Mapping[str, str]
-    """Names of outcomes whose failures are all known, with the reasons in words."""
+    """The reason for each tolerated outcome, by the name of the outcome. All its failures are known."""
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
-    """Results of flaky entries, and known failures that did not occur, in words."""
+    """Remarks: the results of flaky entries, and known failures that did not occur."""
 
     def as_json(self, faults: Iterable[Fault]) -> dict[str, Any]:
-        """Return the key `baseline` of the JSON report, with the faults that count."""
+        """Return the member `baseline` of the JSON report. `faults`: the wrong entries to include."""
         return {
             "file": str(self.baseline.path),
             "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
@@ -100,10 +101,10 @@ class BaselineResult:
 def covers_baseline(
     baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
 ) -> bool:
-    """True if a run covers at least the run that the entries were written from.
+    """True if a run covers the run from which the baseline was written, so that missing failures are fixed.
 
-    `broken_off`: the reason why it ended early, empty if it did not. `budget`: None for a recording, whose
-    budget is unknown. `filters`: the flags that limited the run.
+    `broken_off`: the reason why the run ended early; empty if it did not. `budget`: None for a recording,
+    which has none. `filters`: the command-line flags that limited the run.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
     ended = not broken_off or ended_as_known(baseline, broken_off)
@@ -111,12 +112,12 @@ def covers_baseline(
 
 
 def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
-    """True if a run ended early for the same reason as the run that the entries were written from."""
+    """True if a run ended early for the same reason as the run from which the baseline was written."""
     return bool(broken_off) and lasting_end(broken_off) == baseline.broken_off
 
 
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
-    """Return the outcomes of judgements."""
+    """Return the outcomes of a run from its judgements."""
     every = list(judgements)
     folded = causes(every).folded
     return [
@@ -132,7 +133,7 @@ def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
 
 
 def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
-    """Return the outcomes in a JSON report."""
+    """Return the outcomes of a run from its JSON report."""
     return [
         Outcome(
             row["requirement"],
@@ -146,20 +147,20 @@ def outcomes_in(report: Mapping[str, Any]) -> list[Outcome]:
 
 
 _Wrong = tuple[_FaultKind, str]
-"""The kind of an entry's error, and the message with the way out."""
+"""The kind of the error in an entry, and a message with a way to correct it."""
 _Known = tuple[str, FailureKind]
-"""A known failure: the outcome's name, or the requirement's for any scenario, and the kind."""
-_MOVED = "which is known, and showed in few scenarios; `tokenwire baseline update` writes it down here too"
-_RARE = "which showed in few scenarios before; remove the entry where you know that it is mended"
+"""A known failure: the name of the entry (with or without a scenario), and the kind of failure."""
+_MOVED = "known elsewhere and seldom seen; `tokenwire baseline update` adds an entry for this endpoint"
+_RARE = "seldom seen; remove the entry if you know that the failure is fixed"
 
 
 def apply_baseline(
     baseline: Baseline, run: Sequence[Outcome], *, complete: bool, today: date
 ) -> BaselineResult:
-    """Return the tolerated failures of a run and the wrong entries of the baseline.
+    """Return the tolerated failures of a run, and the wrong entries of the baseline.
 
-    `complete`: the run covers all entries, so that an absent failure is fixed. Entries of requirements that
-    were not judged are not stale.
+    `complete`: the run covers the baseline, so a failure that is missing counts as fixed. An entry is not
+    wrong if its requirement was not judged.
     """
     scenarios = {outcome.scenario for outcome in run}
     wrong = {entry: next(_unsound(entry, baseline, scenarios, today), None) for entry in baseline.entries}
@@ -177,7 +178,7 @@ def apply_baseline(
             wrong[entry] = _exceeded_rate(entry, happened=happened, complete=complete)
             words.append(_flaky_words(entry, happened=happened, complete=complete))
         elif complete and not happened and (gone := _gone(entry, run)) is not None:
-            # A recording gives the same result every time; in a live run, chance may have hidden the failure.
+            # A recording always gives the same result. In a live run, the failure may be missing by chance.
             if baseline.budget is not None and _may_be_missed(entry):
                 words.append(f"not seen: {entry.name} ({entry.dialect}), {_RARE}")
             else:
@@ -193,10 +194,10 @@ def apply_baseline(
 
 
 def _moved(run: Sequence[Outcome], known: Mapping[_Known, Entry], baseline: Baseline) -> dict[_Known, Entry]:
-    """Return the failures that are known at another endpoint, each with the entry there.
+    """Return new failures that are known at another endpoint, each with the entry for that endpoint.
 
-    A race that showed in few scenarios may show at another endpoint the next time. What shows in many is
-    new, and so is what a recording shows.
+    A race that few scenarios show may appear at another endpoint in the next run. If many scenarios show it,
+    or if the run is a recording, the failure counts as new.
     """
     live = baseline.budget is not None
     racy = {
@@ -217,12 +218,12 @@ def _moved(run: Sequence[Outcome], known: Mapping[_Known, Entry], baseline: Base
 
 
 def _may_be_missed(entry: Entry) -> bool:
-    """True if a run may miss the failure by chance, because few scenarios showed it before."""
+    """True if the failure may be missing by chance, because few scenarios showed it before."""
     return not entry.scenario and 0 < entry.seen_in < _SURELY_SEEN_IN
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
-    """Yield one fault for each table and error; it names the first wrong entry of the table."""
+    """Yield a fault for each kind of error in each table. It names the first wrong entry of the table."""
     alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
     for entry, wrong in found:
         alike.setdefault((entry.section, entry.table, wrong), []).append(entry)
@@ -233,13 +234,13 @@ def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterat
 
 
 def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today: date) -> Iterator[_Wrong]:
-    """Yield the errors of an entry that do not depend on the run, the gravest first."""
+    """Yield the errors of an entry that do not depend on the run, the most serious first."""
     requirements = load_requirements()
     row = requirements.get(entry.requirement)
     if any(sign in f"{entry.requirement}{entry.scenario}{entry.dialect}" for sign in "*?"):
         yield (
             _FaultKind.TOO_BROAD,
-            "it holds a wildcard; write one entry for each failure (`tokenwire baseline update`)",
+            "it contains a wildcard; write one entry for each failure (`tokenwire baseline update`)",
         )
     if row is None:
         hint = suggestion(entry.requirement, requirements, "remove the entry")
@@ -248,67 +249,65 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
         words = f"the requirement is a {row.level}, which fails no run; remove the entry"
         yield _FaultKind.UNMATCHED, words
     nameable = {*load_scenarios(), EXPLORATION, NO_SCENARIO, *scenarios}
-    # A recording names its own scenarios; without any, there is nothing to compare with.
+    # A recording may have scenarios of its own. If it has none, the scenario of an entry is not checked.
     if entry.scenario and entry.scenario not in nameable and (baseline.budget is not None or scenarios):
         hint = suggestion(entry.scenario, nameable, "remove the entry")
         yield _FaultKind.UNMATCHED, f"there is no such scenario; {hint}"
     if entry.as_written.fingerprint != entry.fingerprint:
         yield (
             _FaultKind.TOO_BROAD,
-            "its fingerprint is not that of its dialect and its words, so that it would tolerate more than "
-            "it says; take it from a report again (`tokenwire baseline update`)",
+            "its fingerprint does not fit its dialect and its message, so that it would tolerate more than "
+            "its message says; write it from a report again (`tokenwire baseline update`)",
         )
     yield from unexplained(entry.reason, entry.link, entry.expires, today)
 
 
 def unexplained(reason: str, link: str, expires: date | None, today: date) -> Iterator[_Wrong]:
-    """Yield what an entry lacks to be tolerated today: a reason, a link, a later last day."""
+    """Yield an error for each thing that an entry needs: a reason, a link, and a future last day."""
     if not reason.strip():
-        yield _FaultKind.UNEXPLAINED, "it has no reason; say why this is tolerated"
+        yield _FaultKind.UNEXPLAINED, "it has no reason; write why the failure is tolerated"
     if not link.startswith(("https://", "http://")):
-        words = f"its link is {link!r}; give the address of the issue where this is being worked on"
+        words = f"its link is {link!r}; write the address (https://…) of the issue about the failure"
         yield _FaultKind.UNEXPLAINED, words
     if expires is not None and today > expires:
-        words = f"it expired on {expires}; mend the failure, or say again until when it is tolerated"
+        words = f"it expired on {expires}; fix the failure, or set a later day"
         yield _FaultKind.EXPIRED, words
 
 
 def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
-    """Yield the entries that repeat an earlier one."""
+    """Yield the entries that are equal to an earlier one."""
     earlier: set[_Known] = set()
     for entry in baseline.entries:
         if (entry.name, entry.kind) in earlier:
-            yield entry, (_FaultKind.TOO_BROAD, "another entry says the same; keep one of them")
+            yield entry, (_FaultKind.TOO_BROAD, "another entry is equal; remove one of them")
         earlier.add((entry.name, entry.kind))
 
 
 def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
-    """Return the error of an entry whose failure is absent from a complete run."""
+    """Return the error of an entry whose failure did not occur in a complete run; None if that is allowed."""
     judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
     here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
     verdicts = {outcome.verdict for outcome in here or judged}
-    # A check that crashed may have hidden the failure.
+    # If a check crashed, the failure may have gone unnoticed.
     if not judged or Verdict.HARNESS_ERROR in verdicts:
         return None
-    # A failure that follows from another varies between runs.
+    # A failure that is a consequence of another one may vary between runs.
     if any(outcome.follows_from for outcome in here if outcome.verdict is Verdict.FAIL):
         return None
     if Verdict.FAIL in verdicts and here:
-        words = f"it fails, but no longer so: {entry.dialect}: {entry.says}; write down how it fails now"
+        words = f"it still fails, but not with {entry.dialect}: {entry.says}; run `tokenwire baseline update`"
         return _FaultKind.DIFFERS, words
     now = ", ".join(sorted(verdicts))
-    words = f"the verdict is {now} now" if here else f"nothing of the kind was seen there ({now})"
+    words = f"the verdict is {now} now" if here else f"the requirement does not fail in this scenario ({now})"
     return _FaultKind.STALE, f"{words}; remove the entry"
 
 
 def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
-    """Return the error of a flaky entry after counting this run."""
+    """Return the error of a flaky entry that fails more or less often than its limit; None if it has none."""
     failures, runs, rate = entry.failures + happened, entry.runs + 1, entry.at_most
     assert rate is not None
     if happened and not rate.allows(failures, runs):
-        words = (
-            f"it failed in {failures} of {runs} runs, and may in {rate}; mend it, or make it a [[failure]]"
-        )
+        words = f"it failed in {failures} of {runs} runs (limit: {rate}); fix it, or make it a [[failure]]"
         return _FaultKind.TOO_OFTEN, words
     if complete and not failures and runs >= _STALE_AFTER * rate.runs:
         return _FaultKind.STALE, f"it did not fail in {runs} runs; remove the entry"
@@ -325,9 +324,10 @@ def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
 
 
 def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
-    """Return the names of outcomes with only known failures in every server of the run, with the reasons.
+    """Return the reason for each outcome whose failures are all known, by the name of the outcome.
 
-    A failure that follows from a requirement with only known failures is known, too.
+    A failure that is a consequence of a tolerated failure is tolerated as well. If the run has several
+    servers, the failures of all must be known.
     """
     found: dict[str, list[Entry | None]] = {}
     for outcome in run:
@@ -336,7 +336,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
                 known.get((outcome.name, kind)) or known.get((outcome.requirement, kind))
                 for kind in outcome.kinds
             ]
-            # A FAIL without a kind cannot be in the baseline.
+            # A FAIL without kinds of failures cannot be in a baseline.
             found.setdefault(outcome.name, []).extend(entries or [None])
     tolerated = {
         name: "; ".join(dict.fromkeys(f"{entry.reason} ({entry.link})" for entry in entries if entry))
@@ -354,13 +354,13 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
             known_cause = bool(of_cause) and of_cause <= tolerated.keys()
             reason = f"it follows from {outcome.follows_from}, which is known" if known_cause else ""
             following.setdefault(outcome.name, []).append(reason)
-    # Equal names mean several servers of a run, each of which must be explained.
+    # If outcomes have equal names, the run has several servers, and each of them must be explained.
     explained = {name: reasons[0] for name, reasons in following.items() if all(reasons)}
     return {**tolerated, **explained}
 
 
 def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:
-    """Return the judgements, with the reasons on tolerated ones."""
+    """Return the judgements; tolerated failures get their reason."""
     return [
         replace(judgement, known=result.tolerated[judgement.name])
         if judgement.verdict is Verdict.FAIL and judgement.name in result.tolerated
