@@ -20,16 +20,16 @@ _FAILED = 3
 _INTERRUPTED = 130
 
 COMMANDS = {
-    "check": "Ask a running server everything, and judge it.",
-    "demo": "Check a small server with bugs: a minute, no model.",
-    "again": "Ask only what failed last time.",
+    "check": "Send all requests to a server, and judge the answers.",
+    "demo": "Check a small server that has bugs.",
+    "again": "Repeat only the requests that failed last time.",
     "replay": "Judge recorded exchanges, without a server.",
-    "merge": "Make one report of several replays.",
-    "record": "Ask a running server everything, and only record.",
-    "explain": "Show all of one requirement.",
+    "merge": "Combine several results into one report.",
+    "record": "Send all requests to a server, and only record.",
+    "explain": "Explain one requirement.",
     "list": "List all requirements, scenarios, dialects, …",
-    "init": "Look at a server and write tokenwire.toml.",
-    "baseline": "Show, rewrite and check known failures.",
+    "init": "Probe a server, and write tokenwire.toml.",
+    "baseline": "Show, update and check the known failures.",
 }
 """The commands of the core, each with the line that `tokenwire --help` shows without importing a command."""
 _MODULES = {"list": "tokenwire.commands.listing"}

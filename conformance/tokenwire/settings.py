@@ -153,11 +153,11 @@ class Settings:
 
     config: Path | None = _file(
         f"{_REACH} replay merge watch inspect",
-        "Take settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
+        "Read settings from this file, not from the nearest tokenwire.toml or pyproject.toml.",
     )
     trust: bool = _switch(
         f"{_REACH} watch inspect",
-        "Let the file of settings decide what is sent, run or written, and do not ask.",
+        "Trust the settings file: do not ask before it sends, executes or writes something.",
     )
     target: str = _text(
         f"{_RUN} init watch again inspect",
@@ -168,20 +168,20 @@ class Settings:
         unasked=Unasked.NONE,
         but={
             "watch": {"help": "Base URL of the server behind the proxy."},
-            "again": {"help": "Ask this server, not the one of the last run.", "required": False},
-            "check": {"help": "Base URL of the server; needed without --engine.", "required": False},
+            "again": {"help": "Base URL of the server. Default: that of the last run.", "required": False},
+            "check": {"help": "Base URL of the server; required without --engine.", "required": False},
         },
     )
     engine: str = _text(
         "check",
-        "Start this front end of vLLM or SGLang over an engine of known answers, check it, and stop both.",
+        "Start this front end of vLLM or SGLang over Tokenwire's own engine, check it, and stop both.",
         metavar="COMMAND",
         toml='engine = "vllm-rs serve"',
         unasked=Unasked.NONE,
     )
     header: tuple[str, ...] = _names(
         f"{_REACH} init again inspect",
-        "Send this too; env:NAME in a value means an environment variable. Repeatable.",
+        "Header for every request. A value may be an environment variable: env:NAME. Repeatable.",
         metavar="'NAME: VALUE'",
         toml='headers = { Authorization = "Bearer env:MY_KEY" }',
         unasked=Unasked.NONE,
@@ -189,8 +189,8 @@ class Settings:
     )
     dialect: tuple[str, ...] = _names(
         f"{_REACH} replay inspect",
-        "Ask only this dialect, not all that the server speaks: its name, or your own YAML file. Repeatable.",
-        but={"replay": {"help": "Read answers by the dialect in this YAML file, too; repeatable."}},
+        "Use only this dialect, not all that the server supports: a name, or a YAML file. Repeatable.",
+        but={"replay": {"help": "Also parse answers by the dialect in this YAML file. Repeatable."}},
         names="dialect",
         toml='dialects = ["sglang-generate"]',
         unasked=Unasked.NAMES,
@@ -198,7 +198,7 @@ class Settings:
     )
     declare: tuple[str, ...] = _names(
         "check",
-        "The server has this capability: not to show it is a violation. Repeatable.",
+        "Declare a capability: if the server turns out to lack it, that is a violation. Repeatable.",
         names="capability",
         toml='capabilities = ["logprobs"]',
         unasked=Unasked.NONE,
@@ -206,14 +206,14 @@ class Settings:
     )
     model: str = _text(
         f"{_REACH} init inspect",
-        "Ask for this model, not for the first one listed.",
+        "Model to request. Default: the first one that the server lists.",
         toml='model = "my-model"',
         unasked=Unasked.NONE,
         roles=_HOW,
     )
     worker: str = _text(
         f"{_RUN} inspect",
-        "The server behind the target, if that is a gateway: both are asked the same.",
+        "Base URL of the server behind a gateway. It gets the same requests as the target.",
         metavar="URL",
         toml='worker = "http://127.0.0.1:30001"',
         unasked=Unasked.NONE,
@@ -221,30 +221,32 @@ class Settings:
     )
     twin: str = _text(
         "check inspect",
-        "Another deployment: tell, besides, whether both serve one model. The exit status says so, too.",
+        "Base URL of another deployment. Serving a different model than the target is a violation.",
         metavar="URL",
         toml='twin = "http://127.0.0.1:30001"',
         unasked=Unasked.NONE,
-        but={"inspect": {"help": "Another server, which should answer alike: requests may go to both."}},
+        but={
+            "inspect": {"help": "Base URL of another server to compare with. Requests may be sent to both."}
+        },
     )
     channels: str = _text(
         "check",
-        "How the model writes tool calls: {forms}. Detected by default.",
+        "Format of the model's tool calls: {forms}. Default: detected.",
         metavar="FORM",
         roles=_HOW,
     )
     scenario: tuple[str, ...] = _names(
-        _ASK, "Ask only this scenario; repeatable.", names="scenario", roles=_LESS
+        _ASK, "Run only this scenario. Repeatable.", names="scenario", roles=_LESS
     )
     scenario_file: tuple[str, ...] = _names(
         _ASK,
-        "Ask only the scenario in this YAML file; repeatable.",
+        "Run only the scenario in this YAML file. Repeatable.",
         metavar="FILE",
         roles=_HOW | ASKS_LESS,
     )
     without: tuple[str, ...] = _names(
         _ASK,
-        "Leave this scenario out; repeatable. `tokenwire list scenarios` names all.",
+        "Skip this scenario. `tokenwire list scenarios` lists all. Repeatable.",
         names="scenario",
         toml='without = ["crowd"]',
         unasked=Unasked.ALL,
@@ -252,14 +254,14 @@ class Settings:
     )
     gentle: bool = _switch(
         _ASK,
-        "Skip requests known to crash servers, and skip bursts: for a server that others use.",
+        "Skip bursts, and requests that are known to crash servers. For a server that others use.",
         toml="gentle = true",
         unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     budget: Budget = _option(
         _ASK,
-        "How much to ask: quick (the essentials), standard, or soak (all of it, in many shapes).",
+        "Amount of requests: quick (the essentials), standard, or soak (all, in many variations).",
         default=Budget.STANDARD,
         toml='budget = "standard"',
         unasked=Unasked.UP_TO_THE_DEFAULT,
@@ -274,7 +276,7 @@ class Settings:
     )
     timeout: float = _seconds(
         f"{_REACH} init inspect",
-        "Seconds for one exchange.",
+        "Time limit for one exchange, in seconds.",
         default=60.0,
         toml="timeout = 60",
         unasked=Unasked.ALL,
@@ -282,7 +284,7 @@ class Settings:
     )
     max_concurrency: int = _count(
         f"{_REACH} inspect",
-        "Exchanges at a time.",
+        "Maximum number of concurrent requests.",
         default=16,
         most=10**4,
         toml="max-concurrency = 16",
@@ -291,7 +293,7 @@ class Settings:
     )
     max_tokens: int | None = _count(
         _REACH,
-        "Output tokens to ask for, at most, in all.",
+        "Maximum number of output tokens in total.",
         most=10**12,
         toml="max-tokens = 200000",
         unasked=Unasked.ALL,
@@ -299,14 +301,14 @@ class Settings:
     )
     max_requests: int | None = _count(
         _REACH,
-        "Requests to send, at most, in all: retries, probes and the first ones count, too.",
+        "Maximum number of requests in total, including the preflight, probes and retries.",
         toml="max-requests = 3000",
         unasked=Unasked.ALL,
         roles=_LESS | REMEMBERED,
     )
     price: str = _text(
         _REACH,
-        "What a million prompt and output tokens cost.",
+        "Price of a million prompt tokens, and of a million output tokens.",
         metavar="IN,OUT",
         toml='price = "0.5,1.5"',
         unasked=Unasked.NONE,
@@ -314,7 +316,7 @@ class Settings:
     )
     max_cost: float | None = _count(
         _REACH,
-        "What all of it may cost by --price, at most.",
+        "Maximum cost in total, by --price.",
         metavar="X",
         least=0,
         toml="max-cost = 2.5",
@@ -323,7 +325,7 @@ class Settings:
     )
     rate: float | None = _count(
         _REACH,
-        "Requests in a second, at most.",
+        "Maximum number of requests per second.",
         least=0.001,
         most=10**6,
         toml="rate = 10",
@@ -332,7 +334,7 @@ class Settings:
     )
     restart: str = _text(
         _RUN,
-        "Run this in a shell when the server died, and go on when it is back.",
+        "Shell command that restarts the server if it dies. The run goes on when it answers again.",
         metavar="COMMAND",
         toml='restart = "systemctl restart my-server"',
         unasked=Unasked.NONE,
@@ -340,21 +342,21 @@ class Settings:
     )
     wait: float | None = _seconds(
         _RUN,
-        "If the server dies, wait up to N seconds for it to return.",
+        "If the server dies, wait up to this many seconds for it to return.",
         toml="wait = 300",
         unasked=Unasked.NONE,
         roles=REMEMBERED,
     )
     tokenizer: Path | None = _folder(
         f"{_ASK} replay inspect",
-        "Hold text against ids by DIR/tokenizer.json, not by what the server itself answers.",
+        "Compare text with ids by DIR/tokenizer.json, not by the server's own detokenize endpoint.",
         toml='tokenizer = "models/mine"',
         unasked=Unasked.NONE,
         roles=REMEMBERED,
     )
     profile: tuple[str, ...] = _names(
         f"{_JUDGE} watch",
-        "Judge only what this profile holds; repeatable. `tokenwire list profiles` names all.",
+        "Judge only the requirements of this profile. `tokenwire list profiles` lists all. Repeatable.",
         names="profile",
         toml='profiles = ["core"]',
         unasked=Unasked.ALL,
@@ -362,31 +364,37 @@ class Settings:
     )
     requirement: tuple[str, ...] = _names(
         _JUDGE,
-        "Judge only this, whatever the profile; repeatable.",
+        "Judge only this requirement, whatever the profile. Repeatable.",
         metavar="ID",
         names="requirement",
         roles=JUDGES_LESS,
     )
     keyword: str = _text(
-        _JUDGE, "Judge only what matches, as in pytest.", metavar="EXPR", flags=("-k",), roles=JUDGES_LESS
+        _JUDGE,
+        "Judge only what matches this expression, as in pytest.",
+        metavar="EXPR",
+        flags=("-k",),
+        roles=JUDGES_LESS,
     )
     stop_at_first: bool = _switch(
         _JUDGE, "Stop at the first violation, as in pytest.", flags=("-x",), roles=JUDGES_LESS
     )
     last_failed: bool = _switch(
-        _JUDGE, "Judge only what failed last time, as in pytest.", flags=("--lf",), roles=JUDGES_LESS
+        _JUDGE, "Judge only what failed in the last run, as in pytest.", flags=("--lf",), roles=JUDGES_LESS
     )
     judge_limit: float = _seconds(
         f"{_JUDGE} watch inspect",
-        "Processor seconds that one check may take for one exchange; beyond, it is a HARNESS_ERROR.",
+        "Processor seconds for one check of one exchange. More are a HARNESS_ERROR.",
         default=60.0,
         toml="judge-limit = 60",
         unasked=Unasked.ALL,
-        but={"watch": {"help": "Seconds that one exchange may take to judge; beyond, it is a gap."}},
+        but={
+            "watch": {"help": "Seconds for judging one exchange. If it takes longer, it is counted as a gap."}
+        },
     )
     baseline: Path | None = _file(
         _REPORT,
-        "Tolerate the failures that this file knows; `tokenwire baseline update` writes it.",
+        "Tolerate the known failures in this file, which `tokenwire baseline update` writes.",
         toml='baseline = "tokenwire-baseline.toml"',
         unasked=Unasked.ALL,
     )
@@ -400,15 +408,17 @@ class Settings:
         "Write the report as JUnit XML.",
         but={"compare": {"help": "Write the differences as JUnit XML."}},
     )
-    html: Path | None = _file(f"{_REPORT} twin", "Write the report as one page.")
+    html: Path | None = _file(f"{_REPORT} twin", "Write the report as one HTML page.")
     sarif: Path | None = _file(_REPORT, "Write the report as SARIF.")
-    badge: Path | None = _file(_REPORT, "Write the JSON of a badge.")
-    trace: Path | None = _file(_JUDGE, "Write the run as a trace: open it at ui.perfetto.dev, or offline.")
-    report: Path | None = _folder(_REPORT, "Write the report there in every form.")
-    tally: Path | None = _file("replay merge twin", "Write what `tokenwire merge` makes one report of.")
+    badge: Path | None = _file(_REPORT, "Write the JSON for a badge, as badge servers read it.")
+    trace: Path | None = _file(_JUDGE, "Write the run as a trace, which ui.perfetto.dev can show.")
+    report: Path | None = _folder(_REPORT, "Write the report into this folder in every format.")
+    tally: Path | None = _file(
+        "replay merge twin", "Write the result as a part that `tokenwire merge` can combine with others."
+    )
     keep_failures: bool = _switch(
         "check",
-        "Keep what failed in the user's state folder, for `tokenwire again`.",
+        "Store the failures in the user's state folder, for `tokenwire again`.",
         default=True,
         flags=("--keep/--no-keep",),
         toml="keep-failures = false",
@@ -416,7 +426,7 @@ class Settings:
     )
     listen: str = _text(
         "watch",
-        "Where clients connect; port 0 for any.",
+        "Address at which clients connect. Port 0 is any free port.",
         metavar="HOST:PORT",
         required=True,
         toml='watch.listen = "127.0.0.1:8000"',
@@ -424,7 +434,7 @@ class Settings:
     )
     admin: str = _text(
         "watch",
-        "Where the live page and /metrics are.",
+        "Address of the live page and of /metrics.",
         metavar="HOST:PORT",
         default="127.0.0.1:0",
         toml='watch.admin = "127.0.0.1:9464"',
@@ -432,24 +442,26 @@ class Settings:
     )
     admin_host: tuple[str, ...] = _names(
         "watch",
-        "Answer at --admin under this host name, too, besides its address and localhost. Repeatable.",
+        "Host name under which --admin may be reached, besides its address and localhost. Repeatable.",
         metavar="HOST",
         toml='watch.admin-hosts = ["watcher.internal"]',
         unasked=Unasked.NONE,
     )
     record: Path | None = _folder(
         "check watch twin",
-        "Write every exchange there as it arrives.",
+        "Write every exchange into this folder as it arrives.",
         toml='watch.record = "violations"',
         unasked=Unasked.NONE,
         but={
-            "watch": {"help": "Keep exchanges that violate there."},
-            "twin": {"help": "Write the exchanges of both sides there, in the folders a and b."},
+            "watch": {"help": "Write violating exchanges into this folder."},
+            "twin": {
+                "help": "Write the exchanges into this folder: those with A into a/, those with B into b/."
+            },
         },
     )
     sample: float = _count(
         "watch",
-        "The share of the exchanges to judge, such as 0.1; the bytes of the others only go through.",
+        "Share of the exchanges to judge, such as 0.1. The others only pass through the proxy.",
         metavar="RATE",
         default=1.0,
         least=0,
@@ -459,7 +471,7 @@ class Settings:
     )
     record_cap: int = _count(
         "watch",
-        "MiB that --record may take; the oldest go.",
+        "Maximum size of the --record folder in MiB. The oldest exchanges are deleted.",
         metavar="MIB",
         default=256,
         most=2**20,
@@ -468,7 +480,7 @@ class Settings:
     )
     drain: float = _seconds(
         "watch",
-        "On exit, keep judging this long.",
+        "Seconds to go on judging before the exit.",
         default=10.0,
         least=0,
         toml="watch.drain = 10",
@@ -476,14 +488,14 @@ class Settings:
     )
     verbose: bool = _switch(
         f"{_ASK} replay merge init again demo",
-        "Show every requirement and reason, and each exchange as it ends.",
+        "Show every requirement with its reason, and each exchange when it ends.",
         flags=("-v", "--verbose"),
     )
     quiet: bool = _switch(
         f"{_ASK} replay merge init again watch",
         "Print only failures and the last line.",
         flags=("-q", "--quiet"),
-        but={"watch": {"help": "Do not print violations as they come."}},
+        but={"watch": {"help": "Do not print violations as they occur."}},
     )
 
     file_headers: Headers = field(default=(), repr=False)

@@ -192,7 +192,7 @@ def test_init_writes_its_file_where_nothing_can_be_remembered(tokenwire, tmp_pat
     with demo_server() as url:
         ran = tokenwire("init", "--target", url, XDG_STATE_HOME=str(tmp_path / "state"))
     assert ran.returncode == ExitStatus.CONFORMS
-    assert "cannot be stored" in printed(ran)
+    assert "cannot store that" in printed(ran)
     assert (tmp_path / "tokenwire.toml").is_file()
 
 

@@ -165,7 +165,7 @@ def test_a_run_that_only_records_ends_where_nothing_can_be_written(
     disk(200)
     ran = run("record", "kept", "--target", server.url, *ASKING, "-q")
     assert ran.exit_code == ExitStatus.HARNESS_ERROR, ran.output
-    assert ran.stderr == f"kept holds only a part of the exchanges: {FULL}; nothing more was asked\n"
+    assert ran.stderr == f"kept holds only a part of the exchanges: {FULL}; the run has ended\n"
 
 
 def test_what_a_full_disk_cut_off_is_no_exchange(tmp_path: Path) -> None:

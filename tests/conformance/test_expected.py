@@ -32,7 +32,7 @@ def test_nothing_differs_from_what_was_written_down(capture: Path) -> None:
     ran = replay(capture)
     assert (ran.exit_code, ran.output) == (
         ExitStatus.CONFORMS,
-        "0 of 1 captures are judged otherwise than expected\n",
+        "0 of 1 captures have other verdicts than expected\n",
     )
     assert expected_file(str(capture)).read_text("utf-8") == "{}\n", "a file lists what is violated"
 
@@ -78,7 +78,7 @@ def test_an_update_keeps_the_tokenizer_and_makes_peace(capture: Path) -> None:
     tiny = Path(__file__).parents[2] / "fixtures" / "models" / "tiny-qwen2"
     file.write_text(f"tokenizer: {tiny}\n", "utf-8")
     assert replay(capture).exit_code == ExitStatus.VIOLATION
-    assert "written down" in replay("--update", capture).output
+    assert "verdicts were updated" in replay("--update", capture).output
     assert replay(capture).exit_code == ExitStatus.CONFORMS
     assert read_expected(file).tokenizer == str(tiny)
 

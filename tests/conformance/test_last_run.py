@@ -79,7 +79,7 @@ def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
         checked = tokenwire("check", "--target", url, *only)
         assert checked.returncode == 1
         last = folder_of_last(tmp_path)
-        assert f"are kept in {last}; after a change: tokenwire again" in checked.stdout
+        assert f"are stored in {last}; after a change of the server, run: tokenwire again" in checked.stdout
         assert "waiting for the server" not in checked.stderr
         assert not list(tmp_path.iterdir())
         assert tokenwire("replay", str(last)).returncode == 1
@@ -92,7 +92,10 @@ def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
         assert again.returncode == 0, again.stdout
         assert "FIXED     prompt-tokens-constant  in request-id\n" in again.stdout
         assert "FAILED" not in again.stdout
-        assert (tokenwire("again").stdout, tokenwire("again").returncode) == ("nothing failed last time\n", 0)
+        assert (tokenwire("again").stdout, tokenwire("again").returncode) == (
+            "the last `tokenwire check` had no failures\n",
+            0,
+        )
     last = read_last(tmp_path)
     assert (last.target, last.options["budget"], last.failed) == (url, "quick", ())
 
@@ -114,7 +117,7 @@ def test_what_cannot_be_kept_changes_no_verdict(tokenwire, tmp_path):
     with demo_server(["prompt-tokens-grow"]) as url:
         ran = tokenwire("check", "--target", url, *only, XDG_STATE_HOME=str(tmp_path / "file"))
     assert ran.returncode == 1
-    assert "what failed is not kept for `tokenwire again`" in ran.stderr
+    assert "the failures cannot be stored for `tokenwire again`" in ran.stderr
 
 
 def test_no_folder_is_made_where_nothing_fails_and_an_old_failure_is_forgotten(tokenwire, tmp_path):

@@ -231,7 +231,8 @@ def test_an_entry_that_showed_in_many_scenarios_has_to_show_again(run) -> None:
     held = apply(anywhere(**{"seen-in": 4}), run)
     assert held.faults == ()
     assert held.flaky == (
-        f"not seen: {ID} ({KIND.dialect}), seldom seen; remove the entry if you know that the failure is fixed",
+        f"not seen: {ID} ({KIND.dialect}), which few scenarios showed before; "
+        "remove the entry if it is fixed",
     )
     assert apply(anywhere(**{"seen-in": 4}), run, whole=False).flaky == ()
     recorded = anywhere(**{"seen-in": 1}).replace('budget = "quick"', "")

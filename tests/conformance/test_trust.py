@@ -56,7 +56,7 @@ def test_what_a_file_decides_is_shown_and_refused(
     target = ("--target", NOBODY) if key != "target" and command[0] != "compare" else ()
     ran = tokenwire(*command, *target)
     assert ran.returncode == ExitStatus.USAGE, ran.stdout
-    assert f"tokenwire.toml decides what is sent, run or written: {key} = " in printed(ran)
+    assert f"tokenwire.toml decides what is sent, executed or written: {key} = " in printed(ran)
     assert "--trust" in printed(ran)
     assert [file.name for file in tmp_path.iterdir()] == ["tokenwire.toml"]
 
@@ -93,7 +93,7 @@ def test_what_changes_a_byte_on_the_wire_or_a_file_is_refused(
         command = ["watch"]
     ran = tokenwire(*command, "--target", NOBODY)
     assert ran.returncode == ExitStatus.USAGE, ran.stdout
-    assert f"decides what is sent, run or written: {key} = " in printed(ran)
+    assert f"decides what is sent, executed or written: {key} = " in printed(ran)
     assert all(len(line) <= 80 for line in ran.stderr.splitlines() if str(tmp_path) not in line)
 
 
@@ -135,7 +135,7 @@ def test_a_file_that_a_setting_names_is_trusted_until_it_changes(tokenwire: Run,
     remember(file, brought(settings, [OPTIONS["dialect"]]))
     assert "decides what" not in printed(tokenwire("check", "--target", NOBODY))
     dialect.write_text(DIALECT.replace("flush_cache", "pause_generation"), "utf-8")
-    assert "decides what is sent, run or written: dialects = " in printed(
+    assert "decides what is sent, executed or written: dialects = " in printed(
         tokenwire("check", "--target", NOBODY)
     )
 
@@ -158,7 +158,7 @@ def test_a_configured_baseline_is_rewritten_only_where_it_is_the_usual_one(
     (tmp_path / "report.json").write_text("{}", "utf-8")
     ran = tokenwire(*update)
     assert ran.returncode == ExitStatus.USAGE
-    assert "decides what is sent, run or written: baseline = " in printed(ran)
+    assert "decides what is sent, executed or written: baseline = " in printed(ran)
     assert "decides what" not in printed(tokenwire(*update, "--trust"))
     write(tmp_path, 'baseline = "tokenwire-baseline.toml"\n')
     assert "decides what" not in printed(tokenwire(*update))

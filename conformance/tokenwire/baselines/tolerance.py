@@ -151,7 +151,7 @@ _Wrong = tuple[_FaultKind, str]
 _Known = tuple[str, FailureKind]
 """A known failure: the name of the entry (with or without a scenario), and the kind of failure."""
 _MOVED = "known elsewhere and seldom seen; `tokenwire baseline update` adds an entry for this endpoint"
-_RARE = "seldom seen; remove the entry if you know that the failure is fixed"
+_RARE = "which few scenarios showed before; remove the entry if it is fixed"
 
 
 def apply_baseline(

@@ -1,1 +1,1 @@
-"""The commands of `tokenwire`, one to a file; `tokenwire.cli` puts them together."""
+"""The commands of `tokenwire`, one in each file. `tokenwire.cli` assembles them."""

@@ -1,4 +1,4 @@
-"""`tokenwire again`: repeat only the last failures, and print which are fixed."""
+"""`tokenwire again`: repeat the requests of the last failures, and print which failures are fixed."""
 
 from __future__ import annotations
 
@@ -27,12 +27,15 @@ from tokenwire.wire.inert import inert
 
 _MOST_NAMED = 3
 _RACING = ("side-effect", "arrival")
-"""Oracles of requirements that a server may keep once and violate the next time."""
+"""Oracles of requirements that depend on timing.
+
+A server may violate them in one run and satisfy them in the next.
+"""
 _TRIES = 3
 
 
 class FailureOutcome(StrEnum):
-    """The outcome of a failure."""
+    """The outcome of a failure after its requests were repeated."""
 
     FIXED = "FIXED"
     FAILED = "FAILED"
@@ -47,11 +50,11 @@ _STYLES = {
 
 
 Outcomes = dict[str, dict[str, tuple[FailureOutcome, str]]]
-"""Outcomes by requirement and scenario, each with a clause."""
+"""The outcome of each failure, by requirement and scenario, with a short explanation."""
 
 
 def answered(runs: Iterable[Run]) -> set[str]:
-    """Return the scenarios whose exchanges were all answered."""
+    """Return the scenarios of which all exchanges were answered completely."""
     ends: dict[str, set[Ending]] = {}
     for run in runs:
         for stream in run.streams:
@@ -63,11 +66,11 @@ def answered(runs: Iterable[Run]) -> set[str]:
 def outcomes(
     failed: Iterable[Failed], judgements: Sequence[Judgement], seen: Collection[str] = ()
 ) -> Outcomes:
-    """Return the outcome of each failure with a clause, by requirement and scenario; new scenarios are
-    included.
+    """Return the outcome of each failure, by requirement and scenario.
 
-    `seen`: the scenarios whose exchanges were answered. A scenario without a violation is fixed, even if a
-    correct answer leaves nothing to judge.
+    New failures of the same requirements are included. `seen`: scenarios of which all exchanges were
+    answered. If such a scenario shows no violation, the failure is fixed, even if a correct answer left
+    nothing to judge.
     """
     now = {(judgement.requirement.id, judgement.scenario): judgement for judgement in judgements}
     found: Outcomes = {}
@@ -87,7 +90,7 @@ def outcomes(
 
 
 def _in_doubt(found: Outcomes) -> set[str]:
-    """Return the scenarios with a failure that depends on timing and did not occur."""
+    """Return scenarios in which a failure that depends on timing did not occur. They are run once more."""
     known = load_requirements()
     return {
         scenario
@@ -111,17 +114,19 @@ def _lines(requirement: str, scenarios: Mapping[str, tuple[FailureOutcome, str]]
 
 
 def again(settings: Settings) -> None:
-    """Ask only what failed in the last `tokenwire check` of this folder, and print FIXED or FAILED.
+    """Repeat the scenarios that failed in this folder's last `tokenwire check`; print FIXED or FAILED for
+    each.
 
-    What still fails is what the next `tokenwire again` asks. Exit status: 0 all is fixed; 1 something still
-    fails; 2 wrong command line; 4 the target could not be reached, or what failed was not seen again.
+    The next `tokenwire again` repeats only what still fails. Exit status: 0 all failures are fixed; 1 at
+    least one still fails; 2 wrong command line; 4 the target could not be reached, or a scenario was not
+    answered.
     """
     last = read_last()
     remembered = Settings.of(last.options, target=last.target, file_headers=last.headers)
     asked = replace(remembered, target=settings.target or last.target, header=settings.header)
     _demand_credentials(last, headers_of(asked))
     if not last.failed:
-        typer.echo("nothing failed last time")
+        typer.echo("the last `tokenwire check` had no failures")
         return
     plan = planned(asked)
     scenarios = {failure.scenario for failure in last.failed}
@@ -159,7 +164,7 @@ def again(settings: Settings) -> None:
     try:
         keep(replace(last, target=plan.settings.target, failed=unseen), judgements)
     except OSError as error:
-        typer.echo(f"the remaining failures are not kept: {system_says(error)}", err=True)
+        typer.echo(f"the remaining failures cannot be stored: {system_says(error)}", err=True)
     if FailureOutcome.FAILED in every:
         raise typer.Exit(ExitStatus.VIOLATION)
     if FailureOutcome.UNSEEN in every:
@@ -167,15 +172,16 @@ def again(settings: Settings) -> None:
 
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:
-    """Return the judgements of earlier tries, with later failures in place of them."""
+    """Return the judgements of the earlier tries. A failure in a later try replaces the earlier judgement."""
     failed = {judgement.name: judgement for judgement in later if judgement.verdict is Verdict.FAIL}
     before = [failed.pop(judgement.name, judgement) for judgement in judgements]
     return [*before, *failed.values()]
 
 
 def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None:
-    """Check that all headers are given whose values were not stored. Raises BadParameter for a missing
-    one.
+    """Check that the command line has each header whose value was not stored, because it is a credential.
+
+    Raises BadParameter for a missing header.
     """
     names = {name.lower() for name, _ in given}
     for name in last.withheld:

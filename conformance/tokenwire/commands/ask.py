@@ -1,4 +1,4 @@
-"""Sends the requests of a command, with progress on the terminal."""
+"""Sends the requests of a command, and shows the progress on the terminal."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tokenwire.report.subject import Subject
 
 
 def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
-    """Send all requests, with a progress bar or a wire log on the terminal. Raises UsageError."""
+    """Send all requests of a plan, with a progress bar or a log of exchanges. Raises UsageError."""
     console = make_console(stderr=True)
     if verbosity > 0:
         plan = replace(plan, on_exchange=lambda exchange: typer.echo(wire_line(exchange), err=True))
@@ -27,8 +27,9 @@ def ask(plan: Plan, *, verbosity: int) -> Subject | Unreached:
 
 
 def reached(plan: Plan, *, verbosity: int, err: bool = False) -> Subject:
-    """Send all requests; if the target cannot be reached, print the reason, and raise Exit. Raises
-    UsageError.
+    """Send all requests of a plan. If the target supports no dialect, print the reason and raise Exit.
+
+    Raises UsageError.
     """
     subject = ask(plan, verbosity=verbosity)
     if isinstance(subject, Unreached):

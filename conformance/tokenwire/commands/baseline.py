@@ -1,4 +1,4 @@
-"""`tokenwire baseline`: show the known failures, rewrite them, check them against a report."""
+"""`tokenwire baseline`: show and update the known failures, and check them against reports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ app = typer.Typer(
     no_args_is_help=True,
     add_completion=False,
     rich_markup_mode=None,
-    help="Known failures, each with a reason, a link and an optional last day.",
+    help="Manage known failures. Each has a reason, a link and an optional last day.",
     epilog=examples(
         "tokenwire check --json report.json",
         "tokenwire baseline update --from report.json",
@@ -34,30 +34,28 @@ app = typer.Typer(
 )
 
 _File = Annotated[
-    Path | None, typer.Argument(metavar="[FILE]", help="The baseline. Default: the configured one.")
+    Path | None, typer.Argument(metavar="[FILE]", help="The baseline file. Default: the configured one.")
 ]
 _Reports = Annotated[
     list[Path],
-    typer.Option("--from", metavar="REPORT", help="A JSON report, one for each run; repeatable."),
+    typer.Option("--from", metavar="REPORT", help="A JSON report, one for each run. Repeatable."),
 ]
 
 
 def _print(words: str) -> None:
-    """Print a line that cannot control the terminal, because others may have written the baseline or the
-    report.
-    """
+    """Print a line with control characters escaped, because baselines and reports may come from others."""
     typer.echo(inert(words))
 
 
 def _file(context: typer.Context, file: Path | None) -> Path:
-    """Return the given baseline, or else the configured one, or else the default."""
+    """Return the path of the baseline: the argument, or the setting, or the default."""
     return file or Path(config_of(context).defaults.get("baseline", _DEFAULT_FILE))
 
 
 def _demand_trust_in(path: Path, config: Config) -> None:
-    """Check that the user trusts a settings file that names an unusual baseline to overwrite.
+    """Ask for the user's trust if a settings file names an unusual file as the baseline to overwrite.
 
-    Raises BadParameter or Abort if not.
+    Raises BadParameter or Abort if the user does not trust the file.
     """
     source = Path(config.source)
     if "baseline" in config.defaults and path != source.parent / _DEFAULT_FILE:
@@ -70,7 +68,7 @@ def _demand_trust_in(path: Path, config: Config) -> None:
 )
 @usage_errors()
 def show(context: typer.Context, file: _File = None, *, config: Path | None = CONFIG) -> None:
-    """Show all known failures, with reason, link and last day."""
+    """Show all known failures with their reason, link and last day."""
     baseline = read_baseline(_file(context, file))
     for entry, *others in baseline.tables():
         until = f", until {entry.expires}" if entry.expires else ""
@@ -87,7 +85,7 @@ def show(context: typer.Context, file: _File = None, *, config: Path | None = CO
 
 
 @app.command(
-    short_help="Rewrite a baseline from reports.",
+    short_help="Update a baseline from reports.",
     epilog=examples(
         "tokenwire baseline update --from report.json",
         "tokenwire baseline update known.toml --from monday.json --from tuesday.json",
@@ -101,24 +99,25 @@ def update(
     *,
     reports: _Reports,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="Why all that is new is tolerated.")
+        str, typer.Option("--reason", metavar="TEXT", help="The reason for all new failures.")
     ] = "",
     link: Annotated[
-        str, typer.Option("--link", metavar="URL", help="Where all that is new is being worked on.")
+        str, typer.Option("--link", metavar="URL", help="The issue about all new failures.")
     ] = "",
     strict: Annotated[
         bool,
-        typer.Option("--strict", help="Tolerate what is new only in the scenarios in which it failed."),
+        typer.Option("--strict", help="Tolerate new failures only in the scenarios in which they occurred."),
     ] = False,
     trust: bool = TRUST,
     config: Path | None = CONFIG,
 ) -> None:
-    """Rewrite a baseline from reports: what has gone is removed, what is new wants a reason and a link.
+    """Update a baseline from reports: remove fixed failures, and add new ones.
 
-    Comments, reasons and links stay. What is new is tolerated in whatever scenario it fails in the same way;
-    with --strict, only where it failed. What is new and does not occur in all of the reports becomes flaky;
-    the reports of later updates are counted. A new baseline remembers the filters of the first report, and
-    what the server died of; later reports must have been made under the same filters.
+    A new failure needs a reason and a link. It is tolerated in any scenario; with --strict, only in those in
+    which it failed. A new failure that is missing in some of the reports becomes flaky; later updates count
+    the runs in which it occurs. Comments, reasons and links in the file stay. A new baseline stores the
+    filters of the first report, and the reason if its run ended early. Later reports must have the same
+    filters.
     """
     path = _file(context, file)
     if file is None and not trust:
@@ -150,13 +149,13 @@ def check(
     *,
     reports: Annotated[
         list[Path] | None,
-        typer.Option("--from", metavar="REPORT", help="Check against this JSON report too; repeatable."),
+        typer.Option("--from", metavar="REPORT", help="Check also against this JSON report. Repeatable."),
     ] = None,
     config: Path | None = CONFIG,
 ) -> None:
-    """Check that every entry is sound, and holds in the reports that are named.
+    """Check that each entry of a baseline is correct, and that it fits the named reports.
 
-    Exit status: 0 all hold, 1 some do not, 2 wrong command line.
+    Exit status: 0 all entries are correct, 1 some are not, 2 wrong command line.
     """
     baseline = read_baseline(_file(context, file))
     runs = [read_report(report) for report in reports or ()]
@@ -167,5 +166,5 @@ def check(
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
         _print(f"{fault.kind}: {fault.message}")
-    _print(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} do not hold")
+    _print(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} wrong entries")
     raise typer.Exit(ExitStatus.VIOLATION if faults else ExitStatus.CONFORMS)

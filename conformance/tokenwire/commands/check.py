@@ -1,4 +1,4 @@
-"""`tokenwire check`: ask a running server everything, and judge the answers."""
+"""`tokenwire check`: send all requests to a running server, and judge the answers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tokenwire.usage_error import UsageError
 
 _MOST_JOBS = 4
 _WORTH_SHARING = 200
-"""The number of answers from which judging takes longer than starting processes."""
+"""The number of answers from which it is worth starting processes for judging."""
 
 
 def _check(
@@ -40,19 +40,19 @@ def _check(
     resume: Annotated[
         Path | None,
         typer.Option(
-            "--resume", metavar="DIR", help="Go on with a run that was cut off, from what it recorded there."
+            "--resume", metavar="DIR", help="Continue the interrupted run that was recorded in this folder."
         ),
     ] = None,
     only_plan: Annotated[
         bool,
-        typer.Option("--plan", help="Show how many requests and tokens would be asked for, and ask nothing."),
+        typer.Option("--plan", help="Only estimate the number of requests and tokens."),
     ] = False,
 ) -> None:
-    """Check a running server: ask all scenarios, then judge every requirement.
+    """Check a running server: run all scenarios, then judge every requirement.
 
-    Exit status: 0 conforms, known failures aside; 1 violation, a baseline that does not hold, or a twin that
-    serves another model; 2 wrong command line; 3 the suite failed; 4 nothing could be tested, the target
-    does not show a profile that was asked for, or it could not be reached.
+    Exit status: 0 conforms, except for known failures; 1 a violation, a wrong entry in the baseline, or a
+    twin that serves another model; 2 wrong command line; 3 the suite failed; 4 nothing could be tested, the
+    target has none of a requested profile, or it could not be reached.
     """
     if settings.explore:
         demand_hypothesis()
@@ -66,7 +66,7 @@ def _check(
 
 
 def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) -> None:
-    """Ask the target, judge its answers, and raise Exit with the status."""
+    """Send all requests, judge the answers, and raise Exit with the exit status."""
     record = _recording(settings.record, resume)
     plan = replace(planned(settings), record=record, resume=resume is not None)
     if only_plan:
@@ -81,7 +81,8 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
         subject = subject.subject
     try:
         status = judge_and_report(subject, replace(reporting, jobs=_jobs(subject)), console)
-    except BrokenProcessPool:  # killed, for example without memory, of which one process needs less
+    # A process was killed, perhaps for lack of memory; judging in one process needs less.
+    except BrokenProcessPool:
         status = judge_and_report(subject, reporting, console)
     if settings.keep_failures and subject.runs:
         run = last_run(settings.target, settings.values(REMEMBERED), headers_of(settings))
@@ -92,37 +93,39 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
 
 
 def _recording(record: Path | None, resume: Path | None) -> Path | None:
-    """Return the folder to record in; None for no recording. Raises BadParameter."""
+    """Return the folder for the recording; None without one. Raises BadParameter."""
     if record is not None and resume is not None:
-        raise typer.BadParameter("--resume records into the folder of the interrupted run; drop --record")
+        raise typer.BadParameter(
+            "--resume and --record exclude each other; --resume records into the folder that it names"
+        )
     if record is not None:
         return empty_folder(record, "--record")
     if resume is not None and not resume.is_dir():
-        raise typer.BadParameter(f"--resume {resume} is not a folder; name one that --record wrote")
+        raise typer.BadParameter(f"--resume {resume} is not a folder; name a folder that --record wrote")
     return None if resume is None else writable_folder(resume, "--resume")
 
 
 def _jobs(subject: Subject) -> int:
-    """Return the number of processes for judging, because the server is idle meanwhile."""
+    """Return the number of processes for judging. Several may be used, because the server is idle by then."""
     answers = sum(len(run.answers) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
-    """Store the failures for `tokenwire again`; a full disk does not change the verdicts.
+    """Store the failures for `tokenwire again`. A full disk does not change the verdicts.
 
-    Once nothing fails, earlier failures are dropped. No folder is created before the first failure.
+    If nothing fails, the failures of earlier runs are deleted. Before the first failure, nothing is written.
     """
     if not failures(judged) and not folder_of_last().exists():
         return
     try:
         count = keep(run, judged)
     except OSError as error:
-        typer.echo(f"what failed is not kept for `tokenwire again`: {system_says(error)}", err=True)
+        typer.echo(f"the failures cannot be stored for `tokenwire again`: {system_says(error)}", err=True)
         return
     if failures(judged) and not quiet:
         kept = "1 exchange is" if count == 1 else f"{count} exchanges are"
-        typer.echo(f"{kept} kept in {folder_of_last()}; after a change: tokenwire again")
+        typer.echo(f"{kept} stored in {folder_of_last()}; after a change of the server, run: tokenwire again")
 
 
 app = command(

@@ -1,4 +1,4 @@
-"""Makes commands from a function and the options in `Settings`, and checks the files of options."""
+"""Makes a command from a function and the options in `Settings`, and validates values of options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tokenwire.usage_error import UsageError
 
 
 def declarable() -> dict[str, str]:
-    """Return the capabilities that requirements depend on, because declaring others has no effect."""
+    """Return the capabilities that a user may declare: those that some requirement needs."""
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
     from tokenwire.target.capability import (
@@ -43,7 +43,7 @@ def _tool_call_forms() -> Collection[str]:
 
 
 def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> None:
-    """Check that names are known. Raises BadParameter for an unknown one, with the closest known name."""
+    """Check that names are known. Raises BadParameter for an unknown name, with a similar known name."""
     for name in names:
         if name not in every:
             kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
@@ -52,7 +52,10 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
 
 
 def _own_dialects(names: Sequence[str]) -> Collection[str]:
-    """Return the names of dialects, and register those in files. Raises BadParameter."""
+    """Return the dialect names of an option. A YAML file is loaded, and its dialect registered.
+
+    Raises BadParameter.
+    """
     from tokenwire.dialects.dialect import named_dialects
 
     try:
@@ -62,9 +65,10 @@ def _own_dialects(names: Sequence[str]) -> Collection[str]:
 
 
 def _demand_names(settings: Settings) -> None:
-    """Check that options name known things, and register scenarios in files. Raises BadParameter."""
+    """Check that all names in options are known. Scenarios in files are registered. Raises BadParameter."""
     for file in settings.scenario_file:
-        from tokenwire.asking.scenario_file import load_scenario_file  # slow, and few commands need it
+        # Imported here, because the import is slow and few commands need it.
+        from tokenwire.asking.scenario_file import load_scenario_file
 
         with usage_errors():
             load_scenario_file(file)
@@ -76,13 +80,13 @@ def _demand_names(settings: Settings) -> None:
             _demand_known(option.names, names, every)
     if settings.channels and settings.channels not in (forms := _tool_call_forms()):
         raise typer.BadParameter(
-            f"--channels {settings.channels} is not a form of tool calls; it is one of {', '.join(forms)}"
+            f"--channels {settings.channels} is not a format of tool calls; known are {', '.join(forms)}"
         )
 
 
 @contextmanager
 def usage_errors(*others: type[Exception]) -> Iterator[None]:
-    """Show a UsageError, and others, like click's usage errors: with the usage, and status 2."""
+    """Convert UsageError, and `others`, to click's usage errors, which have exit status 2."""
     shown: tuple[type[Exception], ...] = (UsageError, *others)
     try:
         yield
@@ -91,7 +95,7 @@ def usage_errors(*others: type[Exception]) -> Iterator[None]:
 
 
 def _configured(context: typer.Context, file: Path | None) -> Path | None:
-    """Make the settings of a file the defaults of the other options."""
+    """Use the values of a settings file as defaults of the other options."""
     with usage_errors():
         config = read_config(file) if file is not None else find_config(Path.cwd())
     defaults = config.defaults_of(context.info_name or "")
@@ -101,12 +105,12 @@ def _configured(context: typer.Context, file: Path | None) -> Path | None:
 
 
 def config_of(context: typer.Context) -> Config:
-    """Return the settings file of a command."""
+    """Return the settings file that a command uses."""
     return context.obj if isinstance(context.obj, Config) else Config()
 
 
 def _parameter(option: Option) -> Parameter:
-    """Return the function parameter from which typer makes the option."""
+    """Return the function parameter for an option, in the form that typer needs."""
     config: dict[str, Any] = {"is_eager": True, "callback": _configured} if option.name == "config" else {}
     forms = _tool_call_forms() if "{forms}" in option.help else ()
     flag = typer.Option(
@@ -127,16 +131,16 @@ def _parameter(option: Option) -> Parameter:
 
 
 CONFIG: Any = _parameter(OPTIONS["config"]).default
-"""The option `--config`, for commands without other options of `Settings`."""
+"""The option `--config`, for commands that have no parameter `settings`."""
 TRUST: Any = _parameter(OPTIONS["trust"]).default
-"""The option `--trust`, for the same commands."""
+"""The option `--trust`, for commands that have no parameter `settings`."""
 
 
 def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Typer:
-    """Return the command that calls a function, with examples at the end of its help page.
+    """Make a command that calls a function. Examples are added to its help page.
 
-    The function's parameter `settings` represents all options that `Settings` declares for the command; other
-    parameters are arguments or options of this command alone.
+    The parameter `settings` of the function is replaced by all options that `Settings` declares for the
+    command. Other parameters become arguments and options of this command only.
     """
     name = name or run.__name__.strip("_")
     parameters_of_run = signature(run, eval_str=True).parameters
@@ -151,7 +155,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
             if "trust" in options and not settings.trust:
                 from_file = [option for option in taken if _source(context, option.name) == "DEFAULT_MAP"]
                 demand_trust(Path(config.source), brought(settings, from_file))
-            _demand_names(settings)  # it reads the named files
+            _demand_names(settings)  # the settings file is read here
             values["settings"] = settings
         if "context" in parameters_of_run:
             values["context"] = context
@@ -172,18 +176,18 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 
 def _source(context: typer.Context, parameter: str) -> str:
-    """Return the origin of a parameter's value, in click's words."""
+    """Return where the value of a parameter came from, in click's words."""
     source = context.get_parameter_source(parameter)
     return source.name if source is not None else ""
 
 
 def examples(*lines: str) -> str:
-    """Return the end of a help page with examples, one on each line."""
+    """Return examples for the end of a help page, one on each line."""
     return "\b\nExamples:\n" + "\n".join(f"  {line}" for line in lines)
 
 
 def has_desktop() -> bool:
-    """True if there is a desktop. Without one, a browser might open in the terminal or not at all."""
+    """True if there is a desktop. Without one, a browser may open in the terminal, or not at all."""
     if not sys.stdout.isatty():
         return False
     return sys.platform in {"darwin", "win32"} or any(
@@ -191,29 +195,29 @@ def has_desktop() -> bool:
     )
 
 
-# What cannot be written is refused before anything runs.
+# Check before the run that the outputs can be written.
 
 
 def writable(file: Path, option: str) -> Path:
-    """Create the folder of a file. Raises BadParameter if the file cannot be written."""
+    """Create the folder of an output file. Raises BadParameter if the file cannot be written."""
     if refusal := why_unwritable(file):
         raise typer.BadParameter(f"{option}: {refusal}")
     return file
 
 
 def writable_folder(folder: Path, option: str) -> Path:
-    """Create a folder. Raises BadParameter if it cannot be written to."""
+    """Create an output folder. Raises BadParameter if it cannot be written to."""
     if refusal := why_unwritable(folder / "capture"):
         raise typer.BadParameter(f"{option}: {refusal}")
     return folder
 
 
 def empty_folder(folder: Path, option: str) -> Path:
-    """Create a folder. Raises BadParameter if it is not empty or cannot be written to."""
+    """Create an output folder. Raises BadParameter if it is not empty, or cannot be written to."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:
         raise typer.BadParameter(f"{option} {folder} cannot be read: {system_says(error)}") from error
     if taken:
-        raise typer.BadParameter(f"{option} {folder} is not an empty folder; give a new one for each run")
+        raise typer.BadParameter(f"{option} {folder} is not an empty folder; name a new folder for each run")
     return writable_folder(folder, option)

@@ -30,24 +30,25 @@ _SCENARIOS = ("greedy-stream", "interval-borders", "samples", "batch-of-prompts"
 def _demo(
     *,
     report: Annotated[
-        Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
+        Path, typer.Option("--report", metavar="DIR", help="The folder for the report.")
     ] = Path("tokenwire-demo"),
     correct: Annotated[bool, typer.Option("--correct", help="Run the server without its bugs.")] = False,
     serve: Annotated[
-        bool, typer.Option("--serve", help="Only serve, until Ctrl-C: check it yourself, from elsewhere.")
+        bool, typer.Option("--serve", help="Only run the server until Ctrl-C, to check it yourself.")
     ] = False,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Serve there; 0 is any free port.")
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65_535, help="Port to serve at. 0 is any free port."),
     ] = 0,
     show: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the report, where there is a desktop.")
+        bool, typer.Option("--open/--no-open", help="Open the report, if there is a desktop.")
     ] = True,
     settings: Settings,
 ) -> None:
-    """Show what Tokenwire does, in a minute and without a model: a server with three mistakes is started,
-    checked, and its report opened.
+    """Show what Tokenwire does: start a small server that has three bugs, check it, and open the report.
 
-    Exit status: 0 the mistakes were found; 2 wrong command line; 3 the suite failed, or did not find them.
+    This takes a few seconds, and no model. Exit status: 0 the bugs were found; 2 wrong command line; 3 the
+    suite failed, or did not find the bugs.
     """
     faults = () if correct else tuple(FAULTS)
     outputs = writable_outputs(Outputs.within(report))
@@ -67,9 +68,9 @@ def _demo(
     reporting = Reporting(outputs, replace(settings, quiet=not settings.verbose), budget=Budget.QUICK)
     status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
-    typer.echo(f"\nthe report, with each failure to step through: {page.as_uri()}")
+    typer.echo(f"\nthe report, which can replay each failure: {page.as_uri()}")
     again = f"tokenwire demo --serve{' --correct' * correct} --port {url.rpartition(':')[2]}"
-    typer.echo(f"its server has ended; for the lines above, start it again: {again}")
+    typer.echo(f"the demo server has ended; to run the commands above, start it again: {again}")
     typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
     if show and has_desktop():
         webbrowser.open(page.as_uri())
@@ -78,8 +79,8 @@ def _demo(
 
 
 def _announce(url: str, faults: tuple[str, ...]) -> None:
-    typer.echo(f"a small server, for this minute only, is at {url}")
-    typer.echo("it makes three mistakes:" if faults else "it makes no mistake that is known")
+    typer.echo(f"a small demo server is running at {url}")
+    typer.echo("it has three bugs:" if faults else "it has no known bugs")
     for name in faults:
         typer.echo(f"  {name}: {FAULTS[name]}")
 

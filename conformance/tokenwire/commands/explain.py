@@ -36,7 +36,7 @@ def _facts(explanation: Explanation) -> Iterator[tuple[str, str]]:
 
 
 def page(explanation: Explanation) -> RenderableType:
-    """Return the page of a requirement, for a terminal."""
+    """Return the explanation of a requirement, formatted for a terminal."""
     row = explanation.requirement
     parts: list[RenderableType] = [
         Text.assemble((row.id, "bold"), f"  {row.level}"),
@@ -53,7 +53,9 @@ def page(explanation: Explanation) -> RenderableType:
 def _explain(
     requirement: Annotated[str, typer.Argument(metavar="ID", help="Id of the requirement.")],
 ) -> None:
-    """Show all of one requirement: its sentence, why, what a PASS needs, what it catches, how to run it."""
+    """Explain one requirement: its sentence, its reason, the evidence for a PASS, the bugs that it finds, and
+    how to run it.
+    """
     make_console().print(page(explain(requirement)))
 
 

@@ -1,4 +1,4 @@
-"""`tokenwire init`: probe a server, and write the settings to check it with."""
+"""`tokenwire init`: probe a server, and write its settings into a file."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def _value(value: Any) -> str:
-    """Return a value in TOML, which is JSON except for tables."""
+    """Return a value as TOML. Only tables are written differently from JSON."""
     if isinstance(value, dict):
         return (
             f"{{ {', '.join(f'{json.dumps(name)} = {_value(member)}' for name, member in value.items())} }}"
@@ -35,8 +35,9 @@ def _value(value: Any) -> str:
 
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
-    """Yield the lines of a settings file: known settings, and all others commented out."""
-    yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"  # it may quote a server
+    """Yield the lines of a settings file: the known settings, and all others as comments."""
+    # Escaped, because it may contain text from a server.
+    yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"
     yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():
         yield ""
@@ -59,7 +60,7 @@ def _seen(subject: Subject) -> list[str]:
 
 
 def _storable(headers: Headers) -> dict[str, str]:
-    """Return the headers to store in a file. Raises BadParameter for a credential."""
+    """Return the headers that may be stored in a file. Raises BadParameter for a credential."""
     for name, value in headers:
         if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(
@@ -73,16 +74,14 @@ def _init(
     settings: Settings,
     *,
     file: Annotated[Path, typer.Option("--file", metavar="FILE", help="The file to write.")] = Path(OWN_FILE),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite a file that is there.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
-    """Ask a server a few questions and write tokenwire.toml, with a comment on every setting.
+    """Probe a server, and write tokenwire.toml with an explanation of each setting.
 
-    Exit status: 0 written, 2 wrong command line, 4 the target could not be reached.
+    Exit status: 0 the file was written, 2 wrong command line, 4 the target could not be reached.
     """
     if file.exists() and not force:
-        raise typer.BadParameter(
-            f"{file} is there already; overwrite it with --force, or name another --file"
-        )
+        raise typer.BadParameter(f"{file} exists; overwrite it with --force, or name another --file")
     writable(file, "--file")
     plan = planned(replace(settings, scenario=(PROBE,), budget=Budget.QUICK))
     headers = _storable(headers_of(settings))
@@ -93,7 +92,7 @@ def _init(
     proposed = {"dialects": list(subject.dialects), "capabilities": _seen(subject)}
     server = subject.runs[0].advertised
     name = inert(" ".join(filter(None, (server.name, server.version))))
-    name = name or "a server that does not tell its name"
+    name = name or "a server without a name"
     known |= {"headers": headers} if headers else {}
     lines = lines_of_file(known, proposed, f"Written for {name}.")
     write_whole(file, "\n".join(lines) + "\n")
@@ -102,8 +101,10 @@ def _init(
     try:
         remember(file, Brought(decided))
     except OSError as error:
-        typer.echo(f"the trust in {file} cannot be stored: {system_says(error)}", err=True)
-    typer.echo(f"{file} is written: {name} speaks {', '.join(subject.dialects)}. Next: tokenwire check")
+        typer.echo(f"cannot store that {file} is trusted: {system_says(error)}", err=True)
+    typer.echo(
+        f"{file} is written. The dialects of {name}: {', '.join(subject.dialects)}. Next: tokenwire check"
+    )
 
 
 app = command(

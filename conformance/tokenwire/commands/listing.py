@@ -1,4 +1,4 @@
-"""`tokenwire list`: the names of everything that the suite knows."""
+"""`tokenwire list`: lists requirements, scenarios, dialects, capabilities or profiles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tokenwire.requirement import load_requirements
 
 
 class _Kind(StrEnum):
-    """The kinds of things to list."""
+    """The kinds of names that the command lists."""
 
     REQUIREMENTS = "requirements"
     SCENARIOS = "scenarios"
@@ -23,7 +23,7 @@ class _Kind(StrEnum):
 
 
 def _affirmed(absent: str) -> str:
-    """Return the opposite of a clause such as `no answer carries text`."""
+    """Return the positive of a negative clause: `no answer carries text` becomes `an answer carries text`."""
     return re.sub(r"\bno (?=([aeiou])?)", lambda no: "an " if no[1] else "a ", absent, count=1)
 
 
@@ -32,12 +32,12 @@ def _list_names(
         _Kind, typer.Argument(metavar="[requirements|scenarios|dialects|capabilities|profiles]")
     ] = _Kind.REQUIREMENTS,
 ) -> None:
-    """List all requirements, scenarios, dialects, capabilities or profiles, one to a line."""
+    """List all requirements, scenarios, dialects, capabilities or profiles, one on each line."""
     match what:
         case _Kind.REQUIREMENTS:
             rows = [(row.id, f"{row.level} {row.sentence}") for row in load_requirements().values()]
         case _Kind.SCENARIOS:
-            from tokenwire.asking.scenario import load_scenarios  # slow, so only the listed things are loaded
+            from tokenwire.asking.scenario import load_scenarios  # imported here, because each import is slow
 
             rows = [(scenario.name, scenario.provokes) for scenario in load_scenarios().values()]
         case _Kind.DIALECTS:

@@ -1,4 +1,4 @@
-"""`tokenwire merge`: one report of several replays, or of several twins."""
+"""`tokenwire merge`: one report from the results of several replays, or of several twin comparisons."""
 
 from __future__ import annotations
 
@@ -19,15 +19,18 @@ from tokenwire.tools import command_module, tool_commands
 def _merge(
     tallies: Annotated[
         list[Path],
-        typer.Argument(metavar="FILE...", help="What `replay --tally` or `twin --tally` wrote, in order."),
+        typer.Argument(
+            metavar="FILE...", help="Files that `replay --tally` or `twin --tally` wrote, in order."
+        ),
     ],
     *,
     settings: Settings,
 ) -> None:
-    """Make one report of several replays, as if one had judged all their captures in this order.
+    """Combine the results of several replays into one report.
 
-    Nothing is judged again, and no capture is read. Exit status as of `tokenwire check`. Tallies of twins, of
-    replicas of the same two deployments, become one comparison; exit status as of `tokenwire twin`.
+    The report is the same as if one replay had judged all captures in this order. Captures are not read
+    again. The exit status is that of `tokenwire check`. Results of `tokenwire twin` can be combined too, if
+    they compare replicas of the same two deployments; the exit status is that of `tokenwire twin`.
     """
     with usage_errors(OSError):
         kind = kind_of_tally(tallies[0])

@@ -1,4 +1,4 @@
-"""`tokenwire check --plan`: the requests and tokens of a run, and their cost."""
+"""`tokenwire check --plan`: the number of requests and tokens of a run, and their cost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,10 @@ _Estimates = Mapping[tuple[str, str], Estimate]
 
 
 def print_plan(plan: Plan, *, full: bool) -> int:
-    """Probe the target, print the requests of a run, and return the exit status. Raises UsageError."""
+    """Probe the target, print the estimated requests and tokens of a run, and return the exit status.
+
+    Raises UsageError.
+    """
     asked = asyncio.run(rehearse(plan))
     if isinstance(asked, Unreached):
         typer.echo(asked.diagnosis)
@@ -26,20 +29,21 @@ def print_plan(plan: Plan, *, full: bool) -> int:
         typer.echo(line)
     if plan.settings.worker:
         typer.echo(
-            "The scenario `gateway` asks its requests of both servers besides, and the worker gets the "
-            "requests of what fails, 160 at most. The limits count them."
+            "In addition, the scenario `gateway` sends its requests to both servers, and up to 160 failing "
+            "requests of the gateway are repeated at the worker. The limits count them."
         )
     if plan.settings.twin:
         typer.echo(
-            "Both twins get their requests besides: some three for 64 tokens that they score. The limits "
-            "count them."
+            "In addition, the comparison of the twins sends about three requests for 64 scored tokens. The "
+            "limits count them."
         )
     return ExitStatus.CONFORMS
 
 
 def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False) -> Iterator[str]:
-    """Yield a table by dialect and one by scenario, or one by both if `full`; then the total in a
-    sentence.
+    """Yield the lines of two tables, by dialect and by scenario, and the total in a sentence.
+
+    `full`: the second table has a row for each pair of dialect and scenario.
     """
     scenarios = dict(sorted(_summed(asked, 1).items()))
     if full:
@@ -57,13 +61,13 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
     cost = f", which cost {total.cost(price):.4f}" if price else ""
     yield (
         f"At most {total.requests:,} requests with {total.prompt_tokens:,} prompt tokens and "
-        f"{total.output_tokens:,} output tokens{cost}. Retries of a busy server, probes after a failure and "
-        "confirmations come on top; the limits count them, too."
+        f"{total.output_tokens:,} output tokens{cost}. Retries of a busy server, liveness probes and "
+        "confirmations are extra requests. The limits count them."
     )
 
 
 def _summed(asked: _Estimates, part: int) -> dict[str, Estimate]:
-    """Return the estimates summed by dialect or by scenario: `part` selects the name in the key."""
+    """Return the estimates summed by dialect (`part` 0) or by scenario (`part` 1)."""
     sums: dict[str, Estimate] = {}
     for key, estimate in asked.items():
         sums[key[part]] = sums.get(key[part], Estimate()) + estimate

@@ -17,18 +17,18 @@ from tokenwire.settings import Settings
 
 
 class _RecordingLostError(Exception):
-    """The recording cannot be written any more, so the run ends."""
+    """The recording cannot be written any more. The run ends."""
 
 
 def _record(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the exchanges go: a new folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the exchanges.")],
     *,
     settings: Settings,
 ) -> None:
-    """Ask all scenarios and only write down what comes back; `tokenwire replay` judges it later.
+    """Run all scenarios, and only record the exchanges. `tokenwire replay` judges them later.
 
-    Credentials are taken out. Exit status: 0 recorded; 2 wrong command line; 3 not all could be written;
-    4 the target could not be reached or stopped answering.
+    Credentials are removed. Exit status: 0 recorded; 2 wrong command line; 3 not all exchanges could be
+    written; 4 the target could not be reached, or stopped answering.
     """
     empty_folder(folder, "DIR")
     plan = planned(settings)
@@ -40,8 +40,8 @@ def _record(
 
     try:
         subject = reached(replace(plan, record=folder, on_loss=end), verbosity=settings.verbosity)
-    except* _RecordingLostError:  # one error for each running exchange
-        typer.echo(f"{lost[0]}; nothing more was asked", err=True)
+    except* _RecordingLostError:  # each running exchange raises this error
+        typer.echo(f"{lost[0]}; the run has ended", err=True)
     if lost:
         raise typer.Exit(ExitStatus.HARNESS_ERROR)
     count = f"{len(capture_files(folder))} exchanges are in {folder}"

@@ -33,10 +33,10 @@ def _replay(
     ] = None,
     *,
     diff: Annotated[
-        bool, typer.Option("--diff", help="Show what differs from the expected verdicts beside each capture.")
+        bool, typer.Option("--diff", help="Show differences from the expected verdicts beside each capture.")
     ] = False,
     update: Annotated[
-        bool, typer.Option("--update", help="With --diff: write what is judged now beside each capture.")
+        bool, typer.Option("--update", help="With --diff: write the present verdicts beside each capture.")
     ] = False,
     jobs: Annotated[
         int,
@@ -45,30 +45,28 @@ def _replay(
             metavar="N",
             min=1,
             max=1024,
-            help="Read and judge in N processes; the verdicts are the same.",
+            help="Use N processes. The verdicts are the same.",
         ),
     ] = 1,
 ) -> None:
-    """Judge recorded exchanges: the same verdicts, and no server.
+    """Judge recorded exchanges. The verdicts are the same as in the live run, and no server is needed.
 
-    A folder that `--record` wrote is one run; so is each file that holds many exchanges. Exit status as of
-    `tokenwire check`.
+    A folder that --record wrote is one run. A file with many exchanges is one run as well. The exit status is
+    that of `tokenwire check`.
 
-    With --diff nothing is reported but what is judged otherwise than `<case>.expected.yaml` says; the status
-    is 1 where anything is. Without paths, it looks in the folder `fixtures`.
+    With --diff, only differences from the verdicts in `<case>.expected.yaml` are printed. The exit status is
+    1 if there are any. The default path is then the folder `fixtures`.
     """
     if diff:
         _refuse_with_diff(settings)
         raise typer.Exit(_print_differences(paths or [Path("fixtures")], settings.requirement, update=update))
     if update:
-        raise typer.BadParameter("--update belongs to --diff; add it")
+        raise typer.BadParameter("--update works only with --diff; add --diff")
     if not paths:
-        raise typer.BadParameter("no capture is named; give files or folders that `--record` wrote")
+        raise typer.BadParameter("the argument PATH is missing; name files or folders that --record wrote")
     reporting = replace(reporting_of(settings), jobs=jobs)
     if settings.tally is not None and reporting.partial:
-        raise typer.BadParameter(
-            "--tally holds the verdicts on whole requirements; leave out -k, -x and --lf"
-        )
+        raise typer.BadParameter("--tally needs the verdicts on whole requirements; remove -k, -x and --lf")
     try:
         with usage_errors(OSError):
             tokenizer = tokenizer_in(settings.tokenizer)
@@ -77,24 +75,27 @@ def _replay(
         subject = replace(subject, judged_with=(*judged_with(settings.tokenizer), *dialects))
         status = judge_and_report(subject, reporting, make_console())
     except BrokenProcessPool:
-        words = "a process that read or judged was killed, as the system does where memory runs out"
-        typer.echo(f"{words}; give fewer --jobs", err=True)
+        words = "a judging process was killed, perhaps because memory ran out"
+        typer.echo(f"{words}; use fewer --jobs", err=True)
         status = ExitStatus.HARNESS_ERROR
-    except CaptureError as error:  # a capture changed during the replay
+    except CaptureError as error:  # a capture was changed while it was read
         typer.echo(str(error), err=True)
         status = ExitStatus.HARNESS_ERROR
     raise typer.Exit(status)
 
 
 def _refuse_with_diff(settings: Settings) -> None:
-    """Check that no option is given that --diff ignores. Raises BadParameter."""
+    """Check that no option is given which --diff ignores. Raises BadParameter."""
     for name in sorted(settings.given - {"paths", "diff", "update", "requirement"}):
         flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
-        raise typer.BadParameter(f"{flag} has no effect with --diff; leave one of them out")
+        raise typer.BadParameter(f"{flag} has no effect with --diff; remove one of the two")
 
 
 def _print_differences(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
-    """Print the differences from the expected verdicts, or write them; return the exit status."""
+    """Print the differences from the expected verdicts; with `update`, write the present verdicts.
+
+    Return the exit status.
+    """
     rows = selected((), requirements)
     different = total = 0
     with usage_errors(OSError):
@@ -109,8 +110,8 @@ def _print_differences(paths: list[Path], requirements: Sequence[str], *, update
                 typer.echo(f"  {line}")
             if update:
                 capture.update()
-    done = "; written down" if update and different else ""
-    typer.echo(f"{different} of {total} captures are judged otherwise than expected{done}")
+    done = "; the expected verdicts were updated" if update and different else ""
+    typer.echo(f"{different} of {total} captures have other verdicts than expected{done}")
     return ExitStatus.VIOLATION if different and not update else ExitStatus.CONFORMS
 
 

@@ -1,4 +1,4 @@
-"""Judges a subject, applies the baseline, writes every report, and returns the exit status."""
+"""Judges a run, applies the baseline, writes all reports, and returns the exit status."""
 
 from __future__ import annotations
 
@@ -43,11 +43,14 @@ from tokenwire.requirement import load_requirements
 from tokenwire.settings import ASKS_LESS, JUDGES_LESS, Settings, having
 
 _PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAGE}
-"""Exit statuses by pytest's exit codes; 130 means an interrupt."""
+"""The exit status for exit codes of pytest that are not verdicts. 130 means an interrupt."""
 
 
 class TwinReport(Protocol):
-    """The tool's comparison of the target with its twin, which is a part of the report."""
+    """The comparison of the target with its twin, as `tokenwire twin` makes it.
+
+    It is a part of the report.
+    """
 
     @property
     def exit_status(self) -> int: ...
@@ -59,31 +62,31 @@ class TwinReport(Protocol):
 
 @dataclass(frozen=True)
 class Reporting:
-    """The subject to judge, and the reports to write."""
+    """The reports to write about a run, and the settings for judging it."""
 
     outputs: Outputs
     settings: Settings = field(default_factory=Settings)
-    """Settings that select what is judged and printed."""
+    """The settings. They decide what is judged and what is printed."""
     baseline: Baseline | None = None
     budget: Budget | None = None
     """The budget of the run; None for a recording."""
     filters: tuple[str, ...] = ()
-    """The options that limited the run, as flags."""
+    """The command-line flags that limited the run."""
     jobs: int = 1
     """The number of processes for judging."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
-    """Called with the judgements that ran."""
+    """Called with all judgements that were made."""
     twin: TwinReport | None = None
     """The comparison of the target with its twin; None without one."""
 
     @property
     def partial(self) -> bool:
-        """True if pytest selects among the judgements."""
+        """True if an option of pytest selects only some of the judgements."""
         return bool(self.settings.keyword or self.settings.stop_at_first or self.settings.last_failed)
 
 
 def writable_outputs(outputs: Outputs) -> Outputs:
-    """Check that all files and the summary of a workflow's step can be written. Raises BadParameter."""
+    """Check that all output files can be written, and the GitHub step summary. Raises BadParameter."""
     for file in outputs.files():
         writable(file, "the report")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -95,7 +98,7 @@ def writable_outputs(outputs: Outputs) -> Outputs:
 
 
 def reporting_of(settings: Settings) -> Reporting:
-    """Return the reporting that the options of a command declare. Raises UsageError, BadParameter."""
+    """Return the reporting for the settings of a command. Raises UsageError and BadParameter."""
     outputs = Outputs(**{file.name: getattr(settings, file.name) for file in fields(Outputs)})
     if settings.report is not None:
         outputs = outputs.or_else(Outputs.within(settings.report))
@@ -112,7 +115,7 @@ def reporting_of(settings: Settings) -> Reporting:
 def _baseline_result(
     judgements: Sequence[Judgement], subject: Subject, reporting: Reporting
 ) -> BaselineResult | None:
-    """Return the result of the baseline; None without one."""
+    """Return the result of applying the baseline; None if none is configured."""
     if reporting.baseline is None:
         return None
     flags = {option.flags[0] for option in having(ASKS_LESS)}
@@ -122,7 +125,7 @@ def _baseline_result(
 
 
 def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
-    """Judge with a progress bar. After a stop, only the verdicts so far count."""
+    """Judge a run, with a progress bar. If the user stops it, the judgements so far are returned."""
     rows = selected(reporting.settings.profile, reporting.settings.requirement) or [
         *load_requirements().values()
     ]
@@ -154,9 +157,10 @@ def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
 def judge_and_report(
     subject: Subject, reporting: Reporting, console: Console, *, replayed: Replayed | None = None
 ) -> int:
-    """Judge (unless `replayed` has the judgements), write all reports, and return the exit status.
+    """Judge a run, write all reports, and return the exit status.
 
-    SIGINT and SIGTERM end judging, and the reports show the verdicts so far.
+    `replayed`: judgements that were made already. SIGINT and SIGTERM end the judging; the reports then
+    contain the verdicts so far.
     """
     stop = Stop()
     with stop.at_signals(subject.stopped):
@@ -183,7 +187,7 @@ def _judge_and_report(
     if code == pytest.ExitCode.INTERNAL_ERROR and not reporting.partial:
         ran = list(judgements)
         problems.append("pytest failed, and a JUnit file was not written; the other forms are")
-    elif code in _PYTEST_COULD_NOT_RUN:  # pytest has printed the reason
+    elif code in _PYTEST_COULD_NOT_RUN:  # pytest has already printed the reason
         return _PYTEST_COULD_NOT_RUN[code]
     reporting.on_judged(ran)
     selected_ids = {judgement.requirement.id for judgement in ran} if reporting.partial else None
@@ -211,7 +215,7 @@ def _judge_and_report(
         profiles=standings,
         twin=twin.as_json() if twin is not None else None,
     )
-    # Before the terminal report, so that the files exist whatever happens there.
+    # The files are written first, so that a failure of the terminal report cannot prevent them.
     problems += [
         *write_reports(report, reporting.outputs, ran),
         *write_bodies(ran, bodies),
@@ -240,11 +244,11 @@ def _run_pytest(
     result: BaselineResult | None,
     problems: list[str],
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items; return those that ran, and pytest's exit code."""
+    """Run the judgements as pytest items. Return those that ran, and the exit code of pytest."""
     junit = reporting.outputs.junit
     begun = unfinished(junit) if junit is not None else None
     if begun is not None:
-        begun.unlink(missing_ok=True)  # pytest would follow a link
+        begun.unlink(missing_ok=True)  # resolved here, because pytest would follow a symbolic link
 
     def on_unwritten(error: OSError) -> None:
         problems.append(f"{junit} was not written: {system_says(error)}")
@@ -269,10 +273,10 @@ def _run_pytest(
 def run_status(
     ran: Sequence[Judgement], standings: Sequence[Standing], *, broken_off: bool, baseline_holds: bool
 ) -> int:
-    """Return the exit status of a run."""
-    # A known failure does not fail the run, but something was evaluated.
+    """Return the exit status of a run from its judgements."""
+    # A known failure does not fail the run, but it shows that something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
-    # Passes are not evidence for a profile if the target lacks the profile's subject.
+    # If the target lacks what a profile is about, other requirements' PASS is not evidence for the profile.
     unshown = any(standing.missing for standing in standings)
     if (broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED
@@ -282,7 +286,10 @@ def run_status(
 
 
 def _close_stdout() -> None:
-    """Redirect standard output to nowhere after it failed, because Python would flush it again at exit."""
+    """Redirect standard output to /dev/null after a write to it failed.
+
+    Python would flush it again at exit, and fail.
+    """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())
     os.close(nowhere)

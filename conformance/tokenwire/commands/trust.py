@@ -1,7 +1,7 @@
-"""Asks the user before a settings file decides what is sent, executed or written, because a checkout may
-contain it.
+"""Asks for the user's trust before a settings file decides what is sent, executed or written.
 
-Trusted values are remembered in the user's state folder, until the file, or a file that it names, changes.
+Such a file may come with a checkout. Trusted values are stored in the user's state folder. The user is asked
+again if the file changes, or a file that it names.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from tokenwire.wire.inert import inert
 
 @dataclass(frozen=True)
 class Brought:
-    """Settings of a file that are not harmless."""
+    """The settings in a file that need the user's trust."""
 
     values: Mapping[str, Any] = field(default_factory=dict)
-    """The settings by their keys in the file, as JSON."""
+    """The values of these settings as JSON, by their keys in the file."""
     contents: Mapping[str, str] = field(default_factory=dict)
-    """Digests of the files that they name, by path."""
+    """SHA-256 digests of the files that these settings name, by path."""
 
 
 def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
-    """Return the settings of a file that are not harmless. `from_file`: the options whose value comes from
-    the file.
+    """Return the settings of a file that need the user's trust.
+
+    `from_file`: the options whose values come from the file and not from the command line.
     """
     replaced = {line.partition(":")[0].strip().lower() for line in settings.header}
     values: dict[str, Any] = {}
@@ -50,7 +51,7 @@ def brought(settings: Settings, from_file: Iterable[Option]) -> Brought:
 
 
 def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
-    """Yield the digest of each existing file that a value names, by path."""
+    """Yield the path and the digest of each existing file that the value of an option names."""
     named = [value / "tokenizer.json"] if option.name == "tokenizer" else []
     named += [Path(name) for name in value if option.names_file(name)] if option.several else []
     for path in named:
@@ -60,12 +61,12 @@ def _contents(option: Option, value: Any) -> Iterator[tuple[str, str]]:
 
 
 def _memory(file: Path) -> Path:
-    """Return the file that stores the trusted values of a settings file."""
+    """Return the path under which the trusted values of a settings file are stored."""
     return state_of(file.parent) / f"trusted-{file.name}.json"
 
 
 def remember(file: Path, found: Brought) -> None:
-    """Store that the user trusts these values of a file. Raises OSError."""
+    """Store that the user trusts these values of a settings file. Raises OSError."""
     make_private(_memory(file).parent)
     _memory(file).write_text(json.dumps({**found.values, **found.contents}), "utf-8")
 
@@ -79,14 +80,17 @@ def _trusted(file: Path) -> dict[str, Any]:
 
 
 def demand_trust(file: Path, found: Brought) -> None:
-    """Check that the user trusts these values of a file, or ask. Raises BadParameter or Abort if not."""
+    """Ask the user to trust these values of a settings file, unless they were trusted before.
+
+    Raises BadParameter if nobody can be asked, and Abort if the user refuses.
+    """
     trusted = _trusted(file)
     if all(trusted.get(name) == value for name, value in {**found.values, **found.contents}.items()):
         return
     lines = (
         f"  {name} = {inert(json.dumps(value, ensure_ascii=False))}" for name, value in found.values.items()
     )
-    shown = "\n".join([f"{file} decides what is sent, run or written:", *lines])
+    shown = "\n".join([f"{file} decides what is sent, executed or written:", *lines])
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
         raise typer.BadParameter(
             f"{shown}\nAdd --trust if you trust the file, or give these options on the command line."
@@ -96,4 +100,4 @@ def demand_trust(file: Path, found: Brought) -> None:
     try:
         remember(file, found)
     except OSError as error:
-        typer.echo(f"the trust in {file} cannot be stored: {error}", err=True)
+        typer.echo(f"cannot store that {file} is trusted: {error}", err=True)

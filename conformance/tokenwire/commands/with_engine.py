@@ -1,4 +1,4 @@
-"""Runs a front end over tokenwire's own engine for one command."""
+"""Runs a front end over Tokenwire's own engine, for the duration of one command."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ _END_S = 10.0
 
 @contextlib.contextmanager
 def engine_below(command: str) -> Iterator[str]:
-    """Run a front end over the engine while the block runs; yield its URL. Raises UsageError.
+    """Run a front end over Tokenwire's engine in this context; yield the front end's URL.
 
-    It is a separate process, which ends when its standard input is closed, even if this one is killed.
+    The engine is a separate process. It ends when its standard input is closed, even if this process is
+    killed. Raises UsageError.
     """
     words = shlex.split(command)
     family = "sglang" if "sglang" in command else "vllm"
@@ -43,7 +44,7 @@ def engine_below(command: str) -> Iterator[str]:
 
 
 def _reason(printed: str) -> str:
-    """Return the error message that a command printed, without its usage and its frame."""
+    """Return the error message in the output of a command, without the usage and the box around it."""
     lines = [
         line.strip("│ ") for line in printed.splitlines() if not line.startswith(("Usage", "Try", "╭", "╰"))
     ]
