@@ -3,7 +3,10 @@
 A front end must give the same answer however the engine below it takes its steps. So all schedules of short
 answers are enumerated: all ways to cut an answer into steps, to keep outputs and send them at once, to bring
 the end in a step of its own, and all batches of a few requests. Answers differ in their difficulty: plain
-text, a character over several tokens, stop strings that one step completes together.
+text, a character over several tokens, stop strings that one step completes together. The requests of a batch
+differ in their keys of `customized_info`, where a server has these: another key, a late one, or none.
+
+A front end that a schedule kills is started again, and the enumeration goes on.
 
     python -m proofs.schedules                              the reference's own output side, in process
     python -m proofs.schedules --target http://…            a front end that `tokenwire engine` runs
@@ -15,11 +18,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import sys
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import nullcontext
-from dataclasses import dataclass, replace
-from functools import cache
-from itertools import count, product
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
+from dataclasses import dataclass, field, replace
+from functools import cache, partial
+from itertools import chain, count, product
 from typing import Any, NamedTuple
 
 import tokenwire.checks  # noqa: F401  # registers all of them
@@ -34,9 +37,9 @@ from tokenwire.parrot.law import DISTANCE, Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.parrot.script import Script, Truth, truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, byte_letters, crossing, words_of
-from tokenwire.record import Stream
+from tokenwire.record import Choice, Stream
 from tokenwire.wire.exchange import Ending
-from tokenwire_engine.schedule import KEY, Schedule
+from tokenwire_engine.schedule import KEY, Key, Schedule
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.core.request import Request, SamplingParams
@@ -44,6 +47,10 @@ from tokenwire_reference.core.stopping import StopRules
 from tokenwire_reference.doors.reader import Delivery, Reader
 
 TOKENS, REQUESTS = 6, 3
+KEYED_TOKENS = 4
+"""The most tokens of a batch whose requests differ in their keys."""
+KEYS = ((), (Key("a"),), (Key("b"),), (Key("a", first=1),))
+"""The keys of `customized_info` of a request: none, one, another, and one that comes late."""
 INTERVALS = (1, 2, 3, 4)
 _FILLER = b"~"
 _AT_ONCE = 24
@@ -54,6 +61,12 @@ _OBSERVED = frozenset(
     {"script-ids-are-said", "script-text-is-right", "script-finish-is-right", "script-logprobs-are-right"}
 )
 """Each answer is judged by these at least."""
+_CUT, _REFUSED, _KILLS = "answered to its end", "answered", "the front end survives"
+_UNANSWERED = {_CUT, _REFUSED}
+_DEATHS = 8
+"""The front end is started again so often, and the enumeration ends with the next death."""
+_TIMEOUT_S = 30.0
+_ENTRIES = "output_token_logprobs"
 _SHOWN = 400
 """Characters of a failing answer that are printed."""
 
@@ -141,6 +154,37 @@ def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
             )
 
 
+def keyed(tokens: int, requests: int) -> Iterator[Batch]:
+    """Yield all batches whose requests differ in their keys of `customized_info`, and requests with a key."""
+    plain = [(steps, length) for length in range(1, tokens + 1) for steps in compositions(length)]
+    single = (
+        (ScheduledRequest("plain", Schedule(steps=steps), length, stream),)
+        for (steps, length), stream in product(plain, (False, True))
+    )
+    for batch in chain(single, together(tokens, requests, each=False)):
+        for keys in product(KEYS, repeat=len(batch)):
+            if len({*keys, *[()] * (len(batch) == 1)}) > 1:
+                yield tuple(
+                    case._replace(schedule=replace(case.schedule, info=info))
+                    for case, info in zip(batch, keys, strict=True)
+                )
+
+
+def attached(case: ScheduledRequest, series: Iterable[tuple[range, Mapping[str, Any]]]) -> Iterator[str]:
+    """Yield what is wrong with the values of a request's keys; each series has those of some of its outputs.
+
+    A late key has null beside earlier outputs, and may be absent until it comes.
+    """
+    due = {key.name: key.first for key in case.schedule.info if key.first < case.tokens}
+    for places, found in series:
+        for name, first in due.items():
+            right = [f"{name}{place}" if place >= first else None for place in places]
+            if (values := list(found.get(name) or [None] * len(places))) != right:
+                yield f"the values of {name} are {values} instead of {right}"
+        if strange := sorted(found.keys() - due):
+            yield f"{strange} are keys of other requests"
+
+
 # A front end, by HTTP.
 
 
@@ -189,10 +233,20 @@ class FrontEnd:
         request = self.request(case, str(schedule))
         exchange = await self.recorder.send(f"schedules/{name}", "schedules", request)
         stream = self.dialect.read(exchange)
-        if exchange.ending is not Ending.COMPLETE or not stream.answered or stream.error is not None:
+        cut = exchange.ending is not Ending.COMPLETE
+        if cut or not stream.answered or stream.error is not None:
             body = b"".join(read.data for read in exchange.reads)[-_SHOWN:]
-            return [("answered", f"status {exchange.status}, {exchange.ending.value}: {body!r}")]
-        return list(judged(stream, self.target))
+            message = f"status {exchange.status}, {exchange.ending.value}: {body!r}"
+            return [(_CUT if cut else _REFUSED, message)]
+        keys = (("keys", message) for one in stream.choices for message in attached(case, _customized(one)))
+        return [*judged(stream, self.target), *keys]
+
+
+def _customized(choice: Choice) -> Iterator[tuple[range, Mapping[str, Any]]]:
+    """Yield the outputs of each emission of a choice, with the values beside them."""
+    for emission in choice.emissions:
+        outputs = range(emission.after - emission.expected_entries, emission.after)
+        yield outputs, {name: emission.series[name] for name in emission.customized}
 
 
 def judged(stream: Stream, target: Target) -> Iterator[tuple[str, str]]:
@@ -219,36 +273,96 @@ def _target() -> Target:
     return Target(model=KnownModel(_law(), words(), encoder(Vocabulary.BYTE_LEVEL), True, ""))
 
 
-async def run(url: str, batches: Iterable[Batch]) -> tuple[int, int, dict[str, tuple[Batch, str, int]]]:
-    """Ask for all batches; the numbers of batches and of requests, and what failed, each with its smallest
-    batch, what was found and how many batches show it.
+Failed = dict[str, tuple[Batch, str, int]]
+"""The failures by name: the smallest batch, what was found, and the number of batches that show it."""
+
+
+@dataclass
+class Lives:
+    """A front end that is started again after each death."""
+
+    start: Callable[[], AbstractContextManager[str]]
+    deaths: int = 0
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _AT_ONCE))
+
+    async def begin(self) -> FrontEnd:
+        """Start it, after the end of its last life."""
+        self.end()
+        url = self._stack.enter_context(self.start())
+        recorder = Recorder(url, timeout_s=_TIMEOUT_S, max_concurrency=_AT_ONCE * REQUESTS)
+        self.front_end = await found_at(recorder)
+        return self.front_end
+
+    def end(self) -> None:
+        """End it."""
+        self._stack.close()
+
+    async def failures(self, batches: Sequence[Batch]) -> list[dict[str, str]] | None:
+        """Return what each batch violates; None if the front end died of one of several."""
+
+        async def of_one(batch: Batch) -> dict[str, str]:
+            async with self._places:
+                return dict(await self.front_end.failures(batch))
+
+        found = await asyncio.gather(*map(of_one, batches))
+        cut = [failures[_CUT] for failures in found if _CUT in failures]
+        if not cut or not _UNANSWERED & dict(await self.front_end.failures(next(alone(1)))).keys():
+            return found
+        self.deaths += 1
+        await self.begin()
+        return [{_KILLS: cut[0]}] if len(batches) == 1 else None
+
+    async def failures_of(self, batch: Batch) -> dict[str, str]:
+        """Return what one batch violates."""
+        (found,) = await self.failures([batch]) or [{}]
+        return found
+
+    async def each(self, batches: Sequence[Batch], most: int) -> AsyncIterator[tuple[Batch, dict[str, str]]]:
+        """Yield batches with what they violate, until the front end has died more than `most` times."""
+        for start in range(0, len(batches), 4 * _AT_ONCE):
+            some = batches[start : start + 4 * _AT_ONCE]
+            found = await self.failures(some)
+            for place, batch in enumerate(some):
+                if self.deaths > most:
+                    return
+                yield batch, found[place] if found is not None else await self.failures_of(batch)
+
+
+async def run(
+    start: Callable[[], AbstractContextManager[str]], batches: Iterable[Batch], most: int = 0
+) -> tuple[int, int, Failed]:
+    """Ask for all batches. Return the numbers of batches and of requests, and what failed.
+
+    It ends early after more than `most` deaths of the front end.
     """
-    recorder = Recorder(url, max_concurrency=_AT_ONCE * REQUESTS)
-    front_end = await found_at(recorder)
     asked = requests = 0
-    failed: dict[str, tuple[Batch, str, int]] = {}
-    places = asyncio.Semaphore(_AT_ONCE)
-
-    async def one(batch: Batch) -> None:
-        async with places:
-            for name, message in dict(await front_end.failures(batch)).items():
-                smallest, words_of_it, times = failed.get(name, (batch, message, 0))
-                if size_of(batch) < size_of(smallest):
-                    smallest, words_of_it = batch, message
-                failed[name] = (smallest, words_of_it, times + 1)
-
-    waiting: set[asyncio.Task[None]] = set()
-    for batch in batches:
-        asked, requests = asked + 1, requests + len(batch)
-        waiting.add(asyncio.create_task(one(batch)))
-        if len(waiting) >= 4 * _AT_ONCE:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                task.result()
-    await asyncio.gather(*waiting)
-    for name, (batch, message, times) in list(failed.items()):
-        failed[name] = (*await _shrunk(front_end, name, batch, message), times)
+    failed: Failed = {}
+    lives = Lives(start)
+    try:
+        front_end = await lives.begin()
+        has_keys = front_end.dialect.family == "sglang"
+        fitting = [batch for batch in batches if has_keys or not any(case.schedule.info for case in batch)]
+        async for batch, failures in lives.each(fitting, most):
+            asked, requests = asked + 1, requests + len(batch)
+            _note(failed, batch, failures)
+        if lives.deaths:
+            left = len(fitting) - asked
+            print(f"the front end died {lives.deaths} times; {left} schedules were not asked for")
+        for name, (batch, message, times) in list(failed.items()):
+            failed[name] = (*await _shrunk(lives.failures_of, name, batch, message), times)
+    finally:
+        lives.end()
     return asked, requests, failed
+
+
+def _note(failed: Failed, batch: Batch, failures: Mapping[str, str]) -> None:
+    """Count the failures of a batch, and keep the smallest batch of each kind."""
+    for name, message in failures.items():
+        smallest, found, times = failed.get(name, (batch, message, 0))
+        if size_of(batch) < size_of(smallest):
+            smallest, found = batch, message
+        failed[name] = (smallest, found, times + 1)
 
 
 async def found_at(recorder: Recorder) -> FrontEnd:
@@ -256,7 +370,7 @@ async def found_at(recorder: Recorder) -> FrontEnd:
     for name in _DIALECTS:
         front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())
         ((case,),) = [next(alone(1))]
-        answered = not any(kind == "answered" for kind, _ in await front_end.failures((case,)))
+        answered = not _UNANSWERED & dict(await front_end.failures((case,))).keys()
         probe = front_end.request(case._replace(stream=False), _PROBE)
         aborted = front_end.dialect.read(await recorder.send(f"schedules/{name}", "schedules", probe))
         if answered and any(choice.finish and choice.finish.type == "abort" for choice in aborted.choices):
@@ -271,6 +385,7 @@ def size_of(batch: Batch) -> tuple[int, ...]:
         sum(case.tokens for case in batch),
         sum(len(case.schedule.steps) for case in batch),
         sum(case.schedule.hold + case.schedule.late for case in batch),
+        sum(1 + key.first for case in batch for key in case.schedule.info),
         sum(case.story != "plain" for case in batch),
     )
 
@@ -294,16 +409,20 @@ def smaller(batch: Batch) -> Iterator[Batch]:
             cases.append(case._replace(schedule=replace(schedule, hold=1)))
         if schedule.late:
             cases.append(case._replace(schedule=replace(schedule, late=False)))
+        if schedule.info:
+            cases.append(case._replace(schedule=replace(schedule, info=())))
         if case.story != "plain":
             cases.append(case._replace(story="plain"))
         yield from ((*before, one, *after) for one in cases)
 
 
-async def _shrunk(front_end: FrontEnd, name: str, batch: Batch, message: str) -> tuple[Batch, str]:
-    """The smallest batch near one that fails in the same way."""
+async def _shrunk(
+    failures: Callable[[Batch], Awaitable[Mapping[str, str]]], name: str, batch: Batch, message: str
+) -> tuple[Batch, str]:
+    """Return the smallest batch near one that fails in the same way, and what was found."""
     while True:
         for one in smaller(batch):
-            found = dict(await front_end.failures(one))
+            found = await failures(one)
             if size_of(one) < size_of(batch) and name in found:
                 batch, message = one, found[name]
                 break
@@ -377,8 +496,11 @@ class _Delivered:
             return False
         for _ in range(self.case.schedule.step(self.steps)):
             if request.finish is None:
-                token = story.ids[len(request.output_ids)]
-                request.append(token, {"output_token_logprobs": [-0.5, token, None]}, {})
+                place = len(request.output_ids)
+                values = {
+                    key.name: f"{key.name}{place}" for key in self.case.schedule.info if place >= key.first
+                }
+                request.append(story.ids[place], {_ENTRIES: [-0.5, story.ids[place], None]}, values)
                 request.finish = self.rules.check(request.output_ids)
         request.held_back = request.stream and self.rules.hold_back(request.output_ids)
         self.steps += 1
@@ -411,7 +533,7 @@ class _Delivered:
                 joined, text, entries = [], "", []
             joined += emission.output_ids
             text += emission.text
-            entries += emission.series.get("output_token_logprobs", [])
+            entries += emission.series.get(_ENTRIES, [])
             if not any(legal.startswith(text) for legal in right.legal):
                 yield "text so far", f"{text!r} does not begin {right.text!r}"
         ends = [emission.finish is not None for emission in self.taken]
@@ -425,23 +547,29 @@ class _Delivered:
             "ends": 1,
             "finish": right.finish,
         }
+        yield from (("keys", message) for message in attached(self.case, self._keys()))
         for name, value in due.items():
             if found[name] != value:
                 yield name, f"{found[name]!r} instead of {value!r}"
         if ends and not ends[-1]:
             yield "ends", "something follows the end"
 
+    def _keys(self) -> Iterator[tuple[range, Mapping[str, Any]]]:
+        """Yield the outputs of each emission, with the values beside them."""
+        for emission in self.taken:
+            end = emission.completion_tokens
+            values = {name: value for name, value in emission.series.items() if name != _ENTRIES}
+            yield range(end - len(emission.output_ids), end), values
 
-def run_reference(batches: Iterable[Batch]) -> tuple[int, int, dict[str, tuple[Batch, str, int]]]:
+
+def run_reference(batches: Iterable[Batch]) -> tuple[int, int, Failed]:
     """Deliver all batches at each interval, in both modes; counts and failures as those of `run`."""
     asked = requests = 0
-    failed: dict[str, tuple[Batch, str, int]] = {}
+    failed: Failed = {}
     for batch in batches:
         for interval, delivery in product(INTERVALS, Delivery):
             asked, requests = asked + 1, requests + len(batch)
-            for name, message in reference_failures(batch, interval, delivery):
-                smallest, known, times = failed.get(name, (batch, message, 0))
-                failed[name] = (min(smallest, batch, key=size_of), known, times + 1)
+            _note(failed, batch, dict(reference_failures(batch, interval, delivery)))
     return asked, requests, failed
 
 
@@ -449,6 +577,7 @@ def scope(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
     """Yield the whole scope, the smallest first."""
     yield from alone(tokens)
     yield from together(tokens, requests, each=each)
+    yield from keyed(min(tokens, KEYED_TOKENS), requests)
 
 
 def main() -> int:
@@ -461,11 +590,15 @@ def main() -> int:
     parser.add_argument(
         "--each", action="store_true", help="batches whose requests have that many tokens each, not in all"
     )
+    parser.add_argument(
+        "--deaths", type=int, default=_DEATHS, help="how often a front end that dies is started again"
+    )
     options = parser.parse_args()
     batches = scope(options.tokens, options.requests, each=options.each)
     if options.target or options.engine:
-        with engine_below(options.engine) if options.engine else nullcontext(options.target) as url:
-            asked, requests, failed = asyncio.run(run(url, batches))
+        start = partial(engine_below if options.engine else nullcontext, options.engine or options.target)
+        deaths = options.deaths if options.engine else 0
+        asked, requests, failed = asyncio.run(run(start, batches, deaths))
     else:
         asked, requests, failed = run_reference(batches)
     for name, (batch, message, times) in sorted(failed.items()):

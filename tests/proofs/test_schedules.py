@@ -1,24 +1,29 @@
 """The enumeration of schedules: its scope, that the reference passes it, and that it finds what is wrong."""
 
 import asyncio
-from dataclasses import replace
-from itertools import count
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 from proofs import schedules
 from proofs.schedules import (
+    KEYED_TOKENS,
     Batch,
+    Lives,
     ScheduledRequest,
     alone,
+    attached,
     compositions,
+    keyed,
+    run,
     run_reference,
     scope,
     size_of,
     together,
 )
 
-from tokenwire_engine.schedule import Schedule
+from tokenwire_engine.schedule import Key, Schedule
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.doors.reader import Delivery, Reader
 
@@ -31,6 +36,10 @@ def test_the_scope_is_all_of_it() -> None:
     assert len(set(together(6, 3, each=False))) == 129 + 111
     each = list(together(2, 3, each=True))
     assert len({frozenset(map(str, batch)) for batch in each}) <= len(each) == 3 * 4 // 2 + 3 * 4 * 5 // 6
+    keys = len(schedules.KEYS)
+    assert len(set(keyed(KEYED_TOKENS, 1))) == (1 + 2 + 4 + 8) * 2 * (keys - 1)
+    assert len(set(keyed(2, 2))) == (1 + 2) * 2 * (keys - 1) + keys * (keys - 1)
+    assert len(set(keyed(3, 3))) == (1 + 2 + 4) * 2 * (keys - 1) + 5 * keys * (keys - 1) + keys**3 - keys
 
 
 @pytest.mark.parametrize("name", ["plain", "character", "stop", "stops", "border"])
@@ -81,23 +90,104 @@ def test_a_streamer_that_shows_the_head_of_a_stop_is_found(monkeypatch: pytest.M
     assert "text so far" in planted(monkeypatch, OutputStreamer, "stream", hasty)
 
 
-class Broken(schedules.FrontEnd):
-    """Fails where two steps of one request bring four tokens or more."""
+@pytest.mark.parametrize(
+    ("series", "wrong"),
+    [
+        ([(range(3), {"a": [None, "a1", "a2"]})], False),
+        ([(range(1), {}), (range(1, 3), {"a": ["a1", "a2"]}), (range(3, 3), {"a": []})], False),
+        ([(range(1), {}), (range(1, 3), {"a": ["a2"]})], True),
+        ([(range(3), {"a": ["a1", "a2"]})], True),
+        ([(range(3), {"a": [None, "a1", "a2"], "b": [None] * 3})], True),
+        ([(range(3), {})], True),
+    ],
+)
+def test_values_are_beside_their_outputs_and_of_no_other_request(series: Any, *, wrong: bool) -> None:
+    case = ScheduledRequest("plain", Schedule(info=(Key("a", first=1), Key("z", first=3))), 3, stream=True)
+    assert bool(list(attached(case, series))) is wrong
+
+
+def test_a_reference_that_shows_a_late_key_too_early_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    append = schedules.Request.append
+
+    def unpadded(self: Any, token: int, entries: Any, values: Any) -> None:
+        known = set(self.series)
+        append(self, token, entries, values)
+        self.series |= {name: self.series[name][-1:] for name in self.series.keys() - known}
+
+    failed = planted(monkeypatch, schedules.Request, "append", unpadded)
+    assert set(failed) == {"keys"}
+    ((case,), _, _) = failed["keys"]
+    assert case.schedule.info == (Key("a", first=1),)
+
+
+@dataclass
+class Mortal:
+    """A front end that dies of batches with a key after a request without one."""
+
+    is_dead: bool = False
+    dialect: Any = schedules.load_dialects()["sglang-generate"]
 
     async def failures(self, batch: Batch) -> list[tuple[str, str]]:
-        wrong = any(len(case.schedule.steps) > 1 and case.tokens >= 4 for case in batch)
-        return [("ids", "one is lost")] if wrong else []
+        keys = [case.schedule.info for case in batch]
+        self.is_dead |= len(keys) > 1 and not keys[0] and bool(keys[1])
+        return [(schedules._CUT, "cut")] if self.is_dead else []
+
+
+@dataclass
+class Reborn(Lives):
+    """A mortal front end."""
+
+    front_end: Any = None
+
+    async def begin(self) -> Any:
+        self.front_end = Mortal()
+        return self.front_end
+
+
+def test_a_front_end_that_dies_is_started_again_and_every_killer_is_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedules, "Lives", Reborn)
+    batches = list(scope(2, 3, each=False))
+    killers = [batch for batch in batches if len(batch) == 2 and not batch[0].schedule.info]
+    killers = [batch for batch in killers if batch[1].schedule.info]
+    asked, requests, failed = asyncio.run(run(nullcontext, batches, most=100))
+    assert (asked, requests) == (len(batches), sum(map(len, batches)))
+    assert set(failed) == {schedules._KILLS}
+    smallest, message, times = failed[schedules._KILLS]
+    assert times == len(killers) > 2
+    assert [case.tokens for case in smallest] == [1, 1]
+    assert message == "cut"
+    assert "; 0 schedules were not asked for" in capsys.readouterr().out
+
+
+def test_after_too_many_deaths_the_rest_is_left_out_and_counted(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedules, "Lives", Reborn)
+    batches = list(scope(2, 3, each=False))
+    asked, _, failed = asyncio.run(run(nullcontext, batches, most=2))
+    left = len(batches) - asked
+    assert 0 < left < len(batches)
+    assert failed[schedules._KILLS][2] == 2, "the first death is of one of many"
+    assert f"died 3 times; {left} schedules were not asked for" in capsys.readouterr().out
 
 
 def test_a_failing_batch_is_shrunk_to_its_smallest() -> None:
-    broken = Broken(None, None, "", None, count())  # type: ignore[arg-type]
+    async def broken(batch: Batch) -> dict[str, str]:
+        """Fail where two steps of one request bring four tokens or more."""
+        wrong = any(len(case.schedule.steps) > 1 and case.tokens >= 4 for case in batch)
+        return {"ids": "one is lost"} if wrong else {}
+
     large: Batch = (
-        ScheduledRequest("stop", Schedule(steps=(1, 1, 2, 1), hold=3, late=True), 5, stream=True),
+        ScheduledRequest(
+            "stop", Schedule(steps=(1, 1, 2, 1), hold=3, late=True, info=(Key("a"),)), 5, stream=True
+        ),
         ScheduledRequest("plain", Schedule(steps=(2,)), 2, stream=False),
     )
     shrunk, message = asyncio.run(schedules._shrunk(broken, "ids", large, ""))
     assert message == "one is lost"
     (case,) = shrunk
     assert (case.story, case.tokens, len(case.schedule.steps)) == ("plain", 4, 2)
-    assert (case.schedule.hold, case.schedule.late) == (1, False)
+    assert (case.schedule.hold, case.schedule.late, case.schedule.info) == (1, False, ())
     assert size_of(shrunk) < size_of(large)
