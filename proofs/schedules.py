@@ -596,8 +596,11 @@ def main() -> int:
     options = parser.parse_args()
     batches = scope(options.tokens, options.requests, each=options.each)
     if options.target or options.engine:
-        start = partial(engine_below if options.engine else nullcontext, options.engine or options.target)
-        deaths = options.deaths if options.engine else 0
+        command, deaths = options.engine, options.deaths if options.engine else 0
+
+        def start() -> AbstractContextManager[str]:
+            return engine_below(command) if command else nullcontext(options.target)
+
         asked, requests, failed = asyncio.run(run(start, batches, deaths))
     else:
         asked, requests, failed = run_reference(batches)

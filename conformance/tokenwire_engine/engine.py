@@ -15,10 +15,18 @@ RETRACTED_STEPS = 5
 """Idle steps between a preemption and the next token."""
 
 
-class UncomputedError(Exception):
-    """A request requires something that this engine does not compute; the message is the subject of a
-    sentence.
-    """
+class UncomputedError(ValueError):
+    """A request requires something that this engine does not compute."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"{subject} is not computed")
+
+
+def refusal(error: Exception) -> tuple[str, int]:
+    """Return the message and the status of the answer to a request that failed."""
+    if isinstance(error, ValueError):
+        return str(error), 400
+    return f"{type(error).__name__}: {error}", 500
 
 
 class Language(Protocol):
@@ -97,23 +105,24 @@ class Answer:
 
 
 def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
-    """Return the ids that follow a prompt, and their end. Raises UncomputedError if every id is excluded."""
+    """Return the ids that follow a prompt, and their end.
+
+    Raises UncomputedError if the prompt has other ids than the parrot's, or if every id is excluded.
+    """
+    if not prompt or not all(0 <= token < law.vocab_size for token in prompt):
+        raise UncomputedError("a prompt that is not of ids of the parrot")
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
-    seen, given = Counter(prompt), Counter[int]()
     for place in range(sampling.budget):
         source = length + place - law.lag(length + place)
         likeliest = prompt[source] if source < length else ids[source - length]
         banned = sampling.barred if place < sampling.least else frozenset()
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
-            token = _likeliest(law, likeliest, sampling, banned, seen=seen, given=given)
+            token = _likeliest(law, likeliest, sampling, banned, prompt=prompt, given=Counter(ids))
         ids.append(token)
         law_says.append(likeliest)
-        if not sampling.is_plain:
-            seen[token] += 1
-            given[token] += 1
         if sampling.language is not None:
             sampling.language.take(token)
         if token in sampling.ends and place + 1 > sampling.least:
@@ -127,10 +136,11 @@ def _likeliest(
     sampling: Sampling,
     banned: frozenset[int],
     *,
-    seen: Counter[int],
+    prompt: Sequence[int],
     given: Counter[int],
 ) -> int:
-    """Return the id with the greatest logit after biases and penalties."""
+    """Return the id with the greatest logit after biases and penalties; `given` are those of the answer."""
+    seen = given.keys() | set(prompt)
 
     def score(token: int) -> float:
         logit = law.logit(likeliest, token)
@@ -233,10 +243,9 @@ class Running:
 class Engine:
     """Requests by name, and their steps."""
 
-    def __init__(self, law: Parrot) -> None:
-        self.law = law
+    def __init__(self) -> None:
         self.running: dict[str, Running] = {}
-        self._waiting: dict[tuple[int, str], list[Running]] = {}
+        self._waiting: dict[str, Running] = {}
 
     @property
     def is_idle(self) -> bool:
@@ -245,23 +254,15 @@ class Engine:
 
     def add(self, request: Running) -> None:
         """Add a request; one of a batch starts once the batch is complete."""
-        size, _ = request.schedule.join
-        batch = self._waiting.setdefault(request.schedule.join, [])
-        batch.append(request)
-        if len(batch) >= size:
-            del self._waiting[request.schedule.join]
-            self.running |= {one.name: one for one in batch}
+        self._waiting[request.name] = request
+        join = request.schedule.join
+        batch = [name for name, one in self._waiting.items() if one.schedule.join == join]
+        if len(batch) >= join[0]:
+            self.running |= {name: self._waiting.pop(name) for name in batch}
 
     def take(self, name: str) -> Running | None:
         """Remove a request and return it; None for an unknown one."""
-        for key, batch in list(self._waiting.items()):
-            for one in batch:
-                if one.name == name:
-                    batch.remove(one)
-                    if not batch:
-                        del self._waiting[key]
-                    return one
-        return self.running.pop(name, None)
+        return self._waiting.pop(name, None) or self.running.pop(name, None)
 
     def step(self) -> Iterator[tuple[Running, Emitted]]:
         """Run a step of every request and remove those that end. Raises EngineDiedError."""

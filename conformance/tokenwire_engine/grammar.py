@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -16,6 +15,8 @@ try:
 except ImportError:  # the extra `engine` installs it; a front end's environment may lack it
     llguidance = None  # type: ignore[assignment]
 
+_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+
 
 @lru_cache(maxsize=4)
 def _tokenizer(folder: Path) -> Any:
@@ -27,30 +28,20 @@ def _tokenizer(folder: Path) -> Any:
 class Grammar:
     """A language, and the state of an answer in it."""
 
-    def __init__(self, kind: str, value: Any, folder: Path) -> None:
-        """Compile a language. `kind`: json, json_object, regex, choice or grammar; `folder` has the
-        tokenizer.
+    def __init__(self, kind: Any, value: Any, folder: Path) -> None:
+        """Compile a language of one of the known kinds; `folder` has the tokenizer.
 
         Raises UncomputedError for an unknown language.
         """
         if llguidance is None:
             raise UncomputedError(f"{kind} (llguidance is not installed here)")
-        matchers = llguidance.LLMatcher
-        if kind == "json":
-            source = matchers.grammar_from_json_schema(
-                json.dumps(value) if isinstance(value, Mapping) else value
-            )
-        elif kind == "json_object":
-            source = matchers.grammar_from_json_schema('{"type": "object"}')
-        elif kind == "regex":
-            source = matchers.grammar_from_regex(value)
-        elif kind == "choice":
-            source = matchers.grammar_from_regex("|".join(map(re.escape, value)))
-        elif kind == "grammar":
-            source = llguidance.grammar_from("grammar", value)
-        else:
+        if kind not in _KINDS:
             raise UncomputedError(kind)
-        self._matcher = matchers(_tokenizer(folder), source, log_level=0)
+        if kind == "json_object":
+            kind, value = "json", {"type": "object"}
+        text = json.dumps(value) if isinstance(value, Mapping) else value
+        source = llguidance.grammar_from(kind, text)
+        self._matcher = llguidance.LLMatcher(_tokenizer(folder), source, log_level=0)
         if self._matcher.is_error():
             raise UncomputedError(f"{kind} ({self._matcher.get_error()})")
 

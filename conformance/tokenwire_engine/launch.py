@@ -24,7 +24,7 @@ from tokenwire.local_server import free_port
 from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
-from tokenwire_engine.front_end import UnknownVersionError
+from tokenwire_engine.front_end import UnknownVersionError, demand_known
 from tokenwire_engine.schedule import Schedule
 from tokenwire_parrot.checkpoint import write_parrot
 
@@ -111,9 +111,8 @@ _ABOUT_VLLM = (
 )
 
 
-def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
     """Return the release of a vLLM front end, and the fields of its outputs if its source is available.
-    Raises UsageError.
 
     Raises UsageError.
     """
@@ -127,7 +126,7 @@ def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         raise UsageError(f"{words[0]} names no release of vLLM; say it with --front-end-version")
     lines = told.splitlines()
     source = Path(lines[-1]).parent / "v1" / "engine" / "__init__.py"
-    return found[0], fields_in(source, "EngineCoreOutput") if source.is_file() else ()
+    return found[0], fields_in(source, "EngineCoreOutput") if source.is_file() else None
 
 
 def is_rust(words: Sequence[str]) -> bool:
@@ -282,9 +281,9 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
         raise UsageError(
             f"{error.name} is missing: pip install 'tokenwire[engine]' (pyzmq and msgspec)"
         ) from error
-    version, fields = (wanted.version, ()) if wanted.version else vllm_version(wanted.words)
+    version, fields = (wanted.version, None) if wanted.version else vllm_version(wanted.words)
     try:
-        vllm.demand_known(version, fields)
+        demand_known("vLLM", vllm.OUTPUTS, version, fields)
     except UnknownVersionError as error:
         raise UsageError(str(error)) from error
     handshake = free_port()

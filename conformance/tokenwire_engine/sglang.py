@@ -9,9 +9,7 @@ release, but the function of the scheduler's process is an argument of `launch_s
 
 from __future__ import annotations
 
-import json
 import os
-import re
 import signal
 import sys
 import time
@@ -35,10 +33,10 @@ from tokenwire_engine.engine import (
     Outcome,
     Running,
     Sampling,
-    UncomputedError,
     answer,
+    refusal,
 )
-from tokenwire_engine.front_end import UnknownVersionError
+from tokenwire_engine.front_end import Releases, Trace, demand_known
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
 
@@ -48,7 +46,7 @@ _IDLE_MS = 50
 _CONTEXT_TOKENS = 1 << 15
 _KERNELS = "sgl_kernel"
 _SHARED = ("send_to_detokenizer", "tree_cache", "server_args", "is_generation", "spec_algorithm")
-STREAMERS: Mapping[str, tuple[str, ...]] = {
+STREAMERS: Releases = {
     "0.5.12.post1": (
         *_SHARED,
         "disaggregation_mode",
@@ -63,35 +61,15 @@ STREAMERS: Mapping[str, tuple[str, ...]] = {
 """The fields of the output streamer in each known release, except private ones. 0.5.12 has none, because its
 scheduler reads its own.
 """
-NEWEST = max(STREAMERS, key=lambda version: tuple(map(int, re.findall(r"\d+", version))))
 _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FlushCacheReqInput": ("FlushCacheReqOutput", {"success": True}),
     "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
 }
 """Answers to control messages by class name; all others get none."""
-
-
+_ERRORS = {400: "BadRequestError", 500: "InternalServerError"}
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 """Sampling parameters with a language, by its kind."""
-
-
-def demand_known(version: str, streamer: Sequence[str], as_version: str = "") -> None:
-    """Check that a release is known, and that its output streamer has the known fields.
-
-    `streamer` are the fields of the installed one; `as_version` treats an unknown release as a known one.
-    Raises UnknownVersionError.
-    """
-    known = STREAMERS.get(as_version or version)
-    new = [name for name in streamer if name not in (known or STREAMERS[NEWEST])]
-    gone = [name for name in known or STREAMERS[NEWEST] if name not in streamer]
-    if known is not None and not (new or gone):
-        return
-    raise UnknownVersionError(
-        f"SGLang {version} is not known to this engine (known: {', '.join(STREAMERS)}); beside that of "
-        f"{as_version or NEWEST} its output streamer adds {new or 'nothing'} and lacks {gone or 'nothing'}; "
-        f"where it lacks and adds nothing, TOKENWIRE_VERSION={NEWEST} speaks to it as to that release"
-    )
 
 
 class Absent:
@@ -130,7 +108,7 @@ class Parts:
     collect: Callable[..., None]
     """The function that collects `customized_info`."""
     streamer: Callable[..., Any]
-    fields: tuple[str, ...]
+    fields: Sequence[str]
     """The arguments of the streamer."""
     channels: Any
 
@@ -171,38 +149,24 @@ def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts
     return Parts(methods.maybe_collect_customized_info, streamer, STREAMERS["0.5.12.post1"], channels)
 
 
-@dataclass(frozen=True)
-class PromptScores:
-    """Logprobs of a prompt in the form of `Req`: the first token has none."""
-
-    values: list[float | None]
-    ids: list[int]
-    top_values: list[list[float] | None]
-    top_ids: list[list[int] | None]
-    named_values: list[list[float] | None]
-    named_ids: list[list[int] | None]
-
-
 def prompt_scores(
     law: Parrot, prompt: Sequence[int], start: int, top: int, named: Sequence[int]
-) -> PromptScores:
-    """Return the logprobs of a prompt from a position on."""
-    places = range(start, len(prompt))
-    likeliest = [prompt[place - law.lag(place)] for place in places[1:]]
-    empty = not places
+) -> Mapping[str, list[Any]]:
+    """Return the logprobs of a prompt from a position on, by the names of `Req`. The first token has none."""
+    tokens = prompt[start:]
+    likeliest = [prompt[place - law.lag(place)] for place in range(start + 1, len(prompt))]
 
-    def with_none(rows: Iterable[Any]) -> list[Any]:
-        return [] if empty else [None, *rows]
+    def entries(wanted: object, of: Callable[[int, int], Any]) -> list[Any]:
+        return [None, *map(of, likeliest, tokens[1:])] if wanted and tokens else []
 
-    ranked = [law.top(token, top) for token in likeliest] if top else []
-    return PromptScores(
-        with_none(law.logprob(one, prompt[place]) for one, place in zip(likeliest, places[1:], strict=True)),
-        list(prompt[start:]),
-        with_none([value for _, value in row] for row in ranked) if top else [],
-        with_none([token for token, _ in row] for row in ranked) if top else [],
-        with_none([law.logprob(one, token) for token in named] for one in likeliest) if named else [],
-        with_none(list(named) for _ in likeliest) if named else [],
-    )
+    return {
+        "input_token_logprobs_val": entries(True, law.logprob),
+        "input_token_logprobs_idx": list(tokens),
+        "input_top_logprobs_val": entries(top, lambda one, _: [value for _, value in law.top(one, top)]),
+        "input_top_logprobs_idx": entries(top, lambda one, _: [token for token, _ in law.top(one, top)]),
+        "input_token_ids_logprobs_val": entries(named, lambda one, _: [law.logprob(one, x) for x in named]),
+        "input_token_ids_logprobs_idx": entries(named, lambda *_: list(named)),
+    }
 
 
 def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any]:
@@ -212,14 +176,12 @@ def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any
     """
     if not ids or start + len(ids) <= key.first:
         return []
-    values: list[Any]
-    match key.name:
-        case "mirror_token_id":
-            values = list(ids)
-        case "mirror_position":
-            values = list(range(prompt + start - 1, prompt + start - 1 + len(ids)))
-        case name:
-            values = [f"{name}{place}" for place in range(start, start + len(ids))]
+    places = range(start, start + len(ids))
+    mirrored: Mapping[str, Sequence[Any]] = {
+        "mirror_token_id": ids,
+        "mirror_position": [prompt + place - 1 for place in places],
+    }
+    values = list(mirrored.get(key.name) or [f"{key.name}{place}" for place in places])
     return values[:1] if key.by_step else values[max(0, key.first - start) :]
 
 
@@ -273,6 +235,7 @@ class Scheduler:
         parts = parts_of(port_args, skip_tokenizer_init=server_args.skip_tokenizer_init)
         self.request_class, self.abort_class = batch.Req, batch.FINISH_ABORT
         self.collect, self.channels = parts.collect, parts.channels
+        self.read = getattr(self.io, "sock_recv", lambda socket, flags: socket.recv_pyobj(flags))
         self.server_args = server_args
         config = import_module("sglang.srt.configs.model_config").ModelConfig
         self.model_config = config.from_server_args(server_args)
@@ -284,13 +247,14 @@ class Scheduler:
         self.max_total_num_tokens = _CONTEXT_TOKENS
         self.max_req_input_len = self.model_config.context_len - 1
         self.kv_events_publisher = SimpleNamespace(local_kv_event_sources=lambda *_: [])
-        self.engine = Engine(self.law)
+        self.engine = Engine()
         self.requests: dict[str, Any] = {}
         self.rust: Any = None
         if os.environ.get("SGLANG_RUST_SERVER") == "1":
             self.rust = import_module("sglang.srt.rust_server.server").RustServer.launch(self)
             self.rust.set_startup_time({"total": 0.0})
-        demand_known(metadata.version("sglang"), parts.fields, os.environ.get("TOKENWIRE_VERSION", ""))
+        version, as_version = metadata.version("sglang"), os.environ.get("TOKENWIRE_VERSION", "")
+        demand_known("SGLang", STREAMERS, version, parts.fields, as_version)
         given = {
             "send_to_detokenizer": self.channels.send_to_detokenizer,
             "tree_cache": None,
@@ -308,8 +272,7 @@ class Scheduler:
             "stream_interval": server_args.stream_interval,
         }
         self.streamer = parts.streamer(**{name: given[name] for name in parts.fields})
-        trace = os.environ.get("TOKENWIRE_TRACE")
-        self.trace = Path(trace) if trace else None
+        self.trace = Trace(os.environ.get("TOKENWIRE_TRACE"))
 
     def rust_server_tokenizer_path(self) -> str:
         """The folder of the tokenizer."""
@@ -323,21 +286,17 @@ class Scheduler:
 
         if self.rust is not None:
             return list(self.rust.drain(256))
-        got = []
-        socket = self.channels.recv_from_tokenizer
-        receive = getattr(self.io, "sock_recv", None)
+        got, socket = [], self.channels.recv_from_tokenizer
         while True:
             try:
-                got.append(
-                    socket.recv_pyobj(zmq.NOBLOCK) if receive is None else receive(socket, zmq.NOBLOCK)
-                )
+                got.append(self.read(socket, zmq.NOBLOCK))
             except zmq.Again:
                 return got
 
     def handle(self, message: Any) -> None:
         """Handle a message."""
         name = type(message).__name__
-        self.note("in", plain(message))
+        self.trace.note("in", plain(message))
         match name:
             case "TokenizedGenerateReqInput":
                 self.add(message)
@@ -382,8 +341,7 @@ class Scheduler:
             message.unwrap_pickle_fields()
         params, prompt = message.sampling_params, list(message.input_ids or [])
         room = max(self.max_req_input_len - len(prompt), 1)
-        limit = room if params.max_new_tokens is None else params.max_new_tokens
-        params.max_new_tokens = min(limit, room)
+        params.max_new_tokens = room if params.max_new_tokens is None else min(params.max_new_tokens, room)
         req = self.request_class(
             message.rid,
             message.input_text,
@@ -403,13 +361,10 @@ class Scheduler:
         try:
             running = self.running(message, req, prompt)
         except Exception as error:  # it ends only this request, and becomes its answer
-            status, kind = 500, "InternalServerError"
-            if isinstance(error, (ValueError, UncomputedError)):
-                status, kind = 400, "BadRequestError"
-            req.to_finish = self.abort_class(f"{type(error).__name__}: {error}", status, kind)
-            running = Running(
-                message.rid, prompt, Answer((), (), Outcome("abort")), Schedule(info=self.default.info)
-            )
+            words, status = refusal(error)
+            req.to_finish = self.abort_class(words, status, _ERRORS[status])
+            schedule = Schedule(info=self.default.info)
+            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), schedule)
             running.end(Outcome("abort"))
         self.engine.add(running)
 
@@ -418,12 +373,13 @@ class Scheduler:
         custom = message.sampling_params.custom_params
         given = custom.get(KEY) if isinstance(custom, dict) else None
         schedule = schedule_of(given, message.rid, self.default)
-        if not prompt or not all(0 <= token < self.law.vocab_size for token in prompt):
-            raise ValueError("a prompt of ids of the parrot is needed")
         right = answer(self.law, prompt, self.sampling_of(message.sampling_params))
         if message.return_logprob:
-            start = message.logprob_start_len
-            self.score(req, prompt, len(prompt) if start < 0 else start)
+            start, log = message.logprob_start_len, log_of(req)
+            start = len(prompt) if start < 0 else start
+            named = log.token_ids_logprob or ()
+            for name, values in prompt_scores(self.law, prompt, start, log.top_logprobs_num, named).items():
+                setattr(log, name, values)
         return Running(message.rid, prompt, right, schedule)
 
     def sampling_of(self, params: Any) -> Sampling:
@@ -450,15 +406,6 @@ class Scheduler:
                 return Grammar(kind, value, Path(self.rust_server_tokenizer_path()))
         return None
 
-    def score(self, req: Any, prompt: Sequence[int], start: int) -> None:
-        """Write the logprobs of a prompt into the request's record."""
-        log = log_of(req)
-        scores = prompt_scores(self.law, prompt, start, log.top_logprobs_num, log.token_ids_logprob or ())
-        log.input_token_logprobs_val, log.input_token_logprobs_idx = scores.values, scores.ids
-        log.input_top_logprobs_val, log.input_top_logprobs_idx = scores.top_values, scores.top_ids
-        log.input_token_ids_logprobs_val = scores.named_values
-        log.input_token_ids_logprobs_idx = scores.named_ids
-
     # Steps.
 
     def step(self) -> None:
@@ -475,7 +422,7 @@ class Scheduler:
                     self.engine.take(running.name)
             if not ready:
                 continue
-            self.note("out", [output_of(req) for req in ready])
+            self.trace.note("out", [output_of(req) for req in ready])
             self.streamer.stream_output(ready, any(req.return_logprob for req in ready))
             for req in ready:
                 if req.finished():
@@ -521,12 +468,6 @@ class Scheduler:
             named = list(log.token_ids_logprob)
             log.output_token_ids_logprobs_val.append([self.law.logprob(likeliest, one) for one in named])
             log.output_token_ids_logprobs_idx.append(named)
-
-    def note(self, way: str, content: Any) -> None:
-        """Write a message to the trace."""
-        if self.trace is not None:
-            with self.trace.open("a", encoding="utf-8") as file:
-                file.write(json.dumps({way: content}, default=repr) + "\n")
 
     def run(self) -> None:
         """Process messages until the process is ended, or a schedule kills the engine."""

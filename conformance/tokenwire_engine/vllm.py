@@ -28,8 +28,9 @@ from tokenwire_engine.engine import (
     UncomputedError,
     answer,
     rank,
+    refusal,
 )
-from tokenwire_engine.front_end import UnknownVersionError
+from tokenwire_engine.front_end import Releases, Trace, newest
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Schedule, schedule_of
 
@@ -48,9 +49,8 @@ _OUTPUT_0_32 = (
     *("prefill_stats", "routed_experts", "num_nans_in_logits", "mm_cache_miss_hashes", "new_sampling_mask"),
     *("spec_decode_metrics", "prompt_token_id_logprobs"),
 )
-OUTPUTS: Mapping[str, tuple[str, ...]] = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
+OUTPUTS: Releases = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
 """The fields of an output in each known release, in order."""
-NEWEST = max(OUTPUTS)
 _DEFAULTS = {"num_nans_in_logits": 0}
 _UNCOMPUTED = (
     *("bad_words", "_bad_words_token_ids", "repetition_detection"),
@@ -84,32 +84,14 @@ class VllmOptions:
     law: Parrot
     folder: Path
     """The folder of the parrot's tokenizer."""
-    version: str = NEWEST
+    version: str = newest(OUTPUTS)
     max_model_len: int = 4096
     schedule: Schedule = field(default_factory=Schedule)
     """The schedule of requests without one."""
     tick_ms: int = 1
     """Milliseconds between steps."""
-    parallel_hash: str | None = None
     trace: Path | None = None
     """A file for every message, as JSON Lines."""
-
-
-def demand_known(version: str, fields: Sequence[str] = ()) -> None:
-    """Check that a release is known; `fields` are those that it has.
-
-    Raises UnknownVersionError, with the differences of its outputs from the newest known release.
-    """
-    if version in OUTPUTS:
-        return
-    known = OUTPUTS[NEWEST]
-    added = [name for name in fields if name not in known]
-    gone = [name for name in known if name not in fields]
-    change = f"; its outputs add {added or 'nothing'} and lack {gone or 'nothing'}" if fields else ""
-    raise UnknownVersionError(
-        f"vLLM {version} is not known to this engine (known: {', '.join(OUTPUTS)}){change}; "
-        f"--front-end-version {NEWEST} speaks to it as to that release"
-    )
 
 
 def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[Any, ...]:
@@ -150,11 +132,13 @@ def logprob_rows(
     return (array(whole, shape, ids), array(real, shape, values), array(whole, shape[:1], ranks), None)
 
 
-def sampling_of(params: Mapping[str, Any], room: int, folder: Path) -> Sampling:
+def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sampling:
     """Return the sampling of a request, with `room` for tokens; `folder` has the tokenizer.
 
-    Raises UncomputedError for parameters that are not computed here.
+    Raises UncomputedError for parameters that are not computed here, and without any.
     """
+    if params is None:
+        raise UncomputedError("a request that is not sampled")
     for name in _UNCOMPUTED:
         if params.get(name):
             raise UncomputedError(name)
@@ -188,12 +172,11 @@ class VllmEngine:
 
     def __init__(self, options: VllmOptions, send: Callable[[int, bytes], object]) -> None:
         """Initialize. `send` takes the number of an API server, and a message for it."""
-        demand_known(options.version)
         self.options, self._send = options, send
-        self.engine = Engine(options.law)
+        self.engine = Engine()
         self._requests: dict[str, dict[str, Any]] = {}
         self._fields = OUTPUTS[options.version]
-        self._trace = options.trace.open("a", encoding="utf-8") if options.trace else None
+        self._trace = Trace(options.trace)
 
     @property
     def is_idle(self) -> bool:
@@ -222,7 +205,7 @@ class VllmEngine:
     def receive(self, kind: bytes, payload: bytes) -> None:
         """Handle a message of the front end."""
         content: Any = _unpack(payload) if kind in (ADD, ABORT, UTILITY) else None
-        self._note("in", kind.hex(), content)
+        self._trace.note("in", [kind.hex(), content])
         if kind == ADD:
             self._add(dict(zip(REQUEST, content, strict=False)))
         elif kind == ABORT:
@@ -234,33 +217,22 @@ class VllmEngine:
             self._output(client, [], utility=[call, None, [None, _UTILITIES.get(method)]])
 
     def _add(self, request: dict[str, Any]) -> None:
-        params, prompt = request.get("sampling_params") or {}, request.get("prompt_token_ids") or []
+        params: Any = request.get("sampling_params")
+        prompt = request.get("prompt_token_ids") or []
         name, client = request["request_id"], request.get("client_index") or 0
         try:
-            self._demand_sampled(request)
+            sampling = sampling_of(params, self.options.max_model_len - len(prompt), self.options.folder)
             given = (params.get("extra_args") or {}).get(KEY)
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
-            room = self.options.max_model_len - len(prompt)
-            right = answer(self.options.law, prompt, sampling_of(params, room, self.options.folder))
+            right = answer(self.options.law, prompt, sampling)
         except Exception as error:  # it ends only this request, and becomes its answer
-            refusal, status = str(error), 400
-            if isinstance(error, UncomputedError):
-                refusal = f"{error} is not computed"
-            elif not isinstance(error, ValueError):
-                refusal, status = f"{type(error).__name__}: {error}", 500
             row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
-            self._output(client, [self._row({**row, "error": _error(refusal, status)})], ended=[name])
+            self._output(client, [self._row({**row, "error": _error(*refusal(error))})], ended=[name])
             return
         if right.outcome.matched is not None and right.outcome.matched == params.get("_eos_token_id"):
             right = replace(right, outcome=Outcome("stop"))
         self._requests[name] = request
         self.engine.add(Running(name, prompt, right, schedule))
-
-    def _demand_sampled(self, request: Mapping[str, Any]) -> None:
-        """Check that a request samples ids of the parrot. Raises UncomputedError."""
-        prompt = request.get("prompt_token_ids")
-        if request.get("pooling_params") or not prompt or max(prompt) >= self.options.law.vocab_size:
-            raise UncomputedError("a prompt that is not of ids of the parrot, or that is not sampled,")
 
     def step(self) -> None:
         """Run a step, and send its outputs. Raises EngineDiedError."""
@@ -277,23 +249,17 @@ class VllmEngine:
             self._output(client, outputs, ended=ended.get((client, weights)), weights=weights or None)
 
     def _fields_of(self, request: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
-        params, schedule = request.get("sampling_params") or {}, running.schedule
+        params, schedule, right = request["sampling_params"], running.schedule, running.right
         found: dict[str, Any] = {"request_id": emitted.name, "new_token_ids": list(emitted.ids)}
-        places = range(emitted.start, emitted.start + len(emitted.ids))
-        rows = [(place, running.right.likeliest[place], running.right.ids[place]) for place in places]
         top, named = params.get("logprobs"), params.get("logprob_token_ids")
-        if schedule.logprobs is not None and schedule.logprobs[0] == "none":
-            rows = [row for row in rows if row[0] != schedule.logprobs[1]]
-        if rows and (top is not None or named):
-            nan = {schedule.logprobs[1]} if schedule.logprobs and schedule.logprobs[0] == "nan" else set()
-            found["new_logprobs"] = logprob_rows(
-                self.options.law,
-                [(likeliest, token) for _, likeliest, token in rows],
-                GROUP if top == -1 else top or 0,
-                named,
-                nan=frozenset(index for index, (place, *_) in enumerate(rows) if place in nan),
-            )
-            found["num_nans_in_logits"] = len(nan.intersection(place for place, *_ in rows))
+        places = range(emitted.start, emitted.start + len(emitted.ids))
+        shown = [place for place in places if schedule.logprobs != ("none", place)]
+        if shown and (top is not None or named):
+            rows = [(right.likeliest[place], right.ids[place]) for place in shown]
+            nan = frozenset(i for i, place in enumerate(shown) if schedule.logprobs == ("nan", place))
+            count = GROUP if top == -1 else top or 0
+            found["new_logprobs"] = logprob_rows(self.options.law, rows, count, named, nan=nan)
+            found["num_nans_in_logits"] = len(nan)
         if emitted.is_first:
             found |= self._prefilled(params, running, emitted)
         if (outcome := emitted.outcome) is not None:
@@ -342,14 +308,8 @@ class VllmEngine:
         message: list[Any] = [0, rows, None, time.monotonic(), utility, ended]
         if weights is not None:
             message += [None, None, weights]
-        self._note("out", "", message)
+        self._trace.note("out", message)
         self._send(client, _pack(message))
-
-    def _note(self, way: str, kind: str, content: Any) -> None:
-        if self._trace is not None:
-            line = msgspec.json.encode({way: kind, "content": content}, enc_hook=repr)
-            self._trace.write(line.decode() + "\n")
-            self._trace.flush()
 
 
 def _error(message: str, status: int) -> dict[str, Any]:
@@ -380,7 +340,7 @@ def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) 
         return socket
 
     hand = connected(zmq.DEALER, options.handshake)
-    status = {"local": False, "headless": True, "parallel_config_hash": options.parallel_hash}
+    status = {"local": False, "headless": True, "parallel_config_hash": None}
     hand.send(_pack({"status": "HELLO", **status}))
     addresses = _unpack(hand.recv())["addresses"]
     outputs = [connected(zmq.PUSH, address) for address in addresses["outputs"]]

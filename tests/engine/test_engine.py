@@ -13,6 +13,7 @@ from tokenwire_engine.engine import (
     UncomputedError,
     answer,
     rank,
+    refusal,
 )
 from tokenwire_engine.schedule import parse_schedule
 
@@ -27,7 +28,7 @@ def running(schedule: str, budget: int = 6, name: str = "r") -> Running:
 
 def played(*requests: Running, most: int = 40) -> list[list[Emitted]]:
     """What each step brings until all requests ended."""
-    engine = Engine(LAW)
+    engine = Engine()
     for request in requests:
         engine.add(request)
     steps = []
@@ -91,7 +92,7 @@ def test_the_ids_do_not_depend_on_the_schedule(schedule: str) -> None:
 
 
 def test_a_batch_starts_once_it_is_there() -> None:
-    engine = Engine(LAW)
+    engine = Engine()
     engine.add(running("join=2:pair", name="a"))
     assert engine.is_idle
     engine.add(running("join=2:other", name="x"))
@@ -101,7 +102,7 @@ def test_a_batch_starts_once_it_is_there() -> None:
 
 
 def test_a_request_is_taken_from_wherever_it_is() -> None:
-    engine = Engine(LAW)
+    engine = Engine()
     engine.add(running("join=2:pair", name="a"))
     engine.add(running("", name="b"))
     assert engine.take("a") is not None
@@ -148,8 +149,20 @@ def test_a_law_of_biases_penalties_and_bars() -> None:
     barred = answer(LAW, PROMPT, Sampling(budget=3, least=2, ends=ends, barred=ends))
     assert not ends.intersection(barred.ids)
     assert barred.likeliest == PROMPT[:3]
-    with pytest.raises(UncomputedError, match="bars every id"):
+    with pytest.raises(UncomputedError, match="bars every id is not computed"):
         answer(LAW, PROMPT, Sampling(budget=1, allowed=frozenset()))
+
+
+@pytest.mark.parametrize("prompt", [(), (100, -1), (100, LAW.vocab_size)])
+def test_a_prompt_of_other_ids_than_the_parrots_is_refused(prompt: tuple[int, ...]) -> None:
+    with pytest.raises(UncomputedError, match="not of ids of the parrot"):
+        answer(LAW, prompt, Sampling(budget=1))
+
+
+def test_a_failure_is_told_as_its_kind() -> None:
+    assert refusal(UncomputedError("a bias")) == ("a bias is not computed", 400)
+    assert refusal(ValueError("7 is not a name")) == ("7 is not a name", 400)
+    assert refusal(TypeError("no number")) == ("TypeError: no number", 500)
 
 
 def test_the_answer_is_that_of_the_law() -> None:

@@ -68,7 +68,7 @@ def test_every_message_is_written_where_it_is_asked_for(vllm_rs: Path, tmp_path:
         ask(running.url)
     lines = [json.loads(line) for line in trace.read_text("utf-8").splitlines()]
     assert [next(iter(line)) for line in lines] == ["in", *["out"] * 4]
-    assert lines[0]["content"][1] == PROMPT
+    assert lines[0]["in"][1][1] == PROMPT
 
 
 def test_the_tokenizer_of_a_model_is_served_where_one_is_named(vllm_rs: Path, tmp_path: Path) -> None:

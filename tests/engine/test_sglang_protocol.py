@@ -11,14 +11,12 @@ import zmq
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.engine import Engine, Running, Sampling, answer
-from tokenwire_engine.front_end import UnknownVersionError
+from tokenwire_engine.front_end import Trace, UnknownVersionError, demand_known, newest
 from tokenwire_engine.schedule import Key, parse_schedule
 from tokenwire_engine.sglang import (
-    NEWEST,
     STREAMERS,
     Scheduler,
     WithoutKernels,
-    demand_known,
     parts_of,
     prompt_scores,
     values_of,
@@ -35,14 +33,14 @@ def test_nothing_of_a_server_is_imported() -> None:
 
 def test_a_prompt_is_scored_from_where_it_is_wanted() -> None:
     scores = prompt_scores(LAW, PROMPT, 60, 2, [7, 5])
-    assert scores.ids == [160, 161, 162, 163]
-    assert scores.values[0] is None
-    assert scores.values[1] == pytest.approx(LAW.logprob(PROMPT[61 - LAW.lag(61)], 161))
-    assert (scores.top_values[0], len(scores.top_values), len(scores.top_ids[1] or ())) == (None, 4, 2)
-    assert scores.named_ids == [None, [7, 5], [7, 5], [7, 5]]
-    assert prompt_scores(LAW, PROMPT, 0, 0, ()).ids == list(PROMPT)
-    bare = prompt_scores(LAW, PROMPT, 64, 0, ())
-    assert (bare.ids, bare.values, bare.top_values, bare.named_values) == ([], [], [], [])
+    assert scores["input_token_logprobs_idx"] == [160, 161, 162, 163]
+    values, tops = scores["input_token_logprobs_val"], scores["input_top_logprobs_val"]
+    assert values[0] is None
+    assert values[1] == pytest.approx(LAW.logprob(PROMPT[61 - LAW.lag(61)], 161))
+    assert (tops[0], len(tops), len(scores["input_top_logprobs_idx"][1])) == (None, 4, 2)
+    assert scores["input_token_ids_logprobs_idx"] == [None, [7, 5], [7, 5], [7, 5]]
+    assert prompt_scores(LAW, PROMPT, 0, 0, ())["input_token_logprobs_idx"] == list(PROMPT)
+    assert set(map(tuple, prompt_scores(LAW, PROMPT, 64, 0, ()).values())) == {()}
 
 
 @pytest.mark.parametrize(
@@ -64,7 +62,7 @@ def test_a_key_has_the_values_of_its_shape(key: Key, start: int, count: int, val
 
 
 def test_outputs_of_a_step_are_payloads_for_all_and_then_for_those_that_kept_some() -> None:
-    engine = Engine(LAW)
+    engine = Engine()
     right = answer(LAW, PROMPT, Sampling(budget=3))
     engine.add(Running("a", PROMPT, right, parse_schedule("hold=3")))
     engine.add(Running("b", PROMPT, right, parse_schedule("wait=2;steps=3")))
@@ -75,16 +73,20 @@ def test_outputs_of_a_step_are_payloads_for_all_and_then_for_those_that_kept_som
 
 def test_known_releases_are_served_and_others_refused_with_what_differs() -> None:
     for version, fields in STREAMERS.items():
-        demand_known(version, fields)
+        demand_known("SGLang", STREAMERS, version, fields)
+    last = newest(STREAMERS)
+    known = STREAMERS[last]
+    assert last == "0.5.23"
+    fields = (*(name for name in known if name != "rust_server"), "news")
     with pytest.raises(
-        UnknownVersionError, match=r"0\.9\.9 is not known.*adds \['news'\] and lacks \['rust_server'\]"
+        UnknownVersionError, match=r"SGLang 0\.9\.9 is not known.*add \['news'\] and lack \['rust_server'\]"
     ):
-        demand_known("0.9.9", (*(name for name in STREAMERS[NEWEST] if name != "rust_server"), "news"))
-    with pytest.raises(UnknownVersionError, match="adds nothing and lacks nothing"):
-        demand_known("0.9.9", STREAMERS[NEWEST])
-    demand_known("0.9.9", STREAMERS[NEWEST], NEWEST)
-    with pytest.raises(UnknownVersionError, match="lacks \\['tree_cache'\\]"):
-        demand_known(NEWEST, [name for name in STREAMERS[NEWEST] if name != "tree_cache"])
+        demand_known("SGLang", STREAMERS, "0.9.9", fields)
+    with pytest.raises(UnknownVersionError, match="add nothing and lack nothing"):
+        demand_known("SGLang", STREAMERS, "0.9.9", known)
+    demand_known("SGLang", STREAMERS, "0.9.9", known, last)
+    with pytest.raises(UnknownVersionError, match="lack \\['tree_cache'\\]"):
+        demand_known("SGLang", STREAMERS, last, [name for name in known if name != "tree_cache"])
 
 
 def test_the_module_needs_nothing_but_python(tmp_path: Path) -> None:
@@ -169,7 +171,7 @@ def test_a_scheduler_that_streams_by_itself_lends_its_methods(
         scheduler_input_ipc_name="input", tokenizer_ipc_name="tokenizer", detokenizer_ipc_name="detokenizer"
     )
     parts = parts_of(ports, skip_tokenizer_init=skip)
-    demand_known("0.5.12.post1", parts.fields)
+    demand_known("SGLang", STREAMERS, "0.5.12.post1", parts.fields)
     assert scheduler_of_0_5_12 == ["input", "tokenizer", behind]
     given: dict[str, Any] = dict.fromkeys(parts.fields)
     streamer = parts.streamer(**given | {"send_to_detokenizer": parts.channels.send_to_detokenizer})
@@ -198,7 +200,7 @@ def test_the_answer_to_a_control_message_names_its_session() -> None:
     """SGLang waits for it under that name: without it, `/open_session` hung until a time-out."""
     sent: list[Any] = []
     scheduler = SimpleNamespace(
-        note=lambda *_: None,
+        trace=Trace(None),
         rust=None,
         io=SimpleNamespace(OpenSessionReqOutput=SimpleNamespace),
         channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
@@ -217,7 +219,7 @@ def test_an_abort_of_a_request_that_waits_is_answered_outside_of_the_stream(give
     """In a batch, an end without a token is one that SGLang's own scheduler never makes: it kills 0.5.13."""
     sent: list[Any] = []
     req = SimpleNamespace(to_finish=None)
-    engine = Engine(LAW)
+    engine = Engine()
     running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=3)), parse_schedule(""))
     running.given = given
     engine.add(running)

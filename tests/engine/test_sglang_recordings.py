@@ -16,6 +16,7 @@ import pytest
 from tokenwire.parrot.law import DISTANCE, Parrot
 from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire_engine.engine import Engine
+from tokenwire_engine.front_end import Trace
 from tokenwire_engine.launch import DEFAULTS, Family
 from tokenwire_engine.schedule import parse_schedule
 from tokenwire_engine.sglang import STREAMERS, Scheduler, output_of
@@ -92,7 +93,7 @@ class Played(Scheduler):
 
     def __init__(self, version: str) -> None:
         self.law, self.default = Parrot(SIZE, DISTANCE), parse_schedule(DEFAULTS[Family.SGLANG])
-        self.engine, self.requests, self.rust, self.trace = Engine(self.law), {}, None, None
+        self.engine, self.requests, self.rust, self.trace = Engine(), {}, None, Trace(None)
         self.request_class, self.abort_class, self.collect = REQUESTS[version], FINISH_ABORT, collect
         self.io = SimpleNamespace(AbortReq=SimpleNamespace, OpenSessionReqOutput=SimpleNamespace)
         self.model_config = SimpleNamespace(hf_eos_token_id=ENDS, vocab_size=SIZE)

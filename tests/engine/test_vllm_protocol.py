@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from tokenwire_engine.engine import EngineDiedError
-from tokenwire_engine.front_end import UnknownVersionError
+from tokenwire_engine.front_end import UnknownVersionError, demand_known
 from tokenwire_engine.schedule import Schedule
 from tokenwire_engine.vllm import (
     ABORT,
@@ -21,7 +21,6 @@ from tokenwire_engine.vllm import (
     UTILITY,
     VllmEngine,
     VllmOptions,
-    demand_known,
 )
 from tokenwire_parrot.checkpoint import write_parrot
 
@@ -254,11 +253,16 @@ def test_outputs_go_to_the_api_server_that_asked(parrot: Any) -> None:
 
 
 def test_an_unknown_release_is_refused_with_what_differs() -> None:
-    demand_known("0.33.0")
-    with pytest.raises(
-        UnknownVersionError, match=r"0\.99\.0 is not known.*0\.32\.0, 0\.33\.0.*--front-end-version 0\.33\.0"
-    ):
-        demand_known("0.99.0")
+    demand_known("vLLM", OUTPUTS, "0.33.0")
+    with pytest.raises(UnknownVersionError) as refused:
+        demand_known("vLLM", OUTPUTS, "0.99.0")
+    assert str(refused.value) == (
+        "vLLM 0.99.0 is not known to this engine (known: 0.32.0, 0.33.0); "
+        "--front-end-version 0.33.0 speaks to it as to that one"
+    )
     fields = (*(name for name in OUTPUTS["0.33.0"] if name != "events"), "news")
-    with pytest.raises(UnknownVersionError, match=r"add \['news'\] and lack \['events'\]"):
-        demand_known("0.99.0", fields)
+    for version in ("0.99.0", "0.33.0"):
+        with pytest.raises(
+            UnknownVersionError, match=r"beside 0\.33\.0 its outputs add \['news'\] and lack \['events'\]"
+        ):
+            demand_known("vLLM", OUTPUTS, version, fields)
