@@ -608,7 +608,7 @@ def main() -> int:
         print(f"{name}: {times} schedules; the smallest:")
         for case in batch:
             form = "streamed" if case.stream else "whole"
-            print(f"  {case.story}, {case.tokens} tokens, {form}: {case.schedule or 'a token in each step'}")
+            print(f"  {case.story}, {case.tokens} tokens, {form}: {str(case.schedule) or 'a token in each step'}")
         print(f"  {message}")
     print(f"{asked} schedules, {requests} requests: {len(failed)} kinds of failure")
     return 1 if failed else 0
