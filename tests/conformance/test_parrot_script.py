@@ -76,7 +76,7 @@ def test_a_prompt_is_as_long_as_the_next_lag() -> None:
     assert len(Script((5,)).prompt(LAW, 9)) == 1
     assert Script((5,) * 60).prompt(LAW, 9) == (5,) * 60 + (9,) * 4
     assert len(Script((5,) * 257).prompt(LAW, 9)) == 1024
-    with pytest.raises(ValueError, match="1025 ids is longer than the distance 1024"):
+    with pytest.raises(ValueError, match="1025 ids is longer than the parrot's distance, 1024 ids"):
         Script((5,) * 1025).prompt(LAW, 9)
 
 

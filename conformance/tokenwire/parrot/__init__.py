@@ -1,1 +1,3 @@
-"""The parrot: a model that repeats the text of its prompt, so that the right answer is known."""
+"""The parrot: a test model that repeats the text of its prompt, so that the right answer to any prompt can be
+computed.
+"""

@@ -1,4 +1,4 @@
-"""Encodes texts and chats by the vocabularies of a parrot, as a server does before it answers."""
+"""Tokenizes texts and chats with the vocabulary of a parrot, as a server does before it answers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,15 @@ _WORDS = re.compile(
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\nA-Za-zé0]?[A-Za-zé]+|0"
     r"| ?[^ \r\nA-Za-zé0]+[\r\n]*|[ \r\n]*[\r\n]+|[ \r\n]+(?![^ \r\n])|[ \r\n]+"
 )
-"""Matches the words of Qwen2 in a text whose characters are replaced by representatives of their classes."""
+"""Matches the words into which Qwen2 splits a text.
+
+Each character was replaced by one that represents its class.
+"""
 
 
 @cache
 def encoder(kind: Vocabulary) -> Encode:
-    """Return the encoder of one of our vocabularies. Special tokens in a text become their ids."""
+    """Return the tokenizer of a vocabulary as a function. Special tokens in a text become their ids."""
     document: Mapping[str, Any] = tokenizer_files(kind, 0).files["tokenizer.json"]
     model = document["model"]
     known: Mapping[str, int] = model["vocab"]
@@ -46,8 +49,10 @@ def encoder(kind: Vocabulary) -> Encode:
 
 
 def chat_text(messages: object) -> str | None:
-    """Return the text that our chat template makes of messages; None of what it makes no text of, and of
-    reasoning, which not every server gives to a template.
+    """Return the prompt that our chat template makes of messages.
+
+    Return None for messages that the template does not support, and for reasoning, which some servers do not
+    pass to a template.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         return None
@@ -57,8 +62,9 @@ def chat_text(messages: object) -> str | None:
 
 
 def last_text(messages: object) -> str | None:
-    """Return the text that our chat template makes of the last of some messages, in the form of any endpoint,
-    with what comes before the answer; None where that is not known.
+    """Return the text that our chat template makes of the last message and of the beginning of the answer.
+
+    The message may have the form of any endpoint. Return None if the text cannot be computed.
     """
     last = messages[-1] if isinstance(messages, list) and messages else None
     match last:
@@ -71,15 +77,15 @@ def last_text(messages: object) -> str | None:
 
 
 def most_tokens(messages: object, encode: Encode) -> int:
-    """Return a number that the tokens of messages do not exceed, however a server gives them to our template:
-    what it writes around each is less than all names and values that are not part of it.
+    """Return an upper bound of the number of tokens of messages, in whatever form a server passes them to our
+    template.
     """
     texts = list(texts_within(messages))
     return sum(len(encode(text)) for text in texts) + _AROUND * (1 + len(texts))
 
 
 def texts_within(value: object) -> Iterator[str]:
-    """Yield all texts of a JSON value, keys aside."""
+    """Yield all strings of a JSON value except keys."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, Mapping | Sequence):
@@ -88,7 +94,7 @@ def texts_within(value: object) -> Iterator[str]:
 
 
 _AROUND = 5
-"""Tokens around a text: a marker, a role, a line break."""
+"""The most tokens that a chat template adds around a text, such as a marker, a role and a line break."""
 _ANSWER = "<|im_start|>assistant\n"
 _KNOWN_KEYS = frozenset({"role", "content", "tool_calls", "tool_call_id"})
 
@@ -106,7 +112,7 @@ def _message_text(message: object) -> str | None:
 
 
 def _calls_text(calls: object) -> str | None:
-    """Return the text of the calls of a message; None for calls that servers may write otherwise."""
+    """Return the text of the tool calls in a message; None for calls that servers may format differently."""
     texts = []
     for call in calls if isinstance(calls, list | tuple) else (None,):
         match call:
@@ -122,14 +128,14 @@ def _calls_text(calls: object) -> str | None:
 
 
 def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:
-    """Yield the words of a text, each as the letters that represent its bytes."""
+    """Yield the words of a text. Each word is a list of letters; each letter represents a byte."""
     letters, text = byte_letters(), unicodedata.normalize("NFC", text)
     for found in _WORDS.finditer("".join(map(_class_of, text))):
         yield [letters[byte] for byte in text[found.start() : found.end()].encode()]
 
 
 def _class_of(letter: str) -> str:
-    """Return a character that represents a character's class in `_WORDS`."""
+    """Return the representative of a character's class for `_WORDS`."""
     if letter.isascii() and (
         letter.isalpha() or letter in " \r\n" or not (letter.isdigit() or letter.isspace())
     ):
@@ -141,7 +147,10 @@ def _class_of(letter: str) -> str:
 
 
 def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
-    """Yield a text as one word of its characters, or of their bytes if a character has no piece."""
+    """Yield one list for the whole text.
+
+    It has each character, or the bytes of a character without a piece.
+    """
     pieces: list[str] = []
     for letter in text.replace(" ", "▁"):
         pieces += [letter] if letter in known else [f"<0x{byte:02X}>" for byte in letter.encode()]
@@ -149,7 +158,7 @@ def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
 
 
 def _merged(pieces: list[str], ranks: Mapping[tuple[str, str], int]) -> list[str]:
-    """Return the pieces of a word, merged in the order of the merges."""
+    """Return the pieces of a word after byte-pair merging. `ranks`: the order of the merges."""
     while found := [rank for pair in pairwise(pieces) if (rank := ranks.get(pair)) is not None]:
         least, merged = min(found), [pieces[0]]
         for piece in pieces[1:]:

@@ -1,13 +1,13 @@
-"""The output of a parrot and its logprobs, as plain functions of token ids.
+"""The output and the logprobs of a parrot, as plain functions of token ids.
 
-Each token repeats the one a *lag* before it. The lag follows from the position alone: it is the largest that
-reaches back into the text. So a prompt that is as long as a lag is repeated from its beginning, and its
-author knows the answer.
+Each token repeats an earlier one, at a distance called *lag*. The lag depends only on the position: it is the
+largest lag that does not reach before the beginning of the text. So a prompt with a length equal to a lag is
+repeated from its beginning, and the author of the prompt knows the answer.
 
-The logits of a position follow from the repeated id. Ids form groups of 32. The repeated id has the logit
-`SAID`. The ids that follow it in its group, cyclically, are the runners-up, each `STEP` below the one before.
-All others are far below. Each id also has a small bias, so that logprobs differ from token to token. All
-logits are sums of few powers of two: bfloat16, float16 and float32 represent the same numbers.
+The logits of a position depend only on the repeated id. Ids form groups of 32. The repeated id has the logit
+`SAID`. The ids that follow it cyclically in its group are the runners-up, each `STEP` below the previous one.
+All other ids are far below. Each id also has a small bias, so that logprobs differ from token to token. All
+logits are sums of few powers of two, so bfloat16, float16 and float32 represent them exactly.
 """
 
 from __future__ import annotations
@@ -19,52 +19,58 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 GROUP = 32
-"""The number of ids in a group, and of values of the last digit."""
+"""The number of ids in a group. It is also the number of values of an id's last digit."""
 SAID = 6.0
-"""The logit of the repeated id, without its bias."""
+"""The logit of the repeated id, before its bias is added."""
 MARGIN = 4.0
-"""The distance from it to the first runner-up."""
+"""The difference between the logits of the repeated id and of the first runner-up, without biases."""
 STEP = 0.5
-"""The distance from each runner-up to the next."""
+"""The difference between the logits of neighbouring runners-up, without biases."""
 ELSEWHERE = 24.0
-"""The amount subtracted for each different digit of the group's number."""
+"""The amount by which a logit is lower for each digit in which an id's group differs from the group of the
+repeated id.
+"""
 DISTANCE = 1024
-"""The default of the largest lag."""
+"""The default of the largest lag, in tokens."""
 EXACT_ABOVE = -14.0
-"""The logprob above which values are exact in every type; lower ones have the precision of the weights'
-type.
+"""The logprob above which values are exact in every floating-point type.
+
+Lower ones have the precision of the weights.
 """
 LEAST_DISTANCE = 16
-"""The smallest lag besides 1. The lags are the distance, its quarter, the quarter of that, and so on."""
+"""The smallest lag besides 1. Each lag is a quarter of the next larger one; the largest is the distance."""
 
 
 def bias(token: int) -> float:
-    """Return the bias of an id's logit at any position: less than `STEP`, in 32nds."""
+    """Return the bias of an id's logit.
+
+    It is the same at all positions: a multiple of 1/32 that is less than `STEP`.
+    """
     # A multiplicative hash (2**32 divided by the golden ratio): neighbouring ids get different biases.
     return ((token * 2654435769 >> 7) & 15) / 32
 
 
 def runner_up(place: int) -> float:
-    """Return the logit without bias of the id `place` steps after the repeated one, which has place 0."""
+    """Return the logit, without bias, of the id that is `place` steps after the repeated id in its group."""
     return SAID if not place else SAID - MARGIN - STEP * (place - 1)
 
 
 def positions_of(distance: int) -> int:
-    """Return the length of the longest text that a checkpoint supports."""
+    """Return the length of the longest text that a checkpoint with this distance supports."""
     return max(4096, 8 * distance)
 
 
 @dataclass(frozen=True)
 class Parrot:
-    """The law of one checkpoint."""
+    """The rules by which one checkpoint computes its output and its logits."""
 
     vocab_size: int
     distance: int = DISTANCE
-    """The largest lag."""
+    """The largest lag, in tokens."""
 
     @cached_property
     def lags(self) -> tuple[int, ...]:
-        """The distances from which a token may be repeated, smallest first; each divides the next."""
+        """The possible lags, smallest first. Each divides the next."""
         lags = [self.distance]
         while lags[-1] % 4 == 0 and lags[-1] // 4 >= LEAST_DISTANCE:
             lags.append(lags[-1] // 4)
@@ -72,19 +78,22 @@ class Parrot:
 
     @cached_property
     def digits(self) -> tuple[int, int, int, int]:
-        """The number of values of each digit of an id, the last digit first."""
+        """The number of values of each digit of an id, last digit first."""
         groups = -(-self.vocab_size // GROUP)
         base = next(base for base in range(1, groups + 1) if base**3 >= groups)
         return GROUP, base, base, base
 
     def lag(self, position: int) -> int:
-        """Return the distance from `position` to the token that it repeats. The first position is 0, and
-        repeats nothing.
+        """Return the distance between this position and the token that it repeats.
+
+        Positions begin at 0, which repeats nothing.
         """
         return self.lags[bisect_right(self.lags, position) - 1]
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield ranges of positions with one lag: beginning, end, and lag."""
+        """Yield the ranges of positions between `begin` and `end` in which the lag is constant: beginning,
+        end, lag.
+        """
         for lag, upto in zip(self.lags, (*self.lags[1:], end), strict=True):
             if max(begin, lag) < min(end, upto):
                 yield max(begin, lag), min(end, upto), lag
@@ -92,9 +101,10 @@ class Parrot:
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """Return the `count` ids that follow a prompt, without ending at any of them; None if unknown.
+        """Return the `count` ids that follow a prompt, as if no id ended the output; None if they cannot be
+        computed.
 
-        Ids in `barred` cannot be among the first `least`: the likeliest other id replaces one.
+        An id in `barred` is replaced by the next likeliest id, if it is among the first `least` ids.
         """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
@@ -108,7 +118,7 @@ class Parrot:
         return tuple(ids[len(prompt) :])
 
     def digits_of(self, token: int) -> tuple[int, ...]:
-        """Return the digits of an id, the last one first."""
+        """Return the digits of an id, last digit first."""
         places = []
         for size in self.digits:
             token, digit = divmod(token, size)
@@ -116,35 +126,37 @@ class Parrot:
         return tuple(places)
 
     def logit(self, likeliest: int, token: int) -> float:
-        """Return the logit of an id if `likeliest` is the output."""
+        """Return the logit of `token` at a position whose repeated id is `likeliest`."""
         (here, *group), (there, *other) = self.digits_of(likeliest), self.digits_of(token)
         away = sum(mine != its for mine, its in zip(group, other, strict=True))
         return runner_up((there - here) % GROUP) - ELSEWHERE * away + bias(token)
 
     def logprob(self, likeliest: int, token: int) -> float:
-        """Return the logprob of an id if `likeliest` is the output.
+        """Return the logprob of `token` at a position whose repeated id is `likeliest`.
 
-        The share of all other groups is neglected, because it is less than a hundred millionth.
+        The ids of all other groups are neglected, because their total probability is less than 1e-8.
         """
         return self.logit(likeliest, token) - _normaliser(self, likeliest)
 
     def top(self, likeliest: int, count: int) -> list[tuple[int, float]]:
-        """Return the likeliest ids with their logprobs if `likeliest` is the output, likeliest first.
+        """Return the likeliest ids with their logprobs at a position whose repeated id is `likeliest`.
 
-        They are of its group, so 32 at most. Lower ids may have another order in other types.
+        The likeliest id comes first. At most 32 ids are returned, all of one group. In floating-point types
+        of low precision, the order of unlikely ids may differ.
         """
         ranked = sorted(self.group(likeliest), key=lambda token: -self.logit(likeliest, token))
         return [(token, self.logprob(likeliest, token)) for token in ranked[:count]]
 
     def group(self, likeliest: int) -> range:
-        """Return the ids of the group of an id."""
+        """Return the ids of the group to which an id belongs."""
         first = likeliest - likeliest % GROUP
         return range(first, min(first + GROUP, self.vocab_size))
 
 
 @dataclass(frozen=True)
 class Repeater:
-    """The known facts about a parrot of another make: each token repeats the one a distance before it.
+    """A parrot that was not written by this project: each token repeats the one at a fixed distance before
+    it.
 
     Its logprobs are unknown, and so is its output after a prompt shorter than the distance.
     """
@@ -152,20 +164,20 @@ class Repeater:
     distance: int
 
     def lag(self, position: int) -> int:
-        """Return the distance from `position` to the token that it repeats; 0 if unknown."""
+        """Return the distance between this position and the token that it repeats; 0 if it is unknown."""
         return self.distance if position >= self.distance else 0
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield ranges of positions with one lag: beginning, end, and lag."""
+        """Yield the range of positions from `begin` to `end` with known output: beginning, end, lag."""
         if end > self.distance:
             yield max(begin, self.distance), end, self.distance
 
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """Return the `count` ids that follow a prompt; None for a prompt that is too short.
+        """Return the `count` ids that follow a prompt; None for a prompt that is shorter than the distance.
 
-        Also None if one of the first `least` ids is barred, because its replacement is unknown.
+        Return None also if one of the first `least` ids is in `barred`, because its replacement is unknown.
         """
         if len(prompt) < self.distance:
             return None

@@ -1,4 +1,4 @@
-"""Recognition of a parrot from its answers: its law and its vocabulary."""
+"""Recognition of a parrot from its answers: the rules by which it repeats, and its vocabulary."""
 
 from __future__ import annotations
 
@@ -19,54 +19,56 @@ from tokenwire.record import Answer, Stream, fact
 Ids = tuple[int, ...]
 
 _DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
-"""The distances of parrots to recognize, the usual one first, because several may explain the same
-answers.
-"""
+"""The distances to try. The default comes first, because several distances may explain the same answers."""
 _ENOUGH = 16
-"""The least number of ids that only a law explains; they must outnumber those that break it."""
+"""The least number of ids that only these rules explain.
+
+They must outnumber the ids that contradict the rules.
+"""
 _MOST_TEXTS = 32
-"""The most answers whose text is examined."""
+"""The most answers whose text is compared with the rules."""
 _LEAST_TEXT = 16
-"""The least characters of a text that is evidence."""
+"""The least number of characters with which a text counts as evidence."""
 _UNSEEN = 512
-"""Tokens of a conversation that the server keeps: no request of this suite goes on from more."""
+"""Upper bound of the tokens in a conversation that the server stores, for requests that continue it."""
 _MOST_ENDED = 256
-"""The most answers whose end is examined."""
+"""The most answers whose end is compared with the rules."""
 
 
 @dataclass(frozen=True)
 class OtherTokenizer:
-    """The known facts about a tokenizer that is not ours."""
+    """The tokenizer of a parrot with a foreign vocabulary."""
 
     words: Words | None
-    """The bytes of each id; None if a text is not the concatenated bytes of its ids."""
+    """The bytes of each id; None if decoding is more than the concatenation of these bytes."""
     encode: Encode
 
 
 @dataclass(frozen=True)
 class KnownModel:
-    """A model with known right answers."""
+    """A model for which the right answers can be computed."""
 
     law: Law
     words: Words
     encode: Encode
     ours: bool
-    """True if the vocabulary is one that `tokenwire parrot` writes, with its chat template."""
+    """True if `tokenwire parrot` writes this vocabulary and its chat template."""
     seen_in: str
-    """The exchange that shows the model."""
+    """The name of the exchange by which the model was recognized."""
 
     @property
     def longest(self) -> int | None:
-        """The length of the longest text that the checkpoint supports; None if unknown."""
+        """The maximum length of prompt and answer together, in tokens; None if unknown."""
         return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
 
     def prompts(self, stream: Answer) -> list[Ids | None]:
-        """Return the ids of each prompt of a request; None for unknown ones."""
+        """Return the token ids of each prompt in a request; None for a prompt whose ids are unknown."""
         return _prompts(stream, self.encode, self.ours)
 
     def ending(self, stream: Stream, budget: int) -> tuple[Ids, int] | None:
-        """Return the last ids of the prompt of a conversation, and the lag at which all of an answer repeats
-        them, however the messages before the last one are written; None where that is not known.
+        """Return the last ids of a conversation's prompt, and the lag at which the whole answer repeats them.
+
+        They must not depend on how the server formats the earlier messages. Return None if that is unknown.
         """
         messages, body = stream.asked.sent.get("messages"), stream.exchange.request.body
         text = last_text(messages.values[0]) if self.ours and messages and len(messages.values) == 1 else None
@@ -101,14 +103,14 @@ def _returned_prompt(stream: Stream) -> Ids | None:
 
 
 def _as_ids(value: object) -> Ids | None:
-    """Return an untrusted value as ids; None for anything else."""
+    """Return an untrusted value as a tuple of ids; None if it is not a list of integers."""
     known = isinstance(value, (list, tuple)) and set(map(type, value)) == {int}
     return tuple(value) if isinstance(value, (list, tuple)) and known else None
 
 
 @dataclass(frozen=True)
 class _KnownAnswer:
-    """An answer to a known prompt, with its ids."""
+    """An answer whose prompt ids and output ids are known."""
 
     name: str
     prompt: Ids
@@ -116,8 +118,8 @@ class _KnownAnswer:
 
     @cached_property
     def nearest(self) -> list[int]:
-        """Return the distance from each id of prompt and answer to the previous occurrence of the id; 0
-        without one.
+        """For each id of prompt and answer, the distance to the previous occurrence of the id; 0 for the
+        first.
         """
         last: dict[int, int] = {}
         distances = []
@@ -127,10 +129,10 @@ class _KnownAnswer:
         return distances
 
     def weigh(self, law: Law) -> tuple[int, int]:
-        """Return the number of ids that only this law explains, and the number that contradict it.
+        """Return the number of ids that only these rules explain, and the number of ids that contradict them.
 
-        An id is evidence for a law if the id does not occur within the law's lag before it. A model that
-        repeats a shorter loop, or one id, gives no evidence.
+        An id is evidence only if it does not occur within the lag before it. So a model that repeats a
+        shorter loop, or a single id, gives no evidence.
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
         kept = broken = 0
@@ -143,7 +145,7 @@ class _KnownAnswer:
 
 
 def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
-    """Yield the likeliest answers to prompts whose ids were sent or returned."""
+    """Yield the greedy answers to prompts whose ids were sent, or returned by the server."""
     for stream in streams:
         if not stream.answered or not stream.asked.likeliest or stream.asked.media:
             continue
@@ -157,13 +159,13 @@ def _known_answers(streams: Iterable[Answer]) -> Iterator[_KnownAnswer]:
 
 @dataclass
 class _Weight:
-    """The evidence of answers for and against a law."""
+    """The number of ids in answers that support or contradict some rules."""
 
     kept: int = 0
     broken: int = 0
     most: int = -1
     name: str = ""
-    """The answer with the most evidence for it."""
+    """The name of the exchange with the most evidence for the rules."""
 
     def add(self, name: str, kept: int, broken: int) -> None:
         self.kept += kept
@@ -173,7 +175,10 @@ class _Weight:
 
 
 def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[Law, str] | None:
-    """Return the law that the fewest ids contradict, with an exchange that shows it; None if no law fits."""
+    """Return the rules that the fewest ids contradict, and the exchange with the most evidence.
+
+    Return None if no rules fit.
+    """
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
         far = Counter(
@@ -194,7 +199,7 @@ def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[
 
 @dataclass(frozen=True)
 class _EndedText:
-    """The text of a complete answer."""
+    """A complete answer and its text."""
 
     stream: Answer
     text: str
@@ -214,7 +219,7 @@ def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Ende
 
 
 def _is_an_echo(stream: Answer, text: str) -> bool:
-    """True if a text is the whole prompt, or the whole last message, as a mock server answers."""
+    """True if a text is the whole prompt or the whole last message. A mock server answers like this."""
     asked = stream.asked
     messages = asked.sent.get("messages")
     last = _last_message(messages.values[0]) if messages else ""
@@ -222,7 +227,7 @@ def _is_an_echo(stream: Answer, text: str) -> bool:
 
 
 def _last_message(messages: object) -> str:
-    """Return the text of the last message; empty without one."""
+    """Return the text of the last message; empty without messages."""
     last = messages[-1] if isinstance(messages, list) and messages else None
     content = last.get("content") if isinstance(last, Mapping) else None
     if isinstance(content, list):
@@ -231,7 +236,7 @@ def _last_message(messages: object) -> str:
 
 
 def _is_spelled(words: Words, answer: _EndedText) -> bool:
-    """True if the ids form a text, up to a stop."""
+    """True if this vocabulary decodes the output ids to the text of the answer, up to a stop."""
     ids = _as_ids(answer.stream.choices[0].output_ids) or ()
     skip = words.special if answer.stream.asked.skip_special_tokens else frozenset()
     if not all(0 <= token < len(words.pieces) for token in ids):
@@ -241,9 +246,10 @@ def _is_spelled(words: Words, answer: _EndedText) -> bool:
 
 
 def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _EndedText) -> int:
-    """Return the number of characters of a text that agree with a model's; 0 if they are too few to decide.
+    """Return the number of characters that an answer has in common with the text that a model must output.
 
-    The stop and visible special tokens are judged later.
+    Return 0 if they are too few to decide. A wrong stop does not matter here, and neither do visible special
+    tokens.
     """
     prompt = prompts[0] if len(prompts) == 1 else None
     if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
@@ -258,8 +264,9 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _E
 
 
 def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
-    """Return the model behind answers, if it is a parrot with one of our vocabularies, or with that of
-    `other`.
+    """Return the parrot that produced these answers; None if a parrot did not produce them.
+
+    Its vocabulary is one of ours, or that of `other`.
     """
     streams = list(streams)
     first = next(_known_answers(streams), None)
@@ -286,8 +293,9 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
                 for answer, sent in zip(reported, prompts, strict=True)
             ]
             kept, broken = sum(map(bool, right)), right.count(0)
-            silent = bool(first) and not reported  # without texts, the ids of the usual vocabulary
-            # a text of this length is not right by chance
+            # Without texts, the most common vocabulary is assumed.
+            silent = bool(first) and not reported
+            # Without ids, a third of the texts suffices, because a text of this length is not right by chance.
             enough = kept > broken if first else 2 * kept > broken
             if (enough or silent) and (best is None or sum(right) > best[0]):
                 seen = name or reported[right.index(max(right))].stream.exchange.name
@@ -296,9 +304,9 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 
 
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
-    """Return the model with the ids that end its answers, because engines differ at the end of a message.
+    """Return the model with the right ids for the end of an answer, because engines differ in this.
 
-    Choices decide that are right with one set of ends and wrong with the other.
+    Of two sets of ids, the choices decide that are right with one set and wrong with the other.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
     more = 0
@@ -315,7 +323,7 @@ def _may_end(stream: Answer) -> bool:
 
 
 def _right_choices(model: KnownModel, stream: Answer) -> int:
-    """Return the number of choices with the right finish, and the right text or number of ids."""
+    """Return the number of choices whose finish is right, and also their text or their number of tokens."""
     prompts, right = model.prompts(stream), 0
     for choice in stream.choices:
         position = choice.index // max(stream.asked.n, 1)
@@ -331,7 +339,7 @@ def _right_choices(model: KnownModel, stream: Answer) -> int:
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
-    """Return the possible vocabularies with their tokenizers, and True for ours."""
+    """Return the vocabularies to try, each with its tokenizer, and with True if it is ours."""
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours
@@ -342,7 +350,7 @@ def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, boo
 
 
 def _may_repeat(answer: _EndedText) -> bool:
-    """True if a text may repeat its prompt, as far as this is known without a vocabulary."""
+    """True if an answer may repeat its prompt. This is decided without a vocabulary."""
     asked = answer.stream.asked
     messages = asked.sent.get("messages")
     texts = asked.texts or ((chat_text(messages.values[0]) or "",) if messages else ())

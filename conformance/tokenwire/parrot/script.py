@@ -1,6 +1,6 @@
-"""Scripts for a parrot, and the computed right record.
+"""Scripts, which are texts that a parrot must output, and the one right answer to a request.
 
-The right record follows from the request alone, so it serves a live run and a capture alike.
+The right answer follows from the request alone, so it is the same for a live run and for a capture.
 """
 
 from __future__ import annotations
@@ -17,20 +17,23 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _LONE_BYTES = "".join(map(chr, range(0xDC80, 0xDD00)))
-"""Python's placeholders for invalid bytes, which are different from U+FFFD."""
+"""The characters by which Python represents invalid bytes (`surrogateescape`).
+
+They are different from U+FFFD.
+"""
 ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
-"""Matches the parts of a pattern that depend on text outside of the match."""
+"""Matches those parts of a regular expression that depend on text outside of the match."""
 
 
 @dataclass(frozen=True)
 class Script:
-    """Ids that the parrot must output. If the answer ends by itself, they include an id that ends a text."""
+    """The ids that a parrot must output. If the answer ends before its token limit, the last id ends it."""
 
     ids: tuple[int, ...]
 
     @classmethod
     def of_text(cls, text: str, words: Words) -> Script:
-        """Return a script for a text, in the longest pieces."""
+        """Return the script for a text, with the longest piece at each place."""
         rest, ids = text.encode(), []
         while rest:
             ids.append(words.longest(rest))
@@ -38,54 +41,60 @@ class Script:
         return cls(tuple(ids))
 
     def prompt(self, law: Parrot, filler: int) -> tuple[int, ...]:
-        """Return the shortest prompt that makes the parrot output the script: as long as a lag, beginning
-        with the script.
+        """Return the shortest prompt after which the parrot outputs the script.
 
-        Raises ValueError for a script that is longer than every lag.
+        It begins with the script, and is as long as a lag. Raises ValueError for a script that is longer than
+        the largest lag.
         """
         lag = next((lag for lag in law.lags if lag >= len(self.ids)), None)
         if lag is None:
-            raise ValueError(f"a script of {len(self.ids)} ids is longer than the distance {law.distance}")
+            raise ValueError(
+                f"a script of {len(self.ids)} ids is longer than the parrot's distance, {law.distance} ids"
+            )
         return self.ids + (filler,) * (lag - len(self.ids))
 
 
 @dataclass(frozen=True)
 class Truth:
-    """The one right record of a request."""
+    """The one right answer to a request."""
 
     law: Law
     ids: tuple[int, ...]
     text: str
     texts: tuple[str, ...]
-    """The final text after each id, which no later id can change."""
+    """For each id, the text up to there that later ids cannot change."""
     finish: str
-    """The finish: stop or length."""
+    """The finish reason: `stop` or `length`."""
     endings: Mapping[int | str, str] = field(default_factory=dict)
-    """The stop id and the stop strings that its last id completes, each with the right text for that end.
+    """The stop id and the stop strings that the last id completes, each with the right text if this stop
+    ended the answer.
 
-    If there are several, a server may choose any.
+    If there are several, a server may choose any of them.
     """
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The stop patterns that its last id completes, with their matches, and the right texts of each.
+    """The stop patterns that the last id completes, and their matches, each with the right texts.
 
-    A server may cut the match, or the text after it, or nothing.
+    A server may remove the match, or only the text after it, or nothing.
     """
     bare: frozenset[str] = frozenset()
-    """The texts without the replacement characters of incomplete bytes at the end."""
+    """The right text without the replacement characters (U+FFFD) of an incomplete character at its end."""
     by_runs: tuple[str, ...] = ()
-    """The texts if the vocabulary decodes bytes in runs, of which one bad byte spoils all."""
+    """The right texts if the vocabulary decodes a run of bytes at once, so that one invalid byte spoils the
+    run.
+    """
     barred: bool = False
-    """True if some ids may not end it so early. Servers report logprobs with or without these, so none are
-    known.
+    """True if a minimum length excludes some ids.
+
+    Servers report logprobs with or without these ids, so the right ones are unknown.
     """
 
     @property
     def matched(self) -> frozenset[int | str]:
-        """The values that may be reported as its stop."""
+        """The values that may be reported as the stop that ended the answer."""
         return frozenset({*self.endings, *self.patterns})
 
     def texts_of(self, named: Any) -> tuple[str, ...]:
-        """Return the right texts of an answer with this stop; empty if it is not a stop of the answer."""
+        """Return the right texts of an answer that reports this stop; empty if this stop is wrong."""
         if not isinstance(named, int | str):
             return ()
         by_name = (self.endings[named], *self.by_runs) if named in self.endings else ()
@@ -93,27 +102,27 @@ class Truth:
 
     @property
     def legal(self) -> tuple[str, ...]:
-        """Return all legal texts, the best first."""
+        """Return all right texts, the preferred one first."""
         of_patterns = (text for texts in self.patterns.values() for text in texts)
         return tuple(dict.fromkeys((self.text, *self.by_runs, *self.endings.values(), *of_patterns)))
 
     @property
     def _numbers(self) -> Parrot:
         if not isinstance(self.law, Parrot):
-            raise TypeError(f"no logprobs are known of {self.law}")
+            raise TypeError(f"the logprobs of {self.law} are unknown")
         return self.law
 
     @property
     def logprobs(self) -> list[float]:
-        """Return the logprob of each id."""
+        """Return the logprob of each output id."""
         return [self._numbers.logprob(token, token) for token in self.ids]
 
     def top(self, count: int) -> list[list[tuple[int, float]]]:
-        """Return the likeliest ids with their logprobs at each id, likeliest first."""
+        """Return the `count` likeliest ids with their logprobs at each output id, likeliest first."""
         return [self._numbers.top(token, count) for token in self.ids]
 
     def chosen(self, tokens: Sequence[int]) -> list[list[float]]:
-        """Return the logprobs of some other ids at each id, in their order."""
+        """Return the logprobs of `tokens` at each output id."""
         return [[self._numbers.logprob(token, other) for other in tokens] for token in self.ids]
 
 
@@ -127,26 +136,27 @@ def truth(
     head: bytes = b"",
     unheeded: int = 0,
 ) -> Truth | None:
-    """Return the record of one prompt; None if it depends on chance or on something that is not computed.
+    """Return the right answer to one prompt; None if it is random, or if it cannot be computed.
 
-    `head` are the bytes of an incomplete character at the end of the prompt, for a reader that lets the
-    output continue it. `unheeded` is the number of ids in which a server does not look for stop strings: see
-    `deaf_to_stops`.
+    `head`: the bytes of an incomplete character at the end of the prompt, if the output may complete it.
+    `unheeded`: the number of first ids in which the server does not look for stop strings (see
+    `deaf_to_stops`).
 
-    An aborted answer has the ids and the text of a request with its number of ids as the budget.
+    An aborted answer is as right as the answer to a request whose token limit is the length of the aborted
+    answer.
     """
     asked = asked.of(choice)
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
     computable = asked.likeliest and not asked.constrained
     if asked.ignore_eos and asked.stop_token_ids:
-        computable = False  # SGLang ignores these too; vLLM does not
+        computable = False  # SGLang ignores stop_token_ids with ignore_eos; vLLM does not
     patterns = [_compiled(pattern) for pattern in asked.stop_regex]
     if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None
     ends = frozenset(asked.stop_token_ids) | (frozenset() if asked.ignore_eos else words.ends)
     ids = law.answer(prompt, budget, ends, least)
     if ids is None or (asked.ignore_eos and words.ends.intersection(ids[:least])):
-        return None  # servers differ in whether an ignored end is barred
+        return None  # servers differ in whether ignore_eos lifts the exclusion of these ids
     known = partial(Truth, law, barred=bool(least and ends))
     pieces = [b"" if _is_hidden(token, words, asked) else words.pieces[token] for token in ids]
     texts = list(_texts(head, pieces))
@@ -186,25 +196,28 @@ def truth(
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
-    """Return the numbers of first ids in which a server may not look for stop strings.
+    """Return how many first ids a server may leave unsearched for stop strings.
 
-    With a least number of ids, SGLang looks for them in these too, and vLLM only after them.
+    With a minimum number of tokens, SGLang searches them from the first id on, and vLLM only after the
+    minimum.
     """
     least = asked.min_new_tokens or 0
     return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)
 
 
 def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]]:
-    """Return the stops in a text with their places, the first and longest first, without those that end
-    before `unread`.
+    """Return the stop strings in a text with their positions, ordered by position, then longest first.
+
+    Stop strings that end before `unread` are skipped.
     """
     places = [(stop, text.find(stop, max(0, unread - len(stop) + 1))) for stop in stops]
     return sorted((place for place in places if place[1] >= 0), key=lambda place: (place[1], -len(place[0])))
 
 
 def _compiled(pattern: str) -> re.Pattern[str] | None:
-    """Compile a stop pattern; None if it depends on text outside of the match, or if only the server can
-    parse it.
+    """Compile a stop pattern.
+
+    Return None if it depends on text outside of the match, or if Python cannot parse it.
     """
     try:
         return None if ANCHORED.search(pattern) else re.compile(pattern)
@@ -217,18 +230,20 @@ def _is_hidden(token: int, words: Words, asked: Asked) -> bool:
 
 
 def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
-    """Yield the final text after each id, without an incomplete character."""
+    """Yield the text after each id, without an incomplete character at its end."""
     decoder, text = codecs.getincrementaldecoder("utf-8")("replace"), ""
     decoder.decode(head)
     for piece in pieces:
         text += decoder.decode(piece)
-        # Python waits for the other half of a surrogate, which then is not a character either.
+        # Python waits for the second half of a surrogate pair, but even a complete pair is invalid UTF-8.
         waiting = decoder.getstate()[0]
         yield f"{text}\ufffd\ufffd" if b"\xed\xa0" <= waiting <= b"\xed\xbf" else text
 
 
 def _bare(whole: bytes) -> frozenset[str]:
-    """Return a text without replacement characters at its end; empty if it has none."""
+    """Return the text without U+FFFD at its end, as the only member of a set; an empty set if the text does
+    not end with one.
+    """
     told_apart = whole.decode("utf-8", "surrogateescape")
     shown = told_apart.rstrip(_LONE_BYTES)
     if shown == told_apart:

@@ -1,4 +1,4 @@
-"""Writes requests that script a parrot, with a prompt of ids, of text or of messages."""
+"""Writes prompts that make a parrot output a script: ids, text or messages."""
 
 from __future__ import annotations
 
@@ -13,42 +13,46 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _SHORTEST = 16
-"""The least length of a prompt, because a shorter one has the lag of a single id."""
+"""The least length of a prompt. In a shorter one, each token repeats the token directly before it."""
 _FILLER = "~"
 MESSAGE_BEGINS, MESSAGE_ENDS = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
-"""The template of a parrot around a user's message, and before the answer."""
+"""The text that a parrot's chat template adds before and after a user's message."""
 
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class Speaker:
-    """A target that is a parrot, and the form of its prompts."""
+    """A parrot, with all that is needed to write prompts for it."""
 
     law: Law
     words: Words
     encode: Encode
     templated: bool = True
-    """True if its chat template is the parrot's; otherwise messages cannot script it."""
+    """True if the server uses the parrot's own chat template.
+
+    With another template, messages cannot be scripts.
+    """
 
     @cached_property
     def end(self) -> int:
-        """The id that ends an answer."""
+        """An id that ends an answer."""
         return min(self.words.ends)
 
     def bytes(self, text: str | bytes) -> Ids:
-        """Return a text or bytes as ids, one for each byte."""
+        """Return the ids of a text or of bytes, one id for each byte."""
         spelled = text.encode() if isinstance(text, str) else text
         return tuple(self.words.longest(bytes([byte])) for byte in spelled)
 
     def special(self) -> int | None:
-        """Return a special id that does not end an answer; None without one."""
+        """Return a special id that does not end an answer; None if there is none."""
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
-        """Return a prompt for a script in an endpoint's form; None if the form cannot express it.
+        """Return a request whose prompt makes the parrot output a script; None if the endpoint cannot express
+        it.
 
-        `ending` are the last ids of the prompt.
+        `ending`: the ids at the end of the prompt.
         """
         plain = dialect.takes_ids or not dialect.chat
         around = ("", "") if plain else (MESSAGE_BEGINS, MESSAGE_ENDS)
@@ -70,8 +74,10 @@ class Speaker:
         return None
 
     def reply(self, script: Sequence[int], role: str, behind: object) -> str | None:
-        """Return the text of a message of a role that a parrot answers with a script, wherever the message is
-        behind these others; None if there is none.
+        """Return the text of a message after which the parrot outputs a script, however the server formats
+        the earlier messages.
+
+        `role`: the role of the message. `behind`: the earlier messages. Return None if no text achieves this.
         """
         around = (MESSAGE_BEGINS.replace("user", role), MESSAGE_ENDS)
         head, tail = map(self.encode, around)
@@ -84,7 +90,9 @@ class Speaker:
         return None
 
     def _as_text(self, script: Ids, around: tuple[str, str]) -> str | None:
-        """Return the text that becomes these ids between two others; None if none does."""
+        """Return the text that is tokenized to these ids, between the two texts of `around`; None if there is
+        none.
+        """
         try:
             text = b"".join(self.words.pieces[token] for token in script).decode()
         except UnicodeDecodeError:

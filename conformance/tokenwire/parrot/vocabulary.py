@@ -1,4 +1,7 @@
-"""The vocabularies of a parrot, as in `tokenizer.json`, learned from a text without a library."""
+"""The vocabularies of a parrot, as `tokenizer.json` describes them.
+
+They are learned from a text, without a library.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +16,19 @@ from itertools import groupby, pairwise
 from typing import Any
 
 _LONGEST_CHARACTER = 8
-"""The most ids of a character, including special ones."""
+"""The most ids of one character, including special tokens within it."""
 SIZE = 768
-"""The number of ids in each vocabulary, whole groups of 32."""
+"""The number of ids in each vocabulary. It is a multiple of the group size, 32."""
 _MESSAGE_END = "<|im_end|>"
-"""The second end of an answer. Some engines end here by its name, others only if a file lists it."""
+"""A second token that ends an answer.
+
+Some engines recognize its name, others only what the model's files list.
+"""
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
-"""Markers for parsers of reasoning and tool calls. They are not special tokens, but part of the text."""
+"""Markers of reasoning and tool calls, for the parsers of servers.
+
+They are ordinary tokens, not special ones.
+"""
 
 CHAT_TEMPLATE = (
     "{% for message in messages %}<|im_start|>{{ message['role'] }}\n"
@@ -32,8 +41,11 @@ CHAT_TEMPLATE = (
     "</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""It writes all that a conversation holds, and appends: a prompt contains that of the turn before. Arguments
-of calls are read key by key, so that a server has to give them as an object, as templates expect them."""
+"""The chat template.
+
+It writes everything in a conversation, and only appends: a prompt begins with the prompt of the previous
+turn. It writes the arguments of a call key by key, so that the server must pass them as an object.
+"""
 
 LESSON = """\
 The parrot says again what it was told. A server sends each token as soon as it is sampled, and whoever
@@ -68,37 +80,40 @@ Größe, naïve café, señor, Straße, žluťoučký kůň, ελληνικά, �
 한국어 문장도 나누어 전달된다。
 😀😃😄🎉🎊🚀👍🏽👩‍💻🇯🇵❤️ 😀😀 🎉🎉 🚀🚀
 """
-"""The text that merges are learned from. Its words are mostly whole tokens; CJK and emoji are often split."""
+"""The text from which merges are learned.
+
+Most of its words become one token; CJK and emoji are often split.
+"""
 
 _WORDS = re.compile(r" ?[^\W\d_]+| ?\d+| ?(?:[^\s\w]|_)+|\s+")
 _QWEN_WORDS = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-"""The pattern by which Qwen2 splits a text into words.
+"""The regular expression by which Qwen2 splits a text into words.
 
-Current transformers put it into every tokenizer of a Qwen2 model, with a normalizer of NFC, whatever
-`tokenizer.json` contains; so it contains the same.
+Current versions of transformers use it, and the NFC normalizer, for every Qwen2 model, whatever
+`tokenizer.json` contains. So our `tokenizer.json` contains both.
 """
 
 
 class Vocabulary(StrEnum):
-    """The kinds of vocabularies."""
+    """The kinds of vocabularies that a parrot can have."""
 
     BYTE_LEVEL = "byte-level"
-    """Byte-level BPE, with one token for each marker of tools and reasoning."""
+    """Byte-level BPE. Each marker of tools and reasoning is one token."""
     SPLIT_MARKERS = "split-markers"
-    """Byte-level BPE, with several tokens for each marker."""
+    """Byte-level BPE. Each marker of tools and reasoning is several tokens."""
     SENTENCEPIECE = "sentencepiece"
-    """Pieces of characters, as in SentencePiece; characters without a piece become bytes."""
+    """BPE of characters, as in SentencePiece. A character without a piece becomes its bytes."""
 
 
 @dataclass(frozen=True)
 class TokenizerFiles:
-    """The files of a tokenizer, and the ids that the model configuration must name."""
+    """The files of a tokenizer, and the ids that the model configuration must contain."""
 
     files: Mapping[str, Any]
-    """JSON documents by the names of their files."""
+    """The content of each JSON file, by file name."""
     bos: int | None
     eos: int
     pad: int | None
@@ -108,29 +123,35 @@ class TokenizerFiles:
 
 @dataclass(frozen=True)
 class Words:
-    """The bytes of each id."""
+    """A vocabulary: the bytes of each id, and the ids with a special meaning."""
 
     pieces: tuple[bytes, ...]
     special: frozenset[int]
-    """Ids that are missing from a text without special tokens."""
+    """Ids that are omitted if a text is decoded without special tokens."""
     ends: frozenset[int]
     """Ids that end an answer."""
     fallback: frozenset[int] = frozenset()
-    """Ids of single bytes. A run of them is one text, or invalid as a whole."""
+    """Ids of single bytes.
+
+    A run of them is decoded at once; if it is not valid UTF-8, the whole run is invalid.
+    """
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:
-        """Return the id of each piece. A piece with an id of its own is not split into bytes."""
+        """The id of each piece.
+
+        If a piece has an id of its own, this id is preferred to the id of a single byte.
+        """
         order = sorted(enumerate(self.pieces), key=lambda row: (row[0] not in self.fallback, row[0]))
         return {piece: token for token, piece in order if token not in self.special}
 
     @cached_property
     def other_ends(self) -> frozenset[int]:
-        """Return the ends of an answer for engines that ignore the files at the end of a message."""
+        """The ids that end an answer in engines that ignore what the files list as the end of a message."""
         return self.ends ^ {token for token in self.special if self.pieces[token] == _MESSAGE_END.encode()}
 
     def text(self, ids: Sequence[int]) -> str:
-        """Return the text of ids, as `tokenizer.json` decodes them at once."""
+        """Return the text of ids, decoded at once as `tokenizer.json` defines it."""
         text = ""
         for single, run in groupby(ids, self.fallback.__contains__):
             spelled = b"".join(self.pieces[token] for token in run)
@@ -139,12 +160,12 @@ class Words:
         return text
 
     def longest(self, text: bytes) -> int:
-        """Return the id of the longest piece at the beginning of a text; every byte has one."""
+        """Return the id of the longest piece with which the text begins. Every byte has a piece."""
         longest = max(map(len, self.pieces))
         return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
 
     def unfinished(self, ids: Sequence[int], *, skip: bool) -> bytes:
-        """Return the incomplete character at the end of a text, as bytes."""
+        """Return the bytes of the incomplete character at the end of the text of ids, if there is one."""
         decoder, last = codecs.getincrementaldecoder("utf-8")("replace"), ids[-_LONGEST_CHARACTER:]
         for token in last:
             decoder.decode(b"" if skip and token in self.special else self.pieces[token])
@@ -152,9 +173,11 @@ class Words:
 
 
 def crossing(words: Words) -> tuple[tuple[int, ...], str] | None:
-    """Return ids of which the first is a character and the beginning of the next, and their text.
+    """Return ids whose first id is a character and the beginning of the next character; and the text of these
+    ids.
 
-    Of those in the lesson, it is one with the widest character. None if no id crosses a border there.
+    Both characters are from `LESSON`. The widest possible first character is chosen. Return None if no id has
+    this property.
     """
     lesson, found = LESSON.encode(), list[tuple[int, int, bytes]]()
     for token, piece in enumerate(words.pieces):
@@ -172,7 +195,7 @@ def crossing(words: Words) -> tuple[tuple[int, ...], str] | None:
 
 @cache
 def words_of(kind: Vocabulary) -> Words:
-    """Return the bytes of the ids of one of our vocabularies."""
+    """Return one of our vocabularies."""
     written = tokenizer_files(kind, 0)
     words = words_in(written.files["tokenizer.json"], frozenset({written.eos, *written.ends}))
     assert words is not None, "our own tokenizers are read"
@@ -180,9 +203,7 @@ def words_of(kind: Vocabulary) -> Words:
 
 
 def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
-    """Return the bytes of the ids of a `tokenizer.json`; None if a text is not the concatenated bytes of its
-    ids.
-    """
+    """Return the vocabulary in a `tokenizer.json`; None if decoding is more than joining bytes."""
     decoder = document.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
     kinds = [step.get("type") for step in steps]
@@ -211,7 +232,7 @@ def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
 
 
 def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
-    """Return the ids of a `tokenizer.json` with their pieces, except added tokens."""
+    """Return the pairs of id and piece in a `tokenizer.json`, without added tokens."""
     vocabulary = document["model"]["vocab"]
     if isinstance(vocabulary, dict):
         return [(token, piece) for piece, token in vocabulary.items()]
@@ -219,7 +240,7 @@ def pieces_of(document: Mapping[str, Any]) -> list[tuple[int, str]]:
 
 
 def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
-    """Return the files of a tokenizer of a kind, for texts of `longest` ids."""
+    """Return the files of one of our tokenizers. `longest`: the maximum length of a text, in tokens."""
     added: tuple[str, ...]
     if kind is Vocabulary.SENTENCEPIECE:
         added = ("<unk>", "<s>", "</s>", "<|im_start|>", "<|im_end|>")
@@ -257,8 +278,9 @@ def tokenizer_files(kind: Vocabulary, longest: int) -> TokenizerFiles:
 
 
 def byte_letters() -> tuple[str, ...]:
-    """Return the spelling of each byte in byte-level vocabularies: printable Latin-1 as itself, the rest from
-    U+0100 on.
+    """Return the character by which a byte-level vocabulary writes each byte.
+
+    A printable Latin-1 byte is its own character. The others are characters from U+0100 on.
     """
     hidden = iter(range(0x100, 0x200))
     printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
@@ -301,8 +323,9 @@ def _sentencepiece(special: Sequence[str]) -> dict[str, Any]:
 def _document(
     special: Sequence[str], merges: Sequence[tuple[str, str]], single: Sequence[str], **parts: Any
 ) -> dict[str, Any]:
-    """Return `tokenizer.json`. Merged pieces directly follow the special tokens, so that small ids are
-    legible.
+    """Return the content of `tokenizer.json`.
+
+    Merged pieces follow the special tokens, so that small ids are readable words.
     """
     pieces = (*special, *map("".join, merges), *single)
     return {
@@ -331,8 +354,9 @@ def _document(
 
 @cache
 def _merges(words: tuple[str, ...], count: int) -> tuple[tuple[str, str], ...]:
-    """Return `count` merges, the most frequent pair first. Equal pairs are ordered by length, then
-    alphabetically.
+    """Return `count` merges, the most frequent pair first.
+
+    Equally frequent pairs are ordered by length, then alphabetically.
     """
     known = [(list(word), number) for word, number in sorted(Counter(words).items())]
     pairs: Counter[tuple[str, str]] = Counter()
