@@ -110,3 +110,9 @@ def _hidden_reasoning_is_not_counted(fault: Fault, answer: Json) -> None:
     if isinstance(usage, dict) and fault.request.get("include_reasoning") is False:
         usage["completion_tokens"] -= 5
         usage["total_tokens"] -= 5
+
+
+@act_at("asked")
+def _reasoning_budget_ends_early(body: Object) -> Object:
+    budget = body.get("thinking_token_budget")
+    return {**body, "thinking_token_budget": budget - 1} if type(budget) is int and budget else body

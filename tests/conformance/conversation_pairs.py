@@ -80,7 +80,77 @@ def hiding(count: int, **more: Any) -> Stream:
     return answered(CHAT, body, {**document, "usage": usage}, label="hidden" if more else "shown")
 
 
+def thinking(*tokens: str, reasoning: str | None, content: str, **more: Any) -> Stream:
+    """An answer with its tokens, to a request that may control its reasoning."""
+    entries = [{"token": t, "logprob": -0.1, "bytes": list(t.encode()), "top_logprobs": []} for t in tokens]
+    message = {"role": "assistant", "content": content, "reasoning": reasoning}
+    choice = {"index": 0, "message": message, "logprobs": {"content": entries}, "finish_reason": "stop"}
+    usage = {"prompt_tokens": 9, "completion_tokens": len(tokens), "total_tokens": len(tokens) + 9}
+    document = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    body = {
+        "model": "m",
+        "messages": [QUESTION],
+        "temperature": 0,
+        "max_tokens": 64,
+        "logprobs": True,
+        **more,
+    }
+    return answered(CHAT, body, {**document, "usage": usage}, label="limited" if more else "free")
+
+
+def limited(count: int) -> Stream:
+    """The answer of `FREE` to a request with a budget of two tokens of reasoning, which has some."""
+    thoughts, rest = _TOKENS[:count], _TOKENS[count:]
+    return thinking(
+        *("<think>", *thoughts, "</think>", *rest, "<|end|>"),
+        reasoning="".join(thoughts),
+        content="".join(rest),
+        thinking_token_budget=2,
+    )
+
+
+_TOKENS = ("It", " is", " known", " to", " all")
+FREE = thinking(
+    "<think>", *_TOKENS, "</think>", "Warm", "<|end|>", reasoning="It is known to all", content="Warm"
+)
+OFF: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
+
 CONVERSATION_PAIRS = [
+    Pair(
+        "reasoning-budget-is-kept",
+        (FREE, limited(2)),
+        (FREE, limited(3)),
+        pointer="/choices/0/message/reasoning",
+        target=TARGET,
+        why="the budget is exceeded",
+    ),
+    Pair(
+        "reasoning-budget-is-kept",
+        (FREE, limited(2)),
+        (FREE, limited(1)),
+        pointer="/choices/0/message/reasoning",
+        target=TARGET,
+        why="the budget is not used",
+    ),
+    Pair(
+        "reasoning-off-has-none",
+        thinking("It", " is", "<|end|>", reasoning=None, content="It is", **OFF),
+        thinking("It", " is", "<|end|>", reasoning="It is", content="", **OFF),
+        pointer="/choices/0/message/reasoning",
+        target=TARGET,
+    ),
+    Pair(
+        "reasoning-off-has-none",
+        thinking("It", " is", "<|end|>", reasoning=None, content="It is", reasoning_effort="none"),
+        thinking("It", " is", "<|end|>", reasoning=None, content="It", reasoning_effort="none"),
+        pointer="/choices/0/message/content",
+        target=TARGET,
+    ),
+    Pair(
+        "unknown-efforts-refused",
+        answered(CHAT, {"messages": [QUESTION], "reasoning_effort": "enormous"}, {"error": {}}, status=400),
+        hiding(20, reasoning_effort="enormous"),
+    ),
     Pair(
         "hidden-reasoning-is-counted",
         (hiding(20), hiding(20, include_reasoning=False)),

@@ -44,40 +44,6 @@ def _beside(stream: Stream) -> str:
     return _key(stream.dialect, stream.asked.model, held)
 
 
-@fact(Stream)
-def _hidden(stream: Stream) -> tuple[str, bool] | None:
-    """Return a key that is equal for requests that differ in hiding reasoning alone, and True for one that
-    hides it; None where there is no such field.
-    """
-    dialect, body = dialect_of(stream), stream.exchange.request.body
-    hides = dialect.request.hides_reasoning if dialect is not None else {}
-    if not hides or not isinstance(body, Mapping) or not stream.answered or not stream.asked.greedy:
-        return None
-    rest = {name: value for name, value in body.items() if name not in hides}
-    return _key(stream.dialect, rest), all(body.get(name) == value for name, value in hides.items())
-
-
-@check_run("hidden-reasoning-is-counted")
-def _hidden_reasoning_is_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check an answer whose reasoning is hidden against the same one with its reasoning."""
-    known = [(stream, found) for stream in streams if (found := _hidden(stream)) is not None]
-    shown = {key: stream for stream, (key, hides) in known if not hides and stream.choices}
-    for stream, (key, hides) in known:
-        other = shown.get(key) if hides else None
-        ours = other.load() if other is not None else None
-        if ours is None or not all(choice.reasoning for choice in ours.choices):
-            continue
-        for choice in stream.load().choices:
-            told = choice.reasoning or ""
-            message = f"the request hides its reasoning, and choice {choice.index} has {told[:60]!r}"
-            yield expect(choice.last_at("reasoning"), "no reasoning", told, message, holds=not told)
-        due, count = usage_count(ours, "completion_tokens"), usage_count(stream, "completion_tokens")
-        if due is not None and count is not None:
-            place = stream.load().usage_place or end_place(stream)
-            message = f"{count} tokens are counted, and {due} where the reasoning is shown"
-            yield expect(place, due, count, message, by_chance=True)
-
-
 def _prompt(stream: Answer) -> int | None:
     return usage_count(stream, "prompt_tokens")
 

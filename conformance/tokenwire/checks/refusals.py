@@ -22,7 +22,7 @@ from tokenwire.checks.reading.refusals import (
     was_refused,
     words_of,
 )
-from tokenwire.dialects.dialect import gives_results, policy_of
+from tokenwire.dialects.dialect import dialect_of, gives_results, policy_of
 from tokenwire.record import Answer, Stream
 from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 
@@ -113,6 +113,13 @@ def _needs_a_tokenizer(stream: Stream, target: Target) -> str:
     return "a request that needs a tokenizer was" if of_text or asked.stop or asked.stop_regex else ""
 
 
+def _unknown_effort(stream: Stream, _target: Target) -> str:
+    """Describe an effort of reasoning that is no word of the endpoint."""
+    dialect, body = dialect_of(stream), stream.exchange.request.body
+    effort = dialect.request.reasoning.unknown_effort(body) if dialect is not None else None
+    return "" if effort is None else f"a request with the reasoning effort {effort[:40]!r} was"
+
+
 check_rows(
     observe_refusal,
     Refused("empty-input-ids-refused", ANY, _if(asks_for_nothing, "an empty list of input_ids was")),
@@ -144,6 +151,7 @@ check_rows(
     Refused("long-inputs-refused", ANY, _too_long),
     Refused("missing-prompts-refused", ANY, _if(_has_no_prompt, "a request without a prompt was")),
     Refused("text-needs-a-tokenizer", ANY, _needs_a_tokenizer),
+    Refused("unknown-efforts-refused", ANY, _unknown_effort),
 )
 
 

@@ -41,6 +41,52 @@ class Says:
 
 
 @dataclass(frozen=True)
+class ReasoningControls:
+    """The fields by which a request controls the reasoning of its answer; empty where there are none."""
+
+    hides: Mapping[str, Any] = field(default_factory=dict)
+    """The fields of a body that leave reasoning out of the answer."""
+    without: tuple[Mapping[str, Any], ...] = ()
+    """Alternative fields that switch reasoning off."""
+    budget: Pointer = ()
+    """The place of the most tokens of reasoning."""
+    effort: Pointer = ()
+    efforts: tuple[str, ...] = ()
+    """The words for an effort."""
+
+    def are_hidden(self, body: Any) -> bool:
+        """True if a request asks for an answer without its reasoning."""
+        return _holds(body, self.hides)
+
+    def are_off(self, body: Any) -> bool:
+        """True if a request switches reasoning off."""
+        return any(_holds(body, fields) for fields in self.without)
+
+    def tokens(self, body: Any) -> int | None:
+        """Return the most tokens of reasoning that a request permits; None for any number."""
+        tokens = find(body, self.budget) if self.budget else None
+        return tokens if type(tokens) is int else None
+
+    def unknown_effort(self, body: Any) -> str | None:
+        """Return the effort of a request that is none of the words for it; None without one."""
+        effort = find(body, self.effort) if self.effort else None
+        unknown = isinstance(effort, str) and effort not in self.efforts and not _is_number(effort)
+        return effort if unknown else None
+
+
+def _holds(body: Any, fields: Mapping[str, Any]) -> bool:
+    return bool(fields) and isinstance(body, Mapping) and all(body.get(key) == fields[key] for key in fields)
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+@dataclass(frozen=True)
 class ToolBinding:
     """The form of functions that may be called."""
 

@@ -14,7 +14,13 @@ from functools import cached_property
 from typing import Annotated, Any
 
 from tokenwire.ask import OMIT, PENALTIES, RULES, Ask, RequestFields, Wanted
-from tokenwire.dialects.demands import ConstraintBinding, Says, SchemaPlace, ToolBinding
+from tokenwire.dialects.demands import (
+    ConstraintBinding,
+    ReasoningControls,
+    Says,
+    SchemaPlace,
+    ToolBinding,
+)
 from tokenwire.dialects.history import HistoryBinding
 from tokenwire.typed_table import typed
 from tokenwire.wire.json_pointer import Keys, Pointer, parse, put
@@ -124,8 +130,7 @@ class RequestBinding:
     says: Says | None = None
     """The way to force an exact text by a grammar; None without one."""
     tool: ToolBinding | None = None
-    hides_reasoning: Mapping[str, Any] = _nothing()
-    """The fields of a body that leave reasoning out of an answer; empty where there are none."""
+    reasoning: ReasoningControls = field(default_factory=ReasoningControls)
     turns: HistoryBinding | None = None
     """The form of earlier turns with calls; None where the endpoint has none."""
     constraints: Mapping[Pointer, str] = _nothing()

@@ -9,6 +9,7 @@ from tokenwire.asking.scenario import Conversation, Steps, only_choice, scenario
 from tokenwire.dialects.markup import Form, load_markup
 from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms, intervals_taken, with_sayable, worded
+from tokenwire.wire.json_pointer import Keys, put
 
 _HELLO = "Hello there, this is plain text: é 😀 done."
 _PARAMETERS = {
@@ -261,15 +262,37 @@ async def _plain_path(talk: Conversation) -> None:
 
 
 @scenario(chat=True)
-def _hidden_reasoning(talk: Conversation) -> Steps:
-    """Reasoning, shown and hidden, where the endpoint has a field that hides it; whole and streamed, with
-    usage. A parrot says a text with reasoning; other models are asked for a river.
+def _reasoning_controls(talk: Conversation) -> Steps:
+    """Reasoning that is shown, hidden, limited and switched off, as far as the endpoint has fields for that,
+    and a text without reasoning where it is off. Also efforts of reasoning, one of which is unknown. A parrot
+    says a text with reasoning; other models are asked for a river.
     """
-    hides = talk.dialect.request.hides_reasoning
-    if hides:
-        think, plain = load_markup()[0]["think"], replace(worded(talk, "Name a river."), max_new_tokens=64)
-        ask = spoken(talk, f"{think.opens}\nLet me see.\n{think.closes}\n\nThe Rhine.", plain)
-        yield forms(ask, "shown", usage=True) | forms(replace(ask, raw=hides), "hidden", usage=True)
+    controls = talk.dialect.request.reasoning
+    think, plain = load_markup()[0]["think"], replace(worded(talk, "Name a river."), max_new_tokens=64)
+    ask = spoken(talk, f"{think.opens}\nLet me see.\n{think.closes}\n\nThe Rhine.", plain)
+    if controls.hides or controls.budget:
+        yield forms(ask, "shown", usage=True)
+    if controls.hides:
+        yield forms(replace(ask, raw=controls.hides), "hidden", usage=True)
+    for tokens in _BUDGETS if controls.budget else ():
+        limited = replace(ask, raw=_having(controls.budget, tokens))
+        yield forms(limited, f"budget-{tokens}", usage=True)
+    told = spoken(talk, "The Rhine.", plain)
+    for number, fields in enumerate(controls.without):
+        yield forms(replace(told, raw=fields), f"off-{number}", usage=True)
+    for effort in _EFFORTS if controls.effort else ():
+        yield {f"effort-{effort}": replace(told, raw=_having(controls.effort, effort))}
 
 
+def _having(place: Keys, value: Any) -> dict[str, Any]:
+    """Return the fields of a body with a value at a place."""
+    fields: dict[str, Any] = {}
+    put(fields, place, value)
+    return fields
+
+
+_BUDGETS = (4, 40)
+"""Budgets of reasoning, below and above the tokens of a short one."""
+_EFFORTS = ("low", "enormous")
+"""An effort that all endpoints know, and one that none knows."""
 _ON_THE_PLAIN_PATH = ("reasoning-content-call", "content", "calls", "samples", "unmatched-stop")

@@ -35,7 +35,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
     """Read `tools`, `tool_choice`, `chat_template_kwargs` and their like. Raises RefusalError."""
     tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
     choice = body.get("tool_choice") or "auto"
-    thinking = _thinking(body.get("chat_template_kwargs") or {})
+    thinking = _thinking(body.get("chat_template_kwargs") or {}, body.get("reasoning_effort"))
     if body.get("stream_reasoning") is False:
         raise RefusalError("stream_reasoning is false, and reasoning is not held back here; leave it out")
     wanted = _wanted(choice, tools)
@@ -44,7 +44,13 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
     calls = bool(tools) and choice != "none"
     alone = body.get("parallel_tool_calls") is False
     strict = any(tool["function"].get("strict") for tool in tools)
-    parser = served.args.reasoning_parser
+    parser, budget = served.args.reasoning_parser, body.get("thinking_token_budget")
+    if budget is not None and parser is None:
+        raise RefusalError(
+            "thinking_token_budget needs a server that knows the markers of reasoning; start it with "
+            f"--reasoning-parser ({', '.join(REASONING)})",
+            param="thinking_token_budget",
+        )
     offered = {"tools": tools} if calls else {}
     return ChannelsAsked(
         format=None
@@ -64,6 +70,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
             if calls and (wanted or strict)
             else None,
             None if parser is None or thinking is False else REASONING[parser],
+            budget,
         ),
     )
 
@@ -87,8 +94,16 @@ def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str
     return wanted
 
 
-def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
+EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+"""The efforts of reasoning. `none` switches it off; the others are left to the model."""
+
+
+def _thinking(template_kwargs: Mapping[str, Any], effort: str | None) -> bool | None:
     """True if a request enables reasoning; None if it does not set it."""
+    if effort is not None and effort not in EFFORTS:
+        raise RefusalError(
+            f"the reasoning effort is {effort!r}; send {', '.join(EFFORTS)}", param="reasoning_effort"
+        )
     for name, value in template_kwargs.items():
         if name != "enable_thinking" or not isinstance(value, bool):
             raise RefusalError(
@@ -96,7 +111,9 @@ def _thinking(template_kwargs: Mapping[str, Any]) -> bool | None:
                 "nothing else",
                 param="chat_template_kwargs",
             )
-    return template_kwargs.get("enable_thinking")
+    if "enable_thinking" in template_kwargs:
+        return bool(template_kwargs["enable_thinking"])
+    return None if effort is None else effort != "none"
 
 
 def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, demanded: bool) -> None:

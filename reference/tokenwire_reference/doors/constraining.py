@@ -22,6 +22,7 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.sessions import Latest
 from tokenwire_reference.extras import grammar_trial
 from tokenwire_reference.extras.constraints import Compiled, Grammar, OfModel
+from tokenwire_reference.extras.thinking import constraint_of_text
 from tokenwire_reference.running.trials import TrialError, Trials
 from tokenwire_reference.server_args import ServerArgs
 
@@ -74,7 +75,8 @@ class Constraining:
 
         Raises RefusalError if a constraint is not supported, or costs too much.
         """
-        grammars = {id(grammar): grammar for r in requests if (grammar := r.sampling.constraint) is not None}
+        held = (constraint_of_text(request.sampling.constraint) for request in requests)
+        grammars = {id(grammar): grammar for grammar in held if grammar is not None}
         by_source: dict[bytes, list[Grammar]] = {}
         for grammar in grammars.values():
             assert isinstance(grammar, Grammar), "doors make no other"

@@ -11,6 +11,7 @@ from tokenwire_reference.core.stopping import stop_patterns
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelled, Grammar, grammar_of
+from tokenwire_reference.extras.thinking import ThinkingBudget, constraint_of_text
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
@@ -44,7 +45,7 @@ def read_sampling_params(
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
     values["constraint"] = _constraint(given, served, channelled)
-    if values["constraint"] is not None:
+    if constraint_of_text(values["constraint"]) is not None:
         values["ignore_eos"] = False  # the constraint determines the end
     sampling = SamplingParams(**values)
     if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
@@ -70,14 +71,17 @@ def _constraint(given: Mapping[str, Any], served: Served, chat: Channelled) -> C
             raise RefusalError("a constraint of the text and one of its tool calls cannot be combined")
         if chat.calls is not None:
             found = "tools", chat.calls
-        if found is None:
-            return None
-        grammar = Grammar(*found, chat.begun)
+        grammar = None if found is None else Grammar(*found, chat.begun)
     except ValueError as error:
         raise RefusalError(f"The constraint cannot be kept: {error}") from error
+    if grammar is None and chat.budget is None:
+        return None
     if served.tokenizer is None:
         raise RefusalError("a constraint needs a tokenizer; start the server without --skip-tokenizer-init")
-    return grammar
+    if chat.budget is None:
+        return grammar
+    begun, size = chat.begun is True, served.model.vocab_size
+    return ThinkingBudget(chat.budget, begun, served.tokenizer, size, grammar)
 
 
 def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]:

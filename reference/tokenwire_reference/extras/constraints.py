@@ -43,6 +43,8 @@ class Channelled:
     """The grammar of required calls, or of text with calls."""
     begun: bool | None = None
     """True if the prompt has begun the reasoning, False if only the answer may; None without reasoning."""
+    budget: int | None = None
+    """The most tokens of the reasoning; None for any number."""
 
 
 PLAIN = Channelled()

@@ -254,6 +254,7 @@ def test_tools_reach_the_template_of_the_model(answer, scripted_engine, tiny_tok
         ({"messages": [{"role": "user", "content": "x" * 40_000}]}, {}, "32768 at most"),
         ({"chat_template_kwargs": {"chat_template": "{{ x }}"}}, {}, "chat_template_kwargs.chat_template"),
         ({"chat_template_kwargs": {"enable_thinking": 1}}, {}, "chat_template_kwargs.enable_thinking"),
+        ({"reasoning_effort": "enormous"}, {}, "send none, minimal, low"),
     ],
 )
 def test_what_cannot_be_kept_is_refused(answer, scripted_engine, dialect, fields, flags, reason):  # noqa: PLR0917

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
-from itertools import takewhile
+from itertools import accumulate, takewhile
 from operator import eq
 from typing import Any
 
@@ -293,6 +293,22 @@ def tokens_of(choice: Choice) -> list[bytes] | None:
     return known if known and len(known) == len(reported) else None
 
 
+def token_spans(choice: Choice, tokenizer: Tokenizer | None) -> list[tuple[bytes, int, int]] | None:
+    """Return each token of a choice with the bytes of its text, their begin and their end; None if they are
+    unknown.
+    """
+    tokens = tokens_of(choice)
+    if tokens is None and tokenizer is not None:
+        texts = [
+            tokenizer.decode((token,), skip_special_tokens=False, spaces_between_special_tokens=False)
+            for token in choice.output_ids or ()
+        ]
+        tokens = [text.encode() for text in texts if text is not None]
+        tokens = tokens if len(tokens) == len(texts) else None
+    ends = list(accumulate(map(len, tokens or ())))
+    return [*zip(tokens, (0, *ends), ends, strict=False)] if tokens else None
+
+
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bool) -> str | None:
     """Return the sampled text without the token that ended it; None if it is unknown."""
     tokens = tokens_of(choice)
@@ -331,11 +347,8 @@ def _all_is_told(stream: Stream, choice: Choice) -> bool:
 
 def hides_reasoning(stream: Stream) -> bool:
     """True if a request asks for an answer without its reasoning."""
-    dialect, body = dialect_of(stream), stream.exchange.request.body
-    hides = dialect.request.hides_reasoning if dialect is not None else {}
-    return (
-        bool(hides) and isinstance(body, dict) and all(body.get(key) == value for key, value in hides.items())
-    )
+    dialect = dialect_of(stream)
+    return dialect is not None and dialect.request.reasoning.are_hidden(stream.exchange.request.body)
 
 
 def say(
@@ -380,6 +393,11 @@ def taken_apart(stream: Stream, choice: Choice) -> bool:
     if choice.parsed or not is_chat(stream) or offered(stream) is None:
         return choice.parsed
     text = b"".join(tokens_of(choice) or ()).decode("utf-8", "replace")
+    return _says_markup(text, thoughts=True, calls=True)
+
+
+def has_markup(text: str) -> bool:
+    """True if a text contains a marker of any known kind."""
     return _says_markup(text, thoughts=True, calls=True)
 
 

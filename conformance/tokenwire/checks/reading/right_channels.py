@@ -16,7 +16,12 @@ from tokenwire.parrot.recognition import KnownModel
 from tokenwire.parrot.script import Truth, truth
 from tokenwire.record import BROKEN, Choice, Stream
 
-_LEAVE_TOKENS = frozenset({"tools", "tool_choice", "parallel_tool_calls", "previous_response_id"})
+_LEAVE_TOKENS = frozenset(
+    {
+        *("tools", "tool_choice", "parallel_tool_calls", "previous_response_id"),
+        *("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking"),
+    }
+)
 """Fields that leave the tokens behind a prompt as they are, unless they demand or forbid a call."""
 
 

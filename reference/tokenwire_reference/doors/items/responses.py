@@ -117,8 +117,9 @@ def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
         functions=functions,
         tool_choice={"function": choice} if isinstance(choice, dict) else choice,
         budget=body.get("max_output_tokens"),
-        thinks=False if effort == "none" else None,
+        thinks=None,
         chat={
+            "reasoning_effort": effort,
             "parallel_tool_calls": body.get("parallel_tool_calls"),
             "response_format": (body.get("text") or {}).get("format"),
         },

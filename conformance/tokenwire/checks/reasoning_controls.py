@@ -1,0 +1,137 @@
+"""Checks of requests that hide reasoning, switch it off or limit it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import takewhile
+from operator import eq
+
+from tokenwire.checks.about import about, undisturbed_choices
+from tokenwire.checks.check import Target, check, check_run
+from tokenwire.checks.evidence import Observation, expect
+from tokenwire.checks.reading.channels import Channels, fits, has_markup, said_of, token_spans
+from tokenwire.checks.reading.fields import end_place, usage_count
+from tokenwire.checks.reading.right_channels import right_marked_text
+from tokenwire.dialects.demands import ReasoningControls
+from tokenwire.dialects.dialect import dialect_of
+from tokenwire.record import Answer, Choice, Stream, fact
+
+_OF_STREAMS = ("stream", "stream_options")
+
+
+def _controls(stream: Answer) -> ReasoningControls:
+    dialect = dialect_of(stream)
+    return dialect.request.reasoning if dialect is not None else ReasoningControls()
+
+
+def _key(stream: Stream, without: set[str]) -> str | None:
+    """Return a key that is equal for greedy requests which differ in some fields alone; None for others."""
+    body = stream.exchange.request.body
+    if not isinstance(body, Mapping) or not stream.answered or not stream.asked.greedy:
+        return None
+    rest = {name: value for name, value in body.items() if name not in without}
+    return json.dumps([stream.dialect, rest], sort_keys=True)
+
+
+@fact(Stream)
+def _hidden(stream: Stream) -> tuple[str, bool] | None:
+    """Return a key that is equal for requests that differ in hiding reasoning alone, and True for one that
+    hides it; None where there is no such field.
+    """
+    controls = _controls(stream)
+    key = _key(stream, {*controls.hides}) if controls.hides else None
+    return None if key is None else (key, controls.are_hidden(stream.exchange.request.body))
+
+
+@check_run("hidden-reasoning-is-counted")
+def _hidden_reasoning_is_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check an answer whose reasoning is hidden against the same one with its reasoning."""
+    known = [(stream, found) for stream in streams if (found := _hidden(stream)) is not None]
+    shown = {key: stream for stream, (key, hides) in known if not hides and stream.choices}
+    for stream, (key, hides) in known:
+        other = shown.get(key) if hides else None
+        ours = other.load() if other is not None else None
+        if ours is None or not all(choice.reasoning for choice in ours.choices):
+            continue
+        for choice in stream.load().choices:
+            told = choice.reasoning or ""
+            message = f"the request hides its reasoning, and choice {choice.index} has {told[:60]!r}"
+            yield expect(choice.last_at("reasoning"), "no reasoning", told, message, holds=not told)
+        due, count = usage_count(ours, "completion_tokens"), usage_count(stream, "completion_tokens")
+        if due is not None and count is not None:
+            place = stream.load().usage_place or end_place(stream)
+            message = f"{count} tokens are counted, and {due} where the reasoning is shown"
+            yield expect(place, due, count, message, by_chance=True)
+
+
+@fact(Stream)
+def _limited(stream: Stream) -> tuple[str, int | None] | None:
+    """Return a key that is equal for requests that differ in the budget of reasoning alone, and the budget;
+    None where there is no such field.
+    """
+    controls = _controls(stream)
+    key = _key(stream, {*controls.budget[:1], *_OF_STREAMS}) if controls.budget else None
+    return None if key is None else (key, controls.tokens(stream.exchange.request.body))
+
+
+def _thoughts(stream: Stream, choice: Choice, target: Target) -> list[bytes] | None:
+    """Return the tokens between the markers of a choice's reasoning; None if they are unknown."""
+    said, ways = said_of(stream, choice, target.markup, target.detokenizer), target.markup.thoughts
+    spans = token_spans(choice, target.detokenizer)
+    if said is None or ways is None or spans is None or said.stopped or said.unfound:
+        return None
+    text = said.text.encode()
+    opened = text.lstrip().startswith(ways.opens.encode())
+    begin = text.index(ways.opens.encode()) + len(ways.opens.encode()) if opened else 0
+    end = text.find(ways.closes.encode(), begin)
+    if not opened and end < 0 and not choice.reasoning:
+        return []
+    end = len(text) if end < 0 else end
+    return [token for token, first, last in spans if first < end and begin < last and first < last]
+
+
+@check_run("reasoning-budget-is-kept")
+def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check the reasoning of an answer with a budget against the same without one: it is as long, or as long
+    as the budget. Words with which a server ends the reasoning are not the model's and do not count.
+    """
+    known = [(stream, found) for stream in streams if (found := _limited(stream)) is not None]
+    free = {key: stream for stream, (key, budget) in reversed(known) if budget is None and stream.choices}
+    for answer, (key, budget) in known:
+        if budget is None or key not in free:
+            continue
+        stream, other = answer.load(), free[key].load()
+        unlimited = {choice.index: _thoughts(other, choice, target) for choice in undisturbed_choices(other)}
+        for choice in undisturbed_choices(stream):
+            ours, theirs = _thoughts(stream, choice, target), unlimited.get(choice.index)
+            if ours is None or theirs is None:
+                continue
+            due = min(budget, len(theirs))
+            count = sum(takewhile(bool, map(eq, ours, theirs)))
+            message = (
+                f"choice {choice.index} has {count} tokens of reasoning; its budget is {budget}, and "
+                + (f"{len(theirs)} come without one")
+            )
+            yield expect(choice.last_at("reasoning"), due, count, message, by_chance=True)
+
+
+@check("reasoning-off-has-none", about(chat=True, answered=True, ended=True))
+def _reasoning_off_has_none(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Check that text without markers is content where a request switches reasoning off."""
+    if not _controls(stream).are_off(stream.exchange.request.body):
+        return
+    for choice in undisturbed_choices(stream):
+        said = said_of(stream, choice, target.markup, target.detokenizer)
+        if said is None and target.model is not None:
+            said = right_marked_text(target.model, stream, choice, target.markup)
+        if said is None or has_markup(said.text):
+            continue
+        channels = Channels.of(stream, choice)
+        if channels.reasoning.strip():
+            message = f"the request switches reasoning off, and choice {choice.index} has some"
+            yield expect(choice.last_at("reasoning"), "no reasoning", channels.reasoning, message)
+        else:
+            message = f"the content of choice {choice.index} is not the text of its tokens"
+            holds = fits((said.text,), channels.content)
+            yield expect(choice.last_at("text"), said.text, channels.content, message, holds=holds)
