@@ -25,7 +25,7 @@ def _controls(stream: Answer) -> ReasoningControls:
     return dialect.request.reasoning if dialect is not None else ReasoningControls()
 
 
-def _key(stream: Stream, without: set[str]) -> str | None:
+def _key_without(stream: Stream, without: set[str]) -> str | None:
     """Return a key that is equal for greedy requests which differ in some fields alone; None for others."""
     body = stream.exchange.request.body
     if not isinstance(body, Mapping) or not stream.answered or not stream.asked.greedy:
@@ -40,7 +40,7 @@ def _hidden(stream: Stream) -> tuple[str, bool] | None:
     hides it; None where there is no such field.
     """
     controls = _controls(stream)
-    key = _key(stream, {*controls.hides}) if controls.hides else None
+    key = _key_without(stream, {*controls.hides}) if controls.hides else None
     return None if key is None else (key, controls.are_hidden(stream.exchange.request.body))
 
 
@@ -71,7 +71,7 @@ def _limited(stream: Stream) -> tuple[str, int | None] | None:
     None where there is no such field.
     """
     controls = _controls(stream)
-    key = _key(stream, {*controls.budget[:1], *_OF_STREAMS}) if controls.budget else None
+    key = _key_without(stream, {*controls.budget[:1], *_OF_STREAMS}) if controls.budget else None
     return None if key is None else (key, controls.tokens(stream.exchange.request.body))
 
 
