@@ -203,10 +203,12 @@ class Turn(NamedTuple):
     """The request of one turn of a session."""
 
     after: str
-    """The id of the request that this turn continues."""
+    """The id of the request that this turn continues; empty if it continues the latest turn."""
     offset: int
     """The number of ids taken over from that request; 0 means all."""
     input_ids: tuple[int, ...]
+    session: str = ""
+    """The id of the session."""
 
 
 @dataclass(frozen=True, kw_only=True)

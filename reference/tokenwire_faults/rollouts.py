@@ -6,7 +6,7 @@ import base64
 from collections.abc import Callable, Mapping
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Json, Object, meta_infos
+from tokenwire_faults.answers import Json, Object, finish_type, meta_infos
 from tokenwire_faults.deliveries import OutputRow, with_series
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.request import Request
@@ -66,6 +66,27 @@ _siblings: dict[str, list[int]] = {}
 """The ids sent to continue each turn, by the turn's id."""
 _MOST_SIBLINGS = 256
 """The most turns to remember; a scenario requests branches one after the other."""
+
+
+_aborted: dict[str, list[int]] = {}
+"""The ids of the latest aborted turn of each session."""
+
+
+def _session(body: Object) -> str:
+    return str((body.get("session_params") or {}).get("id") or "")
+
+
+@act_at("asked", "aborted-turn-stays")
+def _after_the_aborted_turn(body: Object) -> Object:
+    if stays := _aborted.pop(_session(body), []):
+        body["input_ids"] = [*stays, *body["input_ids"]]
+    return body
+
+
+@act_at("event", "aborted-turn-stays")
+def _aborted_turn(fault: Fault, event: Object) -> None:
+    if (session := _session({**fault.request})) and finish_type(event) == "abort":
+        _aborted[session] = fault.request["input_ids"]
 
 
 @act_at("asked")

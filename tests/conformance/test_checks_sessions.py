@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from session_pairs import FIRST, NEW, spelled, turn
+from session_pairs import APPENDING, FIRST, INTERRUPTED, NEW, appended, spelled, turn
 from stream_builder import IDS, PROMPT, change
 
 from tokenwire.checks.check import CHECKS, Target
@@ -59,3 +59,31 @@ def test_a_turn_that_edits_its_history_is_not_followed(more: dict[str, object]) 
     body = {"input_ids": [1, 2], "session_params": {"id": "s", "rid": "a", **more}}
     asked = load_dialects()["sglang-generate"].read_asked(HttpRequest("POST", "/generate", body))
     assert (asked.turn, asked.input_ids, asked.key) == (None, None, "")
+
+
+def taken_back(*streams: Stream, target: Target = APPENDING) -> list[bool]:
+    on_run = CHECKS["aborted-turn-is-taken-back"].on_run
+    assert on_run is not None
+    return [seen.holds for seen in on_run(streams, target)]
+
+
+def test_a_server_whose_turns_begin_anew_has_no_such_sessions() -> None:
+    anew = (appended(1, 0), appended(2, 0), appended(3, 0, finish="abort"), appended(4, 0))
+    assert taken_back(*anew) == []
+    assert taken_back(appended(1, 0), appended(3, 0, finish="abort"), appended(4, 9)) == []
+
+
+def test_a_session_that_was_not_opened_so_says_nothing() -> None:
+    wrong = (*INTERRUPTED, appended(4, 1))
+    assert taken_back(*wrong) == [False]
+    assert taken_back(*wrong, target=Target()) == []
+
+
+def test_turns_at_once_are_not_followed() -> None:
+    assert taken_back(*INTERRUPTED, appended(3.2, 1)) == []
+
+
+def test_a_turn_that_names_null_may_continue_any_turn() -> None:
+    body = {"input_ids": [1, 2], "session_params": {"id": "s", "rid": None}}
+    asked = load_dialects()["sglang-generate"].read_asked(HttpRequest("POST", "/generate", body))
+    assert (asked.turn, asked.input_ids, asked.key) == (("", 0, (1, 2), "s"), None, "")

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
+from itertools import chain
+from typing import NamedTuple
 
-from tokenwire.checks.about import ended
+from tokenwire.checks.about import ended, was_aborted
 from tokenwire.checks.check import Target, check_run, once_per_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import STOPS, asked_alike
+from tokenwire.checks.reading.times import began, over
+from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import known_as
 from tokenwire.record import Answer, Stream, fact
 
@@ -53,17 +58,86 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
     return found
 
 
+class _Appended(NamedTuple):
+    """A turn that continues the latest turn of its session."""
+
+    answer: Answer
+    prompt: Ids
+    """All ids before its output, without those of aborted turns."""
+    is_behind_an_abort: bool
+
+
+def _appended(streams: tuple[Answer, ...], target: Target) -> Iterator[_Appended]:
+    """Yield the turns of sessions in which each continues the latest one, where the whole prompt is known."""
+    opened = [call for call in target.calls if call.action is Action.OPEN and call.appends and call.done]
+    names = frozenset().union(*(call.ids for call in opened))
+    turns: defaultdict[str, list[Answer]] = defaultdict(list)
+    for answer in streams if names else ():
+        turn = answer.asked.turn
+        if turn is not None and not turn.after and turn.session in names:
+            turns[turn.session].append(answer)
+    for of_session in turns.values():
+        yield from _followed(of_session)
+
+
+def _followed(answers: list[Answer]) -> Iterator[_Appended]:
+    """Follow the turns of one session as far as each is known to have begun after the one before it."""
+    record: Ids = ()
+    last, is_behind = float("-inf"), False
+    for answer in sorted(answers, key=lambda turn: began(turn.exchange) or 0.0):
+        turn, start, end = answer.asked.turn, began(answer.exchange), over(answer.exchange)
+        if turn is None or start is None or end is None or start < last:
+            return
+        last = end
+        if answer.refused:
+            continue  # it was not run, and the session is as before
+        choice = answer.choices[0] if answer.answered and len(answer.choices) == 1 else None
+        if choice is None:
+            return
+        if was_aborted(choice):
+            is_behind = True
+            continue
+        if record and turn.input_ids[:1] == record[:1]:
+            return  # SGLang removes the beginning-of-sequence id from a turn
+        prompt = (*record, *turn.input_ids)
+        if record and not is_behind and choice.counter("prompt_tokens") == len(turn.input_ids):
+            return  # a server without such sessions: each turn begins anew
+        if record:
+            yield _Appended(answer, prompt, is_behind)
+        if choice.output_ids is None or choice.finish is None or choice.finish.type != "length":
+            return
+        record, is_behind = (*prompt, *choice.output_ids), False
+
+
+def _counted(answer: Answer, prompt: Ids, why: str = "") -> Iterator[Observation]:
+    """Check that a turn counts the tokens of its whole prompt."""
+    choice, turn = answer.choices[0], answer.asked.turn
+    if (count := choice.counter("prompt_tokens")) is not None and turn is not None:
+        size = len(turn.input_ids)
+        message = f"the turn has {size} ids after {len(prompt) - size}{why}, and counts {count} prompt tokens"
+        yield expect(choice.last_at("prompt_tokens"), len(prompt), count, message)
+
+
 @check_run("turns-carry-their-history")
-def _turns_carry_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+def _turns_carry_their_history(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a turn has as many prompt tokens as the previous turn's prompt and output, and its own
     prompt.
     """
-    for answer, prompt in _turns(streams):
-        choice, turn = answer.choices[0], answer.asked.turn
-        if (count := choice.counter("prompt_tokens")) is not None and turn is not None:
-            size = len(turn.input_ids)
-            message = f"the turn has {size} ids after {len(prompt) - size}, and counts {count} prompt tokens"
-            yield expect(choice.last_at("prompt_tokens"), len(prompt), count, message)
+    appended = (
+        (turn.answer, turn.prompt) for turn in _appended(streams, target) if not turn.is_behind_an_abort
+    )
+    for answer, prompt in chain(_turns(streams), appended):
+        yield from _counted(answer, prompt)
+
+
+@check_run("aborted-turn-is-taken-back")
+def _aborted_turn_is_taken_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a turn behind an aborted one has the prompt that the aborted one would have continued."""
+    shown = False
+    for turn in _appended(streams, target):
+        if turn.is_behind_an_abort and shown:
+            yield from _counted(turn.answer, turn.prompt, " of the turns that ended")
+        shown = shown or not turn.is_behind_an_abort
 
 
 @check_run("turns-answer-as-their-history")

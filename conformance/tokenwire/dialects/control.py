@@ -77,6 +77,8 @@ class ControlCall:
     """The name of the weights in an update; empty without one."""
     load: Load | None = None
     """The reported load; None if it cannot be parsed."""
+    appends: bool = False
+    """True if it opens a session in which each turn continues the latest one."""
 
     @property
     def aborts(self) -> bool:
@@ -215,13 +217,18 @@ class Control:
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"].replace(_ID, quote(name, safe=""))) if row else None
 
-    def session_request(self, action: Action, session: str) -> HttpRequest | None:
-        """Return the request that opens or closes a session; None if the family has none."""
+    def session_request(self, action: Action, session: str, *, appends: bool = False) -> HttpRequest | None:
+        """Return the request that opens or closes a session; None if the family has none.
+
+        `appends`: open one in which each turn continues the latest one.
+        """
         row = self.table.get(action)
         if row is None:
             return None
         body = dict(row.get("body", {}))
         put(body, parse(row["id"]), session)
+        if appends:
+            put(body, parse(row["appends"]), True)
         return HttpRequest(row["method"], row["path"], body)
 
     @property
@@ -266,7 +273,9 @@ class Control:
                 ids, everything = _named(row, body)
                 # A pause that ends running requests is an abort of all requests (spec/rollouts.md).
                 everything = everything or effect == "ends"
-                return ControlCall(exchange, action, ids, everything, effect, action is Action.FLUSH)
+                appends = "appends" in row and find(body, parse(row["appends"])) is True
+                flushes = action is Action.FLUSH
+                return ControlCall(exchange, action, ids, everything, effect, flushes, appends=appends)
         row = self.table.get(Action.UPDATE)
         if row is not None and method == row["method"] and path in row["paths"]:
             body = exchange.load().request.body

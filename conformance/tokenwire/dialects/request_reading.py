@@ -243,7 +243,7 @@ def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
     body = _json_body(request)
     if not isinstance(body, dict):
         return Asked()
-    if binding.history is not None and find(body, (*binding.history, "rid")) not in (ABSENT, None):
+    if binding.history is not None and find(body, (*binding.history, "rid")) is not ABSENT:
         return _turn(binding, request, body, binding.history)
     reading = BodyReading(binding, request, body)
     values = {
@@ -266,16 +266,20 @@ def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
 
 
 def _turn(binding: RequestBinding, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
-    """Parse a session turn. The engine runs the history and this prompt."""
+    """Parse a session turn. The engine runs the history and this prompt.
+
+    A turn that names null continues the latest turn, if its session was opened for that.
+    """
     session = find(body, history)
     alone = copy.deepcopy(dict(body))
     remove(alone, history)
     asked = read_request(binding, dataclasses.replace(request, body=alone, raw_body=None))
     rid, offset, ids = session["rid"], integer(session.get("offset") or 0), asked.input_ids or ()
-    known = isinstance(rid, str) and session.keys() <= {"id", "rid", "offset"} and len(ids) == 1
-    turn = Turn(rid, offset, ids[0]) if known and offset is not None else None
+    known = isinstance(rid, str | None) and session.keys() <= {"id", "rid", "offset"} and len(ids) == 1
+    name = str(session.get("id") or "")
+    turn = Turn(rid or "", offset, ids[0], name) if known and offset is not None else None
     unknown: dict[str, Any] = {"input_ids": None, "texts": (), "text_prompt": False}
-    key = f"{asked.key} after {turn.after} {turn.offset}" if asked.key and turn is not None else ""
+    key = f"{asked.key} after {turn.after} {turn.offset}" if asked.key and turn is not None and rid else ""
     return dataclasses.replace(asked, turn=turn, key=key, ids_key="", prompt_key="", **unknown)
 
 

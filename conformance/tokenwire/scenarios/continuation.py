@@ -1,14 +1,18 @@
 """A record cut in two: what token-in-token-out clients do with a partial rollout."""
 
+import asyncio
 from dataclasses import replace
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
 from tokenwire.dialects.control import Action
+from tokenwire.scenarios.abort import abort_after, long_ask
 from tokenwire.scenarios.forms import new_id
 
 _BUDGET = 24
 _CUTS = (1, 7, 16)
+_LONG = 400
+"""More tokens than a server is likely to make while an abort is on its way."""
 
 
 @scenario(chat=False)
@@ -62,4 +66,40 @@ async def _session(talk: Conversation) -> None:
     for again in ("", "-again"):  # a difference counts only between answers that were repeated
         await talk.ask(f"second{again}", second)
         await talk.ask(f"spelled{again}", spelled)
+    await talk.call("close", end)
+
+
+_MOST_TRIES = 20
+"""The most times to ask for a turn until the server has cleared the aborted one away."""
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def _session_abort(talk: Conversation) -> None:
+    """A session in which each turn continues the latest one: two turns, one that is aborted, and one behind
+    it. The last turn is sent again as a complete prompt.
+    """
+    session, history = new_id(), talk.dialect.request.history
+    field = str(history[-1]) if history else ""
+    start = talk.control.session_request(Action.OPEN, session, appends=True) if field else None
+    end = talk.control.session_request(Action.CLOSE, session)
+    opened = await talk.call("open", start) if start is not None else None
+    if opened is None or not opened.done or end is None:
+        return
+    ask = Ask(
+        input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, raw={field: {"id": session, "rid": None}}
+    )
+    record: tuple[int, ...] = ()
+    for label, ids in (("first", PROMPT), ("second", _ADDED[0])):
+        made = token_ids(await talk.ask(label, replace(ask, input_ids=(ids,))))
+        if not made:
+            return
+        record = (*record, *ids, *made)
+    aborted = replace(long_ask(talk, _LONG), raw=ask.raw, input_ids=((60, 61),), request_id=new_id())
+    await abort_after(talk, "aborted", aborted, 2)
+    for number in range(1, _MOST_TRIES):
+        third = await talk.ask(f"third-{number}", replace(ask, input_ids=(_ADDED[1],)))
+        if third is None or third.answered:
+            break
+        await asyncio.sleep(0.1)
+    await talk.ask("spelled", replace(ask, input_ids=((*record, *_ADDED[1]),), raw={}))
     await talk.call("close", end)

@@ -68,6 +68,7 @@ _CONTROL: Mapping[str, Any] = {
     "open-session-request": {
         "capacity_of_str_len": {"type": ["integer", "null"]},
         "session_id": {"type": ["string", "null"]},
+        "streaming": _FLAG,
     },
     "close-session-request": {"session_id": {"type": ["string", "null"]}},
     "continue-request": {},

@@ -103,14 +103,17 @@ class Sessions:
     """The open sessions, and the turns in them by their request ids."""
 
     def __init__(self) -> None:
-        self._open: dict[str, None] = {}
+        self._open: dict[str, bool] = {}
+        """The open sessions, each with True if every turn continues the latest one."""
         self._turns: Latest[tuple[str, str], Request] = Latest(_MOST_TOKENS, _tokens)
 
-    def open(self, session: str) -> bool:
-        """Open a session; False if it is open, or if there are too many."""
+    def open(self, session: str, *, appends: bool = False) -> bool:
+        """Open a session; False if it is open, or if there are too many. With `appends`, its turns name no
+        other: each continues the latest one that was not aborted.
+        """
         if session in self._open or len(self._open) >= _MOST_SESSIONS:
             return False
-        self._open[session] = None
+        self._open[session] = appends
         return True
 
     def close(self, session: str) -> None:
@@ -124,6 +127,8 @@ class Sessions:
         session, rid, offset = asked.get("id"), asked.get("rid"), asked.get("offset") or 0
         if session not in self._open:
             raise RefusalError(f"Invalid request: session id {session} does not exist")
+        if self._open[session]:
+            return self._latest(session, asked)
         if rid is None:
             return ()
         turn = self._turns.get((session, rid))
@@ -131,6 +136,16 @@ class Sessions:
             raise RefusalError(f"session_params.rid {rid!r} is not a finished turn of the session")
         ids = (*turn.prompt_token_ids, *turn.output_ids)
         return ids[:offset] if offset > 0 else ids
+
+    def _latest(self, session: str, asked: Mapping[str, Any]) -> Sequence[int]:
+        """Return the ids of the latest turn that was not aborted. Raises RefusalError."""
+        if asked.keys() & {"replace", "drop_previous_output"} or asked.get("offset"):
+            raise RefusalError("a turn of a streaming session only appends; send no more than its id")
+        turns = [turn for key in self._turns if key[0] == session and (turn := self._turns.get(key))]
+        if any(turn.finish is None for turn in turns):
+            raise RefusalError("Streaming session already has an active request.")
+        ended = [turn for turn in turns if turn.finish is not None and turn.finish.type != "abort"]
+        return (*ended[-1].prompt_token_ids, *ended[-1].output_ids) if ended else ()
 
     def add(self, session: str, request: Request) -> None:
         """Store a turn that later ones may continue."""

@@ -82,3 +82,25 @@ def test_a_turn_whose_id_is_used_again_counts_once(sessions):
     for _ in range(3):
         request = kept(sessions, tokens=400_000)
     assert sessions.history({"id": "s", "rid": "a"}) == (*request.prompt_token_ids, *request.output_ids)
+
+
+def test_a_turn_of_a_streaming_session_continues_the_latest_that_was_not_aborted():
+    sessions = Sessions()
+    assert sessions.open("s", appends=True)
+    asked = {"id": "s", "rid": None}
+    assert sessions.history(asked) == ()
+    kept(sessions, "a")
+    assert sessions.history(asked) == (*PROMPT, 8, 9)
+    kept(sessions, "b").finish = FinishReason("abort", message="Aborted")
+    assert sessions.history(asked) == (*PROMPT, 8, 9)
+    kept(sessions, "c").finish = None
+    with pytest.raises(RefusalError, match="active request"):
+        sessions.history(asked)
+
+
+def test_a_turn_of_a_streaming_session_only_appends():
+    sessions = Sessions()
+    assert sessions.open("s", appends=True)
+    for more in ({"offset": 1}, {"replace": True}, {"drop_previous_output": True}):
+        with pytest.raises(RefusalError, match="only appends"):
+            sessions.history({"id": "s", "rid": None, **more})

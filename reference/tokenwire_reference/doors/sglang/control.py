@@ -80,7 +80,7 @@ async def open_session(http_request: HttpRequest) -> Response:
     """Open a session and answer with its id, which is the requested one or a new one."""
     served, body = await read_control(http_request, "open-session-request")
     session = body.get("session_id") or uuid.uuid4().hex
-    if not served.sessions.open(session):
+    if not served.sessions.open(session, appends=bool(body.get("streaming"))):
         raise RefusalError("Failed to open the session. Check if a session with the same id is still open.")
     return json_answer(session)
 
