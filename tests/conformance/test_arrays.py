@@ -54,7 +54,7 @@ def test_ids_of_experts_in_numbers_of_16_bits_are_no_ids_of_32() -> None:
     """Every second row of a model with as many layers would have passed for one of half the width."""
     bounded = ArrayRule("experts", Rows.RUN, Encoding.BASE64_INT32, below=1 << 16)
     assert bounded.read(base64.b64encode(np.array(EXPERTS, "<i4").tobytes()).decode())
-    with pytest.raises(ValueError, match="it holds 131073, and its numbers lie below 65536"):
+    with pytest.raises(ValueError, match="it contains 131073, but its numbers must be below 65536"):
         bounded.read(base64.b64encode(np.array(EXPERTS, "<i2").tobytes()).decode())
 
 
@@ -76,7 +76,7 @@ def test_lists_have_rows_of_any_shape() -> None:
         (Encoding.BASE64_INT32, [1], "a list, not base64"),
         (Encoding.BASE64_INT32, "é", "is not base64"),
         (Encoding.BASE64_INT32, "AAA=", "2 bytes"),
-        (Encoding.BASE64_NPY, "AAAA", "does not begin as a file of numpy"),
+        (Encoding.BASE64_NPY, "AAAA", "does not begin like a numpy file"),
         (Encoding.BASE64_NPY, npy(EXPERTS, "<i4")[:-8], "numpy"),
         (Encoding.BASE64_NPY, base64.b64encode(b"\x93NUMPY\x01\x00\x04\x00{}\n ").decode(), "numpy"),
         (Encoding.BASE64_NPY, npy(1, "<i4"), "shape"),

@@ -51,7 +51,7 @@ def test_a_server_is_asked_in_the_dialect_of_a_file(tokenwire, tmp_path: Path, b
     [
         (("zero_budget: answered", "zero_budgets: answered"), "zero_budgets"),
         (("name: mine", "name: vllm-chat"), "the name 'vllm-chat' is taken by another dialect"),
-        (("generate-event", "no-event"), "no-event.json is not there"),
+        (("generate-event", "no-event"), "no-event.json is missing"),
         (("endpoint:", "endpoints:"), "'endpoint' is missing"),
     ],
     ids=["policy", "name", "schema", "key"],

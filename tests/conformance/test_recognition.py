@@ -66,7 +66,7 @@ def test_dialects_are_found_by_method_and_path() -> None:
 def test_a_mark_tells_though_it_be_null(matched: Any) -> None:
     seen = recognise([OPENAI, SGLANG], [chat(answer()), chat(answer(matched_stop=matched), "second")])
     assert seen.dialect is SGLANG
-    assert seen.why == "second holds /choices/0/matched_stop"
+    assert seen.why == "second contains /choices/0/matched_stop"
 
 
 def test_a_mark_in_a_chunk_tells() -> None:
@@ -120,7 +120,7 @@ def test_the_name_of_the_server_tells_where_no_mark_does() -> None:
 def test_what_is_left_is_the_dialect_without_marks() -> None:
     seen = recognise([SGLANG, OPENAI], [chat(answer())])
     assert seen.dialect is OPENAI
-    assert seen.why == "no answer holds /choices/0/matched_stop"
+    assert seen.why == "no answer contains /choices/0/matched_stop"
 
 
 def test_where_all_have_marks_and_none_is_seen_nobody_knows() -> None:
@@ -166,7 +166,7 @@ def test_where_no_answer_can_tell_it_is_the_likeliest() -> None:
 
 
 def test_without_a_candidate_there_is_nothing_to_recognise() -> None:
-    with pytest.raises(ValueError, match="no dialect to choose from"):
+    with pytest.raises(ValueError, match="no dialect has this endpoint"):
         recognise([], [chat(answer())])
 
 
@@ -230,16 +230,16 @@ def test_an_openai_compatible_server_is_asked_as_one_and_the_report_says_why() -
     found = Target().first_words()
     assert [dialect.name for dialect in found.speaks] == ["openai-chat"]
     reason = found.left_out["sglang-chat"]
-    assert "speaks openai-chat: no answer holds /choices/0/matched_stop" in reason
-    assert found.taken["openai-chat"].startswith(f"{CHAT} answers in it: no answer holds")
-    assert "`--dialect sglang-chat` insists" in reason
+    assert "uses openai-chat: no answer contains /choices/0/matched_stop" in reason
+    assert found.taken["openai-chat"].startswith(f"{CHAT} uses it: no answer contains")
+    assert "`--dialect sglang-chat` overrides this" in reason
 
 
 def test_sglang_is_asked_as_sglang_and_the_report_says_why() -> None:
     found = Target(choice={"matched_stop": None}).first_words()
     assert [dialect.name for dialect in found.speaks] == ["sglang-chat"]
-    assert "holds /choices/0/matched_stop" in found.left_out["openai-chat"]
-    assert "holds /choices/0/matched_stop" in found.taken["sglang-chat"]
+    assert "contains /choices/0/matched_stop" in found.left_out["openai-chat"]
+    assert "contains /choices/0/matched_stop" in found.taken["sglang-chat"]
 
 
 @pytest.mark.parametrize(("name", "choice"), [("sglang-chat", {}), ("openai-chat", {"matched_stop": None})])

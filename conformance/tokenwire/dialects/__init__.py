@@ -1,1 +1,3 @@
-"""The wire forms of server families: bindings between their wire shapes and the abstract record."""
+"""Dialects: tables that map each server family's requests and responses to one common record, and the code
+that uses them.
+"""

@@ -1,4 +1,4 @@
-"""The answer side of a dialect: parses a document or event into emissions."""
+"""Parses responses by the table of a dialect: a JSON document or an event becomes emissions of the record."""
 
 from __future__ import annotations
 
@@ -29,9 +29,12 @@ _SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_id
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
 _SLOTS: Mapping[Kind, int] = {kind: slot for slot, kind in enumerate(_NAMED, 1)}
-"""The slot that collects the fields of each kind while a choice is parsed; 0 for all single kinds."""
+"""Index of the dict that collects the fields of each kind while a choice is parsed.
+
+Single fields share index 0.
+"""
 _OF_A_CALL = ("index", "id", "type", "name", "arguments")
-"""The members of a tool-call piece, besides the place of the list (`at`)."""
+"""The members of a tool-call piece that a table may locate, besides `at`, the list of pieces."""
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _NOTHING: Mapping[str, Any] = {}
 _KNOWN = {
@@ -51,18 +54,18 @@ _KNOWN = {
 
 
 class EventContent(NamedTuple):
-    """The content of one event."""
+    """The parsed content of one event."""
 
     event: Event
     emissions: Sequence[Emission]
     usage: Mapping[str, Any] | None
-    """Counts of the whole answer by their names in the record; None without any."""
+    """The usage object of the event, with the server's own names; None without one."""
     usage_pointer: str
 
 
 @dataclass(frozen=True)
 class _Field:
-    """A field of the record that is bound to a key."""
+    """A field of the record, with the JSON pointer at which a dialect has it."""
 
     kind: Kind
     name: str
@@ -78,7 +81,7 @@ class _Field:
 
 
 def _as_sets(entries: Any) -> Any:
-    """Sort lists of ids; return other values unchanged."""
+    """Sort each list of ids within a list; return other values unchanged."""
     if not isinstance(entries, list):
         return entries
     return [
@@ -103,17 +106,21 @@ def _fields(table: Mapping[str, Any]) -> list[_Field]:
 
 @dataclass(eq=False)
 class _Parent:
-    """An object of a choice with bound fields, walked once for each emission."""
+    """A JSON object of a choice with the fields that it contains directly.
+
+    It is visited once for each emission.
+    """
 
     keys: Keys
     fields: dict[str, list[_Field]] = field(default_factory=dict)
     holds_customized_info: bool = False
     other_lists: frozenset[str] = frozenset()
 
-    # Bounded, because the pointer contains the position of the choice, and a server may write any number.
+    # The cache is bounded, because `pointer` contains the position of the choice, and a server may write any
+    # number.
     @lru_cache(maxsize=1 << 10)  # noqa: B019  # the tables of the dialects live as long as the program
     def placed(self, pointer: str) -> Mapping[str, tuple[tuple[int, str, str], ...]]:
-        """Map each key to its fields: the slot, the name, and the pointer in a choice at `pointer`."""
+        """Map each key to its fields, for a choice at `pointer`: index of the dict, name, full pointer."""
         return {
             key: tuple((field.slot, field.name, intern(pointer + field.pointer)) for field in bound)
             for key, bound in self.fields.items()
@@ -122,36 +129,43 @@ class _Parent:
 
 @dataclass(frozen=True, eq=False)
 class AnswerBinding:
-    """The places of an answer's fields. Made from `answer.whole` or `answer.stream` of a dialect."""
+    """The JSON pointers of all fields in a response, from `answer.whole` or `answer.stream` of a dialect's
+    table.
+    """
 
     choices: Keys
     index: Keys | None
     parents: tuple[_Parent, ...]
     finish: Mapping[str, Keys]
     finish_types: Mapping[str, str]
-    """The record's word for each finish type of the server that differs."""
+    """The record's finish type for each finish type of the server that has another name."""
     document: tuple[_Field, ...]
-    """Fields outside the choices that apply to all of the event's choices."""
+    """Fields outside of the choices. They apply to each choice in the event."""
     of_a_call: Mapping[str, Keys]
-    """The place of each member of a tool-call piece."""
+    """The pointer of each member within a tool-call piece."""
     usage: Keys | None
     echoed: Echoed | None
     nulls_are_absent: bool
     """True if the server writes null for a missing value."""
     carrier: Keys | None
-    """The key of a choice with content. A choice without it delivers only values other than null."""
+    """The key that a choice with content always has.
+
+    If it is missing, a choice whose fields are all null is ignored.
+    """
     empty_is_absent: frozenset[str]
-    """Series that the server writes as an empty list if they are missing."""
+    """Series for which an empty list means that the series is missing."""
     ends: Finish | None
-    """The finish of each choice for endpoints without sampling; None for others."""
+    """The finish of each choice, for endpoints without sampling, whose answers contain no finish; None for
+    others.
+    """
 
     @classmethod
     def load(cls, dialect: str, table: Mapping[str, Any]) -> AnswerBinding:
-        """Build the binding from a table. Raises ValueError for a name that the record does not have."""
+        """Build the binding from a table. Raises ValueError for a name that is not a field of the record."""
         unknown = table.keys() - _KNOWN
         if unknown:
             raise ValueError(
-                f"dialect {dialect}: the record has no {sorted(unknown)[0]!r}; it has {sorted(_KNOWN)}"
+                f"dialect {dialect}: unknown key {sorted(unknown)[0]!r}; known keys are {sorted(_KNOWN)}"
             )
         bound = _fields(table)
         finish = dict(table.get("finish", {}))
@@ -159,7 +173,9 @@ class AnswerBinding:
         beside = table.get("document", {})
         if beside.keys() - _FIELDS:
             wrong = sorted(beside.keys() - _FIELDS)[0]
-            raise ValueError(f"dialect {dialect}: document has no {wrong!r}; it has {sorted(_FIELDS)}")
+            raise ValueError(
+                f"dialect {dialect}: unknown key {wrong!r} in document; known keys are {sorted(_FIELDS)}"
+            )
         if finish:
             bound.append(_Field("finish", "finish", finish["reason"]))
         calls = dict(table.get("tool_calls", {}))
@@ -167,7 +183,9 @@ class AnswerBinding:
             bound.append(_Field("tool_calls", "tool_calls", calls.pop("at")))
         if calls.keys() - set(_OF_A_CALL):
             wrong = sorted(calls.keys() - set(_OF_A_CALL))[0]
-            raise ValueError(f"dialect {dialect}: a tool call has no {wrong!r}; it has {list(_OF_A_CALL)}")
+            raise ValueError(
+                f"dialect {dialect}: unknown key {wrong!r} in tool_calls; known keys are {list(_OF_A_CALL)}"
+            )
         parents: dict[Keys, _Parent] = {}
         for bound_field in bound:
             *way, last = bound_field.keys
@@ -198,21 +216,22 @@ class AnswerBinding:
 
     @property
     def names_stops(self) -> bool:
-        """True if a finish contains the stop of the choice."""
+        """True if responses say which stop ended a choice."""
         return "matched" in self.finish
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool = False) -> Iterator[EventContent]:
-        """Yield the content of each event, choice by choice, and its usage.
+        """Yield the content of each event: the emission of each choice, and the usage.
 
-        `of_all`: counters outside the choices count all of them together, so they do not belong to a single
-        choice.
+        `of_all`: counters outside of the choices are totals over several choices, so they are not given to
+        each choice.
         """
         pointer = join(*self.usage) if self.usage is not None else ""
         pointers: Mapping[str, str] = {}
         for event in events:
             usage = find(event.data, self.usage) if self.usage is not None else ABSENT
             emissions = list(self.emissions(event, of_all=of_all))
-            for emission in emissions:  # they seldom change between events, so one mapping is shared
+            # Pointers seldom change between events, so emissions share one mapping.
+            for emission in emissions:
                 if emission.pointers == pointers:
                     emission.pointers = pointers
                 pointers = emission.pointers
@@ -223,7 +242,7 @@ class AnswerBinding:
         return join(*self.choices)
 
     def emissions(self, event: Event, *, of_all: bool = False) -> Iterator[Emission]:
-        """Yield the emissions in an event, choice by choice; empty without a bound field."""
+        """Yield an emission for each choice in an event that has at least one known field."""
         found = find(event.data, self.choices)
         if isinstance(found, list):
             items = [(position, f"{self._pointer}/{position}", item) for position, item in enumerate(found)]
@@ -244,24 +263,24 @@ class AnswerBinding:
                     yield emission
 
     def _is_nothing(self, value: Any, name: str) -> bool:
-        """True if the value of a field has the meaning of a missing field."""
+        """True if this value of a field means that the field is missing."""
         if value is None:
-            # A null finish keeps its pointer, where a missing finish is reported.
+            # A null finish is kept, because its pointer is the place at which a missing finish is reported.
             return self.nulls_are_absent and name != "finish"
         return value == [] and name in self.empty_is_absent
 
     def _says_nothing(self, item: dict[str, Any], values: Iterable[Mapping[str, Any]]) -> bool:
-        """True if the event carries only unbound fields for this choice."""
+        """True if the event has no content for this choice."""
         if self.carrier is None or find(item, self.carrier) is not ABSENT:
             return False
         return all(value is None for fields in values for value in fields.values())
 
     def error_in(self, data: Any) -> Any:
-        """Return the error in an event or document; None without one."""
+        """Return the member `error` of an event or document; None without one."""
         return data.get("error") if isinstance(data, dict) else None
 
     def index_of(self, item: Any, position: int = 0) -> int:
-        """Return the index of a choice; its position if it has none."""
+        """Return the index that a choice reports; its position in the list if it reports none."""
         index = find(item, self.index) if self.index else ABSENT
         return index if type(index) is int and index >= 0 else position
 
@@ -288,7 +307,7 @@ class AnswerBinding:
                         if not value and self._is_nothing(value, name):
                             continue
                         if slot == 0 and single.get(name):
-                            continue  # it is present under another key, too
+                            continue  # another key has already delivered this field
                         slots[slot][name] = value
                         pointers[name] = pointer
                 elif (
@@ -304,7 +323,8 @@ class AnswerBinding:
             pointers.setdefault(beside.name, beside.pointer)
         text, reasoning = single.get("text"), single.get("reasoning")
         output_ids, prompt_token_ids = single.get("output_ids"), single.get("prompt_token_ids")
-        # Servers sort a mask by likelihood, in which near ties swap places.
+        # Servers sort a mask by probability, so nearly equal ids may swap places. Sorted by id, masks are
+        # comparable.
         if MASK in series:
             series[MASK] = _as_sets(series[MASK])
         if None in counters.values():
@@ -327,7 +347,7 @@ class AnswerBinding:
         )
 
     def _calls(self, value: Any, pointer: str) -> tuple[CallPiece, ...]:
-        """Return the tool-call pieces of a list; values that are not objects are ignored."""
+        """Return the tool-call pieces in a list. Items that are not objects are ignored."""
         if not isinstance(value, list):
             return ()
         pieces = []
@@ -347,7 +367,7 @@ class AnswerBinding:
         matched, code = found.get("matched", ABSENT), found.get("code")
         return Finish(
             type=self.finish_types.get(kind, kind) if isinstance(kind, str) else "",
-            # llama.cpp writes an empty stopping_word without a match.
+            # llama.cpp writes an empty stopping_word if no stop string matched.
             matched=None if matched is ABSENT or matched == "" else matched,
             length=length if type(length) is int else None,
             raw=reason,

@@ -1,4 +1,6 @@
-"""Per-token arrays other than series: their encodings, and the tokens that have a row."""
+"""Per-token arrays with an encoding of their own, such as routed experts: their encodings, and the number of
+rows.
+"""
 
 from __future__ import annotations
 
@@ -20,48 +22,51 @@ _FORMATS = {"i1": "b", "u1": "B", "i2": "h", "u2": "H", "i4": "i", "u4": "I", "i
     "f4": "f",
     "f8": "d",
 }
-"""The format in `struct` of each numpy type."""
+"""The `struct` format character of each numpy type."""
 
 
 class Rows(StrEnum):
-    """The kinds of tokens that have a row in an array."""
+    """The tokens for which an array has a row."""
 
     RUN = "run"
-    """Each token run from a start position on. The last token is not run, because it has no successor."""
+    """Each token that the model ran, from a start position on. The last output token was not run."""
     UNCACHED = "uncached"
-    """Each token run for this answer. Cached tokens of the prompt have no row."""
+    """Each token that the model ran for this answer. Prompt tokens from the prefix cache have no row."""
     OUTPUT = "output"
     """Each output id."""
 
 
 class Encoding(StrEnum):
-    """Encodings of an array."""
+    """The encodings of an array in JSON."""
 
     LISTS = "lists"
     BASE64_INT32 = "base64-int32"
-    """The numbers in sequence, little-endian, without a shape."""
+    """Little-endian int32 numbers in base64, without a shape."""
     BASE64_NPY = "base64-npy"
-    """The bytes that numpy.save writes."""
+    """A file as `numpy.save` writes it, in base64."""
 
 
 @dataclass(frozen=True)
 class ArrayRule:
-    """One array, as the table of a dialect declares it."""
+    """The properties of one array, as the table of a dialect declares them."""
 
     name: str
-    """The detail of an emission that contains it."""
+    """The name of the array in `Emission.details`."""
     rows: Rows
     encoding: Encoding
     start: Pointer | None = None
-    """The place of the first position in a request; without it, rows of all positions are due."""
+    """The request field with the first position that has a row; None if all positions have one."""
     below: int | None = None
-    """The exclusive upper bound of its numbers, such as expert ids. It detects two 16-bit numbers read as one
-    of 32 bits.
+    """Exclusive upper bound of the numbers, such as the number of experts.
+
+    It detects 16-bit numbers that were sent in pairs as 32-bit numbers.
     """
 
     def due(self, body: Any, prompt_tokens: int, output_ids: int, cached_tokens: int | None) -> int | None:
-        """Return the number of rows that a choice must have; None if the request does not enable the array,
-        or if the number depends on unknown cached tokens.
+        """Return the number of rows that a choice must have.
+
+        Return None if the request does not enable the array, or if the number depends on an unknown number of
+        cached tokens.
         """
         if self.rows is Rows.OUTPUT:
             return output_ids
@@ -73,7 +78,7 @@ class ArrayRule:
         return prompt_tokens + max(output_ids - 1, 0) - start if 0 <= start <= prompt_tokens else None
 
     def read(self, value: Any) -> Array:
-        """Parse an array. Raises ValueError with words for a wrong form."""
+        """Parse an array. Raises ValueError with an explanation if it is malformed."""
         if self.encoding is Encoding.LISTS:
             if not isinstance(value, list):
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
@@ -90,24 +95,22 @@ class ArrayRule:
         if self.encoding is Encoding.BASE64_NPY:
             return _npy(data)
         if len(data) % 4:
-            raise ValueError(f"it has {len(data)} bytes, which are not numbers of 4 bytes")
+            raise ValueError(f"it has {len(data)} bytes, which is not a multiple of 4")
         numbers = struct.unpack(f"<{len(data) // 4}i", data)
         if self.below is not None and (large := [n for n in numbers if n >= self.below]):
-            raise ValueError(f"it holds {large[0]}, and its numbers lie below {self.below}")
+            raise ValueError(f"it contains {large[0]}, but its numbers must be below {self.below}")
         return Array((numbers,), shaped=False)
 
 
 @dataclass(frozen=True)
 class Array:
-    """The rows of an array; a single row for all numbers if it has no shape."""
+    """The parsed rows of an array. An array without a shape is a single row with all numbers."""
 
     rows: tuple[Sequence[float], ...]
     shaped: bool = True
 
     def cut(self, count: int) -> Array | None:
-        """Return the array with `count` rows, if it has no shape; None if its numbers do not fit
-        into them.
-        """
+        """Divide an array without a shape into `count` rows of equal length; None if that is impossible."""
         if self.shaped:
             return self
         (numbers,) = self.rows
@@ -118,15 +121,13 @@ class Array:
 
 
 def _rows(value: Any) -> list[Any]:
-    """Return the rows of a listed array: the array itself, or the rows of the prompt if these form one
-    list.
-    """
+    """Return the rows in a value: the value itself if it is one row, or its items if it is a list of rows."""
     return value if isinstance(value, list) and value and isinstance(value[0], list) else [value]
 
 
 def _numbers(value: Any) -> Iterator[float]:
-    """Yield all numbers of nested lists in order. Raises ValueError for other values."""
-    # Without recursion, because a server may nest lists to any depth.
+    """Yield all numbers in nested lists, in order. Raises ValueError for values that are not numbers."""
+    # Not recursive, because a server may nest lists to any depth.
     waiting = [value]
     while waiting:
         item = waiting.pop()
@@ -136,15 +137,15 @@ def _numbers(value: Any) -> Iterator[float]:
             yield item
         else:
             raise ValueError(  # noqa: TRY004 - a value from the wire
-                f"it holds a {type(item).__name__} among its numbers"
+                f"it contains a {type(item).__name__} among its numbers"
             )
 
 
 def _npy(data: bytes) -> Array:
     try:
         if not data.startswith(_NPY):
-            raise ValueError("it does not begin as a file of numpy")
-        # Version 1 of the format has two bytes for the size of its header, later ones four.
+            raise ValueError("it does not begin like a numpy file")
+        # In version 1 of the format, the header size has two bytes; in later versions, four.
         size, position = (
             (struct.unpack("<H", data[8:10])[0], 10)
             if data[6] == 1
@@ -162,7 +163,7 @@ def _npy(data: bytes) -> Array:
         ):
             raise ValueError(f"it has a shape of {shape} and {len(data) - position - size} bytes of numbers")
     except (struct.error, KeyError, IndexError, SyntaxError, TypeError, RecursionError, MemoryError) as error:
-        # `literal_eval` raises the last four for hostile headers.
-        raise ValueError(f"it is not a file of numpy: {type(error).__name__}: {error}") from error
+        # `literal_eval` raises the last four for malicious headers.
+        raise ValueError(f"it is not a numpy file: {type(error).__name__}: {error}") from error
     width = count // shape[0] if shape[0] else 0
     return Array(tuple(numbers[row * width : (row + 1) * width] for row in range(shape[0])))

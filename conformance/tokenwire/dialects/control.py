@@ -1,7 +1,7 @@
 """Control endpoints of server families: aborts, the prefix cache, the load, stored responses.
 
-The bindings are data (`spec/control/<family>.yaml`). An exchange with such an endpoint is parsed into a
-`ControlCall`; checks get calls in addition to streams.
+Their paths and fields are data (`spec/control/<family>.yaml`). An exchange with a control endpoint is parsed
+into a `ControlCall`. Checks receive these calls in addition to the answers.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from tokenwire.wire.exchange import Ending, ExchangeHead, HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, parse, put
 
 _SAMPLE = re.compile(r"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+(\S+)", re.MULTILINE)
-"""Matches a sample in Prometheus' text format: its name and its value."""
+"""Matches a line of Prometheus' text format: the name and the value of a metric."""
 
 
 class Action(StrEnum):
-    """Actions of a control call."""
+    """The purposes of control requests."""
 
     ABORT = "abort"
     FLUSH = "flush"
@@ -36,16 +36,16 @@ class Action(StrEnum):
     CLOSE = "close_session"
     UPDATE = "update_of_weights"
     RENAME = "rename"
-    """Renames the version of the weights, which do not change."""
+    """Renames the version of the weights. The weights do not change."""
     BEGIN = "begin"
-    """Begins a response that ends later."""
+    """Begins a response in the background. The answer comes before the response is complete."""
     RETRIEVE = "retrieve"
     CANCEL = "cancel"
     DELETE = "delete"
 
 
 _WITH_ID = frozenset({Action.RETRIEVE, Action.CANCEL, Action.DELETE})
-"""The actions on a stored response, with its id in the path."""
+"""Actions on a stored response, whose id is a part of the path."""
 _ID = "{id}"
 
 
@@ -54,9 +54,9 @@ class Load:
     """The load that a server reports."""
 
     live: int
-    """Requests that are running or waiting."""
+    """The number of requests that are running or waiting."""
     used_tokens: int | None = None
-    """Positions of the KV cache in use by live requests; None if they are not reported."""
+    """The number of KV cache positions that these requests use; None if the server does not report it."""
 
 
 @dataclass(frozen=True)
@@ -66,28 +66,30 @@ class ControlCall:
     exchange: ExchangeHead
     action: Action
     ids: frozenset[str] = frozenset()
-    """The request ids in an abort; the id of a stored response."""
+    """The ids of the requests to abort, or the id of the stored response."""
     everything: bool = False
-    """True if it aborts all requests, by itself or with a pause or an update."""
+    """True if the call aborts all requests: an abort, a pause or an update of the weights."""
     effect: str = ""
-    """The effect of a pause on running requests: `ends`, `retracts` or `keeps`; empty if unknown."""
+    """The effect of a pause on running requests: `ends`, `retracts` or `keeps`; empty for other calls."""
     flushes: bool = False
-    """True if it clears the cache: a flush, or an update of weights that does not exclude it."""
+    """True if the call clears the prefix cache: a flush, or an update of the weights that does not rule this
+    out.
+    """
     version: str = ""
-    """The name of the weights in an update; empty without one."""
+    """The new version of the weights in an update; empty if the update does not name it."""
     load: Load | None = None
-    """The reported load; None if it cannot be parsed."""
+    """The load in the answer; None if it cannot be parsed."""
     appends: bool = False
     """True if it opens a session in which each turn continues the latest one."""
 
     @property
     def aborts(self) -> bool:
-        """True if it aborts at least one request."""
+        """True if the call aborts at least one request."""
         return self.everything or self.action is Action.ABORT
 
     @property
     def document(self) -> Mapping[str, Any]:
-        """Return the JSON object in the answer; empty without one."""
+        """Return the JSON object in the answer; empty if the answer is not an object."""
         try:
             found = strict_json.loads(self.exchange.load().body.decode(errors="replace"))
         except strict_json.StrictJsonError:
@@ -96,19 +98,19 @@ class ControlCall:
 
     @property
     def done(self) -> bool:
-        """True if the server answered that it carried out the action."""
+        """True if the answer has a status of success (2xx)."""
         status = self.exchange.status
         return self.exchange.ending is Ending.COMPLETE and status is not None and 200 <= status < 300
 
     @property
     def refused(self) -> bool:
-        """True if the server answered that it did not carry out the action."""
+        """True if the answer has a status of refusal (4xx)."""
         return self.exchange.status is not None and 400 <= self.exchange.status < 500
 
 
 @dataclass(frozen=True)
 class _LoadEndpoint:
-    """An endpoint that reports the load."""
+    """An endpoint that reports the load, and the names of its numbers."""
 
     path: str
     items: Keys | None
@@ -121,7 +123,7 @@ class _LoadEndpoint:
         return cls(row["path"], items, tuple(row["live"]), tuple(row.get("used_tokens", ())))
 
     def read(self, exchange: ExchangeHead) -> Load | None:
-        """Return the load in an answer; None without one."""
+        """Return the load in an answer; None if it cannot be parsed."""
         if exchange.status != 200 or exchange.ending is not Ending.COMPLETE:
             return None
         text = exchange.load().body.decode(errors="replace")
@@ -131,7 +133,7 @@ class _LoadEndpoint:
 
 
 def _members_of_items(text: str, items: Keys) -> Iterator[tuple[str, object]]:
-    """Yield the members of each item of a JSON list, by pointer."""
+    """Yield each member of the objects in a JSON list: its pointer within the object, and its value."""
     try:
         listed = find(strict_json.loads(text), items)
     except strict_json.StrictJsonError:
@@ -142,7 +144,7 @@ def _members_of_items(text: str, items: Keys) -> Iterator[tuple[str, object]]:
 
 
 def _exposed(text: str) -> Iterator[tuple[str, object]]:
-    """Yield the samples of Prometheus' text format, by name."""
+    """Yield the name and the value of each metric in Prometheus' text format."""
     for name, value in _SAMPLE.findall(text):
         try:
             yield name, float(value)
@@ -151,11 +153,11 @@ def _exposed(text: str) -> Iterator[tuple[str, object]]:
 
 
 def _total(samples: Iterable[tuple[str, object]], names: tuple[str, ...]) -> int | None:
-    """Return the sum of the named numbers; None if any of them is missing."""
+    """Return the sum of the numbers with these names; None if a name is missing."""
     found = [(name, value) for name, value in samples if name in names]
     if not names or {name for name, _ in found} != set(names):
         return None
-    # Prometheus writes floats, including NaN and infinity; requests and tokens are integers.
+    # Prometheus writes floats, including NaN and infinity. Counts of requests and tokens are whole numbers.
     numbers = [value for _, value in found if isinstance(value, (int, float)) and value == value // 1]
     return int(sum(numbers)) if len(numbers) == len(found) else None
 
@@ -169,11 +171,11 @@ class Control:
 
     @property
     def load_requests(self) -> tuple[HttpRequest, ...]:
-        """Return the requests that may return the load, most reliable first."""
+        """Return the requests that may report the load, the most reliable endpoint first."""
         return tuple(HttpRequest("GET", row["path"]) for row in self.table.get("load", ()))
 
     def idle(self, request: HttpRequest) -> bytes | None:
-        """Return an idle server's answer to one of `load_requests`; None for any other request."""
+        """Return the answer of an idle server to a request for the load; None for other requests."""
         row = next((row for row in self.table.get("load", ()) if row["path"] == request.path), None)
         if row is None:
             return None
@@ -188,12 +190,12 @@ class Control:
         return json.dumps(document["listed"]).encode()
 
     def plain_request(self, action: Action) -> HttpRequest | None:
-        """Return the request for a flush or the end of a pause; None if the family has none."""
+        """Return a request without parameters, such as a flush; None if the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
 
     def update_request(self, weights: str) -> HttpRequest | None:
-        """Return the request for an update of the weights that flushes; None if the family has none."""
+        """Return a request that updates the weights and clears the cache; None if the family has none."""
         row = self.table.get(Action.UPDATE)
         if row is None:
             return None
@@ -203,7 +205,7 @@ class Control:
         return HttpRequest(row["method"], row["paths"][0], body)
 
     def pause_request(self, effect: str) -> HttpRequest | None:
-        """Return the request for a pause with this effect; None if the family has none in a body."""
+        """Return a request for a pause with this effect; None if the family has no such mode in a body."""
         row = self.table.get("pause", {})
         name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
         if name is None or "mode" not in row:
@@ -213,7 +215,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def response_request(self, action: Action, name: str) -> HttpRequest | None:
-        """Return the request for a stored response by its id; None if the family has none."""
+        """Return a request about the stored response with this id; None if the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"].replace(_ID, quote(name, safe=""))) if row else None
 
@@ -233,7 +235,7 @@ class Control:
 
     @property
     def abort_of_everything(self) -> HttpRequest | None:
-        """Return the request that aborts all requests; None if the family has none."""
+        """Return a request that aborts all requests; None if the family has none."""
         row = self.table.get("abort")
         if row is None or "everything" not in row:
             return None
@@ -242,7 +244,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
-        """Return the request that aborts one request to an endpoint; None if the family has none."""
+        """Return a request that aborts a request at an endpoint by its id; None if the family has none."""
         row = self.table.get("abort")
         if row is None or endpoint not in row["endpoints"]:
             return None
@@ -254,7 +256,7 @@ class Control:
         return HttpRequest(row["method"], row["path"], body)
 
     def read(self, exchange: ExchangeHead) -> ControlCall | None:
-        """Parse an exchange as a control call; None for an exchange with any other endpoint."""
+        """Parse an exchange with a control endpoint of this family; None for other exchanges."""
         method, (path, _, query) = exchange.request.method, exchange.request.path.partition("?")
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):
@@ -271,7 +273,7 @@ class Control:
                 body = exchange.load().request.body
                 effect = _effect(row, body, query) if action is Action.PAUSE else ""
                 ids, everything = _named(row, body)
-                # A pause that ends running requests is an abort of all requests (spec/rollouts.md).
+                # A pause that ends running requests aborts all requests (spec/rollouts.md).
                 everything = everything or effect == "ends"
                 appends = "appends" in row and find(body, parse(row["appends"])) is True
                 flushes = action is Action.FLUSH
@@ -282,7 +284,7 @@ class Control:
             version, flushes = (find(body, parse(row[name])) for name in ("version", "flushes"))
             named_version = version if isinstance(version, str) else ""
             ends = _named(row, body)[1]
-            # An update is a flush unless it excludes it (spec/invariance.md).
+            # An update clears the cache unless its body rules this out (spec/invariance.md).
             return ControlCall(
                 exchange, Action.UPDATE, everything=ends, flushes=flushes is not False, version=named_version
             )
@@ -290,14 +292,14 @@ class Control:
 
 
 def _id_in(pattern: str, path: str) -> str:
-    """Return the id in a path; empty if the path has another form."""
+    """Return the id in a path; empty if the path does not match the pattern."""
     head, _, tail = pattern.partition(_ID)
     name = path.removeprefix(head).removesuffix(tail)
     return unquote(name) if path == f"{head}{name}{tail}" and "/" not in name else ""
 
 
 def _is_meant(row: Mapping[str, Any], exchange: ExchangeHead) -> bool:
-    """True if the body of a request has the values that make it a call, at an endpoint that also answers."""
+    """True if the body makes this request a control call. Some endpoints serve ordinary requests as well."""
     if "if" not in row:
         return True
     body = exchange.load().request.body
@@ -306,7 +308,7 @@ def _is_meant(row: Mapping[str, Any], exchange: ExchangeHead) -> bool:
 
 
 def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
-    """Return the ids in an abort, and True if it applies to all requests."""
+    """Return the ids of the requests to abort, and True if all requests are to be aborted."""
     named = [find(body, parse(row[name])) for name in ("id", "ids") if name in row]
     values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
@@ -314,7 +316,7 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
 
 
 def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
-    """Return the effect of a pause on running requests, by the mode in its body or query."""
+    """Return the effect of a pause on running requests, according to the mode in its body or query."""
     if "mode" in row:
         named = find(body, parse(row["mode"]))
     else:
@@ -325,21 +327,21 @@ def _effect(row: Mapping[str, Any], body: object, query: str) -> str:
 
 @cache
 def load_controls() -> dict[str, Control]:
-    """Return the control endpoints of all families of `spec/control/`."""
+    """Return the control endpoints of all server families, by family."""
     tables = map(read_yaml, sorted((spec_root() / "control").glob("*.yaml")))
     return {table["family"]: Control(table["family"], table) for table in tables}
 
 
 def read_call(exchange: ExchangeHead) -> ControlCall | None:
-    """Parse an exchange as a control call of any family; None for other exchanges.
+    """Parse an exchange with a control endpoint of any family; None for other exchanges.
 
-    Families share paths, such as /metrics: the family whose table can parse the load is chosen.
+    Families share paths, such as /metrics. The family that can parse the load is chosen.
     """
     calls = [call for control in load_controls().values() if (call := control.read(exchange)) is not None]
     return next((call for call in calls if call.load is not None), next(iter(calls), None))
 
 
 def is_begin(exchange: ExchangeHead) -> bool:
-    """True if a request begins a response that ends later, so that its answer has no record."""
+    """True if a request begins a response in the background. Its answer contains no output."""
     call = read_call(exchange)
     return call is not None and call.action is Action.BEGIN

@@ -1,4 +1,4 @@
-"""Infer the delivery mode of a stream from its events, if the server advertises none or a wrong one."""
+"""Infers the delivery mode of a stream (incremental or cumulative) from its events."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from itertools import pairwise
 from tokenwire.record import Delivery, Emission
 
 _CLEAR = 2
-"""The number of unanimous votes that outweigh the declared mode."""
+"""The least number of unanimous votes that overrule the mode that the server declares."""
 
 
 def _modes_by_counters(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """Yield the modes in which the number of ids agrees with the counters of neighbouring emissions."""
+    """Yield a vote for each pair of neighbouring emissions, by comparing the number of ids with
+    `completion_tokens`.
+    """
     for previous, emission in pairwise(emissions):
         count, before = (part.counters.get("completion_tokens") for part in (emission, previous))
-        # If the count was zero before, both modes carry the same list.
+        # If the earlier count is 0, the number of ids is the same in both modes.
         if emission.output_ids is not None and type(count) is int and type(before) is int and before > 0:
             if len(emission.output_ids) == count - before:
                 yield Delivery.INCREMENTAL
@@ -25,9 +27,10 @@ def _modes_by_counters(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 
 
 def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
-    """Yield the apparent modes of neighbouring emissions: cumulative if one begins like the previous.
+    """Yield votes for each pair of neighbouring emissions: cumulative if the later one begins with the
+    earlier one.
 
-    A repeated token in growing pieces may look cumulative without being so.
+    A wrong vote is possible, for example if an incremental stream repeats a token in growing pieces.
     """
     for previous, emission in pairwise(emissions):
         ids, before = emission.output_ids, previous.output_ids
@@ -39,16 +42,16 @@ def _extended(emissions: Sequence[Emission]) -> Iterator[Delivery]:
 
 
 def infer_delivery(choices: Iterable[Sequence[Emission]], advertised: Delivery | None = None) -> Delivery:
-    """Return the delivery mode that fits most pairs of neighbouring emissions of a stream's choices.
+    """Return the delivery mode with the most votes; each pair of neighbouring emissions in a choice votes.
 
-    The ids of each pair are compared with completion_tokens, and ids and text with the previous ones. Votes
-    by counters outweigh votes by appearance. The declared mode wins, unless all votes are against it, because
-    a server with a wrong declaration is not to blame for ids that it never sent. A stream without evidence,
-    such as a single emission, counts as incremental: both modes parse it alike.
+    Votes by counters outweigh votes by appearance. If the server declares a mode, that mode wins unless all
+    votes are against it. A server with a wrong declaration must not be blamed for ids that it never sent.
+    Without votes, for example with a single emission, the mode is incremental, because both modes are then
+    the same.
     """
     choices = list(choices)
     proof = Counter(vote for emissions in choices for vote in _modes_by_counters(emissions))
-    if len(proof) == 1 and proof.total() >= _CLEAR:  # votes by appearance cannot change that
+    if len(proof) == 1 and proof.total() >= _CLEAR:  # votes by appearance are not needed
         return next(iter(proof))
     extended = Counter(vote for emissions in choices for vote in _extended(emissions))
     tally = proof + Counter({mode: votes for mode, votes in extended.items() if not proof or mode in proof})

@@ -1,4 +1,4 @@
-"""Demands of a request on a text: tool calls, a language, or the exact words. Renders and parses them."""
+"""Renders and parses the constraints of a request: tool calls, a grammar or schema, or an exact text."""
 
 from __future__ import annotations
 
@@ -17,26 +17,32 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, put
 
 @dataclass(frozen=True)
 class Says:
-    """The way to force an exact text, with a grammar that permits only that text."""
+    """Fields that force an exact output text, by a grammar that permits only this text."""
 
     pattern: Pointer
-    """The place of the regular expression for the output."""
+    """The place of the regular expression that the output must match."""
     beside: tuple[Mapping[str, Any], ...]
-    """Alternative other fields, of which one makes the grammar apply from the first token on."""
+    """Alternatives for the other fields of the body.
+
+    With one of them, the grammar applies from the first token on.
+    """
     thinking: Mapping[str, Any] = field(default_factory=dict)
-    """Fields that make the model reason first; empty if there are none."""
+    """Additional fields that make the model reason first; empty if there are none."""
 
     def body(self, text: str, way: int) -> dict[str, Any]:
-        """Return the fields of a body that force this text."""
+        """Return the fields of a request body that force this text.
+
+        `way`: index of the alternative in `beside`.
+        """
         body = copy.deepcopy(dict(self.beside[way]))
         put(body, self.pattern, re.sub(r"[][\\^$.|?*+(){}/-]", r"\\\g<0>", text))
         return body
 
     def text(self, body: Any) -> str | None:
-        """Return the only text that a body permits; None if it permits others."""
+        """Return the text that a request body forces; None if it permits several texts."""
         pattern = find(body, self.pattern)
         text = re.sub(r"\\([^\w\s])", r"\1", pattern) if isinstance(pattern, str) else None
-        # An expression in another form than that of `body` may match more than one text.
+        # Only a pattern that `body` could have written is known to match a single text.
         return text if text is not None and find(self.body(text, 0), self.pattern) == pattern else None
 
 
@@ -88,23 +94,26 @@ def _is_number(text: str) -> bool:
 
 @dataclass(frozen=True)
 class ToolBinding:
-    """The form of functions that may be called."""
+    """The JSON form of the tools (functions) in a request."""
 
     at: Pointer
     as_: Mapping[str, Any]
-    """One function, with NAME, DESCRIPTION and PARAMETERS as placeholders."""
+    """The template of a tool, with the placeholders NAME, DESCRIPTION and PARAMETERS."""
     name: Pointer = ()
     parameters: Pointer = ()
     strict: Pointer = ()
     choice: Pointer = ()
-    """The place of the choice between tools."""
+    """The place of the field that decides if and which tool is called, such as `tool_choice`."""
     chooses: Mapping[str, Any] = field(default_factory=dict)
-    """The values of the choice: for no call, for any call, and for the function NAME."""
+    """The values of this field for `none`, `required` and `named`; the last one contains NAME."""
     alone: Mapping[Pointer, Any] = field(default_factory=dict)
-    """The fields for at most one call, followed by fields that they require."""
+    """Fields that limit an answer to one call, such as `parallel_tool_calls`.
+
+    Only the first is checked when parsing.
+    """
 
     def written(self, tool: Tool) -> Any:
-        """Return a tool in the endpoint's form."""
+        """Return a tool in the form of the endpoint."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
         written = filled_in(self.as_, values)
         if tool.strict and self.strict:
@@ -112,20 +121,20 @@ class ToolBinding:
         return written
 
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
-        """Return the fields of a body for `none`, `required` or `named` calls."""
+        """Return the fields of a request body for the choice `none`, `required` or `named`."""
         body: dict[str, Any] = {}
         put(body, self.choice, filled_in(self.chooses[choice], {"NAME": name}))
         return body
 
     def one_at_most(self) -> dict[str, Any]:
-        """Return the fields of a body for at most one call."""
+        """Return the fields of a request body that limit an answer to one call."""
         body: dict[str, Any] = {}
         for keys, value in self.alone.items():
             put(body, keys, value)
         return body
 
     def names(self, body: Any) -> tuple[str, ...] | None:
-        """Return the names of the tools in a body; None if it has no list of tools."""
+        """Return the names of the tools in a request body; None if it has no tools."""
         tools = find(body, self.at)
         if not isinstance(tools, list) or not tools:
             return None
@@ -133,14 +142,14 @@ class ToolBinding:
         return tuple(name for name in found if isinstance(name, str))
 
     def rule(self, body: Any) -> ToolRule | None:
-        """Parse the rules for calls in a body; None if it neither offers nor chooses tools."""
+        """Return the rules for calls in a request body; None if it has neither tools nor a tool choice."""
         choice, names = find(body, self.choice), self.names(body)
         if names is None and choice in (ABSENT, None):
             return None
         tools = [tool for tool in find(body, self.at) if isinstance(tool, dict)] if names else ()
         by_name = {str(find(tool, self.name)): tool for tool in tools}
         schemas = {name: find(tool, self.parameters) for name, tool in by_name.items()}
-        # A named tool must be called, too.
+        # A named tool is required as well.
         demands = {
             str(_tool_choice_word(value)): "none" if wanted == "none" else "required"
             for wanted, value in self.chooses.items()
@@ -162,17 +171,17 @@ class ToolBinding:
 
 
 def _tool_choice_word(choice: Any) -> Any:
-    """Return the word of a choice of tools: a string, or the type of an object."""
+    """Return the kind of a tool choice: the string itself, or the type of an object."""
     return choice.get("type") if isinstance(choice, dict) else choice
 
 
 _FORMAT = "format"
-"""The kind of a place whose object has the constraint's type as a member, as in OpenAI's API."""
+"""The kind of a field like OpenAI's `response_format`, an object with the member `type`."""
 
 
 @dataclass(frozen=True)
 class SchemaPlace:
-    """The place of a schema, and its form with SCHEMA as a placeholder."""
+    """The place of a JSON schema in a request, and its template with the placeholder SCHEMA."""
 
     at: Pointer
     as_: Any
@@ -180,10 +189,10 @@ class SchemaPlace:
 
 @dataclass(frozen=True)
 class ConstraintBinding:
-    """The places of the language that the text of a choice must belong to."""
+    """The request fields that constrain the output text, such as a grammar or a JSON schema."""
 
     places: Mapping[Keys, str]
-    """The kind of constraint at each place."""
+    """The kind of constraint in each field."""
     schema_as: SchemaPlace | None
 
     def read(self, body: Any) -> tuple[Constraint, ...]:
@@ -195,7 +204,7 @@ class ConstraintBinding:
         )
 
     def written(self, kind: str, value: Any) -> dict[str, Any] | None:
-        """Return the fields of a body for a constraint; None if the endpoint does not support it."""
+        """Return the fields of a request body for a constraint; None if the endpoint does not support it."""
         body: dict[str, Any] = {}
         if kind == "json_schema" and self.schema_as is not None:
             put(body, self.schema_as.at, filled_in(self.schema_as.as_, {"SCHEMA": value}))

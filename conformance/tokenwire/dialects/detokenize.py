@@ -1,8 +1,8 @@
-"""Requests for the text of token ids, and their answers.
+"""Requests for the text of token ids, and their responses.
 
-An endpoint that takes one list of ids can still be asked for many texts. The lists are joined by three copies
-of a divider, an id with a visible text. If a list ends with the divider's id itself, the last three of a run
-divide.
+To an endpoint that takes one list of ids, many lists are sent in one request. They are joined by three copies
+of a divider, which is an id with a visible text. If a list ends with the divider itself, the last three
+copies of a run are the divider.
 """
 
 from __future__ import annotations
@@ -18,30 +18,33 @@ from tokenwire.wire.json_pointer import ABSENT, Pointer, find, put
 
 Ids = tuple[int, ...]
 _TIMES = 3
-"""The number of the divider's ids between two lists."""
+"""The number of copies of the divider between two lists."""
 _LONGEST_SPELLING = 64
 _JOINED_BY = re.compile(r"-joined-by-(\d+)-")
-"""Matches the name of an exchange with joined lists."""
+"""Matches the name of an exchange whose request joined lists. It contains the divider."""
 
 
 def joined_label(family: str, divider: int, number: int) -> str:
-    """Return the label of a request for joined lists, which contains the divider for a replay."""
+    """Return the label of a request for joined lists. It contains the divider, which a replay needs."""
     return f"{family}-joined-by-{divider}-{number}"
 
 
 def can_be_joined(ids: Ids, divider: int) -> bool:
-    """True if a list of ids can be separated from the dividers around it."""
+    """True if a list of ids can be distinguished from dividers before and after it."""
     return ids[:1] != (divider,) and all(run < _TIMES for run in _runs(ids, divider))
 
 
 def joined(many: Sequence[Ids], divider: int) -> Ids:
-    """Join lists of ids, each between two dividers, so that all of them follow the same ids."""
+    """Join lists of ids.
+
+    There is a divider before and after each list, so that the text of each begins alike.
+    """
     between = (divider,) * _TIMES
     return between + tuple(token for ids in many for token in (*ids, *between))
 
 
 def _runs(ids: Ids, divider: int) -> Iterator[int]:
-    """Yield the lengths of the runs of an id, 0 between neighbours of other ids."""
+    """Yield the length of each run of an id; 0 between two neighbouring other ids."""
     run = 0
     for token in ids:
         if token == divider:
@@ -53,7 +56,7 @@ def _runs(ids: Ids, divider: int) -> Iterator[int]:
 
 
 def _taken_apart(ids: Ids, divider: int) -> list[Ids]:
-    """Split joined lists; empty if the dividers are not at both ends."""
+    """Split joined lists at the dividers; return an empty list if there is no divider at both ends."""
     if ids[:_TIMES] != (divider,) * _TIMES:
         return []
     parts: list[Ids] = []
@@ -70,7 +73,7 @@ def _taken_apart(ids: Ids, divider: int) -> list[Ids]:
 
 
 def _spelling(text: str, count: int) -> str:
-    """Return the text of the divider, with which a joined text begins three times; empty if it does not."""
+    """Return the text of the divider, if a joined text begins with three copies of it; otherwise empty."""
     for size in range(1, _LONGEST_SPELLING):
         piece = text[:size]
         if text.startswith(piece * _TIMES) and text.count(piece) == count:
@@ -80,22 +83,20 @@ def _spelling(text: str, count: int) -> str:
 
 @dataclass(frozen=True)
 class Detokenize:
-    """A server family's request for the text of ids. Made from the `detokenize` part of a dialect."""
+    """The detokenize endpoint of a server family, from the `detokenize` part of a dialect's table."""
 
     name: str
-    """The name of the family."""
+    """The name of the server family."""
     path: str
     tokens: Pointer
     text: Pointer
     batches: bool
-    """True if a list of lists is answered by a list of texts."""
+    """True if a request may have a list of lists; the response is then a list of texts."""
     skip_special_tokens: Pointer | None = None
-    """The place of the flag to skip special tokens; None if the endpoint always includes them."""
+    """The request field that skips special tokens; None if the text always includes them."""
 
     def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
-        """Return a request for the texts of lists of ids; of a single list if the endpoint takes no
-        batches.
-        """
+        """Return a request for the texts of `lists`; of one list only if the endpoint takes no batches."""
         body: dict[str, Any] = {}
         tokens = [list(ids) for ids in many]
         put(body, self.tokens, tokens if self.batches else tokens[0])
@@ -104,12 +105,12 @@ class Detokenize:
         return HttpRequest("POST", self.path, body)
 
     def is_asked_by(self, request: RequestHead) -> bool:
-        """True if a request is of this kind. Its path may begin with a version, as in `/v1/detokenize`."""
+        """True if a request is for this endpoint. A prefix such as `/v1` before the path is allowed."""
         path = request.path.partition("?")[0]
         return request.method == "POST" and path in {self.path, f"/v1{self.path}"}
 
     def joined_texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts of joined lists; empty if they cannot be separated."""
+        """Return the texts of joined lists; empty if the response cannot be split."""
         match = _JOINED_BY.search(head.name)
         if match is None:
             return {}
@@ -128,11 +129,11 @@ class Detokenize:
         return found
 
     def texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts in an answer by ids and flag; empty without any, or if the lists were joined."""
+        """Return the texts in a response by ids and flag; empty if its lists were joined."""
         return {} if _JOINED_BY.search(head.name) else self._texts(head)
 
     def _texts(self, head: ExchangeHead) -> dict[tuple[Ids, bool], str]:
-        """Return the texts in an answer without splitting them."""
+        """Return the texts in a response, by ids and flag. Joined lists are not split."""
         if not self.is_asked_by(head.request) or head.status != 200:
             return {}
         exchange = head.load()
@@ -144,7 +145,7 @@ class Detokenize:
         tokens, texts = find(body, self.tokens), find(answer, self.text)
         skip = False
         if self.skip_special_tokens is not None:
-            # SGLang leaves special tokens out by default.
+            # SGLang skips special tokens by default.
             skip = find(body, self.skip_special_tokens) in (True, None, ABSENT)
         if isinstance(texts, str):
             tokens, texts = [tokens], [texts]

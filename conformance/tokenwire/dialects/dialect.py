@@ -1,7 +1,7 @@
-"""Dialects: the wire form of the abstract record at one endpoint of one server family.
+"""Dialects: the wire format of the record at one endpoint of one server family.
 
-A dialect is a table (`spec/dialects/<name>.yaml`) of JSON pointers. A new server family is a new table, and
-new code only if a table cannot express it.
+A dialect is a table (`spec/dialects/<name>.yaml`) that locates each field by a JSON pointer. A new server
+family needs a new table. It needs new code only if a table cannot express its format.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ __all__ = [
 _SCHEMA_ERRORS = 8
 _SCHEMA_MESSAGE = 240
 _SHAPES = (jsonschema_rs.ValidationErrorKind.AnyOf, jsonschema_rs.ValidationErrorKind.OneOfNotValid)
-"""Errors of a value that fits none of several alternatives."""
+"""Errors of a value that matches none of the alternatives in a schema."""
 _CHOICES = "choices"
-"""The name of the list of records, which is not a field of a record."""
+"""The name of the list of choices, which is not itself an output field."""
 _TOTAL = "completion_tokens"
 _LONG = 1024
-"""The least bytes of an event whose values are shared with the previous event."""
+"""The size in bytes from which an event shares equal values with the previous event, to save memory."""
 _NO_NAMES: frozenset[str] = frozenset()
 _JSON_STARTS = (b"{", b"[")
 _HEAD = 4
-"""The number of leading bytes that show if a body is JSON."""
+"""The number of bytes that are examined to decide if a body is JSON."""
 _BEFORE_JSON = b"\xef\xbb\xbf \t\r\n"
 _USUAL = Policy()
 _VOLATILE = frozenset({"id", "created", "request_id"})
-"""The volatile fields of a dialect whose table names none."""
+"""The volatile fields of a dialect whose table does not list any."""
 
 Binding = AnswerBinding | ItemBinding
 SchemaSource = Callable[[str], dict[str, Any]]
@@ -83,7 +83,7 @@ SchemaSource = Callable[[str], dict[str, Any]]
 
 @dataclass(frozen=True)
 class Endpoint:
-    """The HTTP methods and the path of a dialect. Requests use the first method."""
+    """The HTTP methods and the path of a dialect. The suite sends requests with the first method."""
 
     methods: tuple[str, ...]
     path: str
@@ -93,11 +93,11 @@ class Endpoint:
 
 
 def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
-    """Yield the errors as `pointer: words`; for alternatives, those of the intended one.
+    """Yield the schema errors, each as `pointer: message`.
 
-    If a field `type` distinguishes the alternatives, the intended one has the type of the value. An
-    alternative is not intended if several of its constants differ. Of several, the first is taken whose
-    errors are all further in, or else the first of all.
+    If a value matches none of several alternatives, the errors of the alternative that was probably meant are
+    yielded. This is an alternative with the same `type`, and with at most one other constant that differs. If
+    several remain, it is the first with all errors in deeper values, or else the first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
@@ -117,14 +117,17 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
 
 
 def _is_another(fault: jsonschema_rs.ValidationError, position: list[str | int]) -> bool:
-    """True if a constant at a position differs from the value."""
+    """True if the error is that a member of the value at `position` differs from a constant."""
     constant = isinstance(fault.kind, jsonschema_rs.ValidationErrorKind.Constant)
     return constant and list(fault.instance_path)[:-1] == position
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Keys that distinguish answers of one dialect, because only these have them, or lack them."""
+    """Keys by which an answer is recognized as one of this dialect.
+
+    An answer has the mark if it has all keys in `all`, and no key in `none`.
+    """
 
     all: tuple[Keys, ...]
     none: tuple[Keys, ...] = ()
@@ -136,7 +139,10 @@ class Mark:
         return cls(tuple(map(parse, row["all"])), tuple(map(parse, row.get("none", ()))))
 
     def may_stand_in(self, body: bytes) -> bool:
-        """True if a body may contain the keys, literally or with escapes."""
+        """True if a body may contain the keys, as plain text or with escapes.
+
+        This is a quick test before parsing.
+        """
         names = (key for keys in self.all for key in keys if not key.isdecimal())
         return b"\\u" in body or all(b'"%b"' % name.encode() in body for name in names)
 
@@ -151,7 +157,7 @@ class Mark:
 
 
 def _told_names(table: Any) -> Iterator[str]:
-    """Yield the names at the end of all pointers in a part of a table."""
+    """Yield the last member name of each pointer in a part of a table."""
     if isinstance(table, Mapping):
         for value in table.values():
             yield from _told_names(value)
@@ -163,7 +169,7 @@ def _told_names(table: Any) -> Iterator[str]:
 
 
 class _Schemas:
-    """The validators of a dialect, built at first use and cached."""
+    """The schema validators of a dialect. They are built at first use and cached."""
 
     def __init__(self, names: Mapping[str, str], source: SchemaSource) -> None:
         self._names = names
@@ -174,15 +180,19 @@ class _Schemas:
         return self._names[kind]
 
     def validator(self, kind: str) -> jsonschema_rs.Draft202012Validator:
-        """Return the validator of a kind. Raises FileNotFoundError without a schema."""
+        """Return the validator for `whole`, `stream` or `error`.
+
+        Raises FileNotFoundError if its schema is missing.
+        """
         name = self._names[kind]
         if name not in self._validators:
             self._validators[name] = jsonschema_rs.Draft202012Validator(self._source(name))
         return self._validators[name]
 
     def errors(self, kind: str, data: Any) -> tuple[str, ...]:
-        """Return the schema errors of a value, each as `pointer: words`. Raises FileNotFoundError without a
-        schema.
+        """Return the schema errors of a value, each as `pointer: message`.
+
+        Raises FileNotFoundError if the schema is missing.
         """
         validator = self.validator(kind)
         try:
@@ -195,7 +205,7 @@ class _Schemas:
 
 
 class _Places:
-    """The places and times of the events of a body."""
+    """Computes the byte range and the arrival time of each event in a body."""
 
     def __init__(self, exchange: Exchange) -> None:
         self._name = exchange.name
@@ -203,13 +213,13 @@ class _Places:
         self._read_ends = list(accumulate(len(read.data) for read in exchange.reads))
 
     def place(self, index: int, start: int, end: int) -> Place:
-        """Return the place of an event; its time is that of the read with its last byte."""
+        """Return the place of an event. Its time is the arrival time of its last byte."""
         read = min(bisect_left(self._read_ends, end), len(self._times) - 1)
         return Place(self._name, index, "", start, end, self._times[read] if self._times else 0.0)
 
 
 class Dialect:
-    """One endpoint of one server family, as its table describes it."""
+    """One endpoint of one server family, as a table describes it."""
 
     def __init__(self, table: Mapping[str, Any], *, schemas: SchemaSource = load_schema) -> None:
         """Build a dialect from its table. Raises KeyError or ValueError for an invalid table."""
@@ -222,49 +232,49 @@ class Dialect:
         for name in self.policy.least.keys() - table["request"]["fields"].keys():
             raise ValueError(f"policy: least: {name!r} is not a field of this dialect's requests")
         self.marks = tuple(map(Mark.of, table.get("recognised_by", ())))
-        """Marks that only this dialect's answers have, and every one of them; may be empty."""
+        """Marks that only answers of this dialect have. Each of its answers has all of them. May be empty."""
         self.likeliest: bool = table.get("likeliest", not self.marks)
-        """True if the dialect is assumed for its endpoint before any answer shows a mark."""
+        """True if this dialect is assumed for its endpoint as long as no answer has a mark."""
         detokenize = table.get("detokenize")
         self.detokenize = (
             typed(Detokenize, {"name": self.family, **detokenize}, f"{where}: detokenize")
             if detokenize
             else None
         )
-        """The request for the text of ids; None if the family has none."""
+        """The detokenize endpoint of the server family; None if it has none."""
         self.volatile = frozenset(table.get("volatile", _VOLATILE))
-        """Fields, by name or pattern, whose values differ between two answers to one request: ids and
-        times.
-        """
+        """Names or patterns of fields that differ even between two equal answers, such as ids and times."""
         self.error_types: Mapping[str, int] = table.get("error_types", {})
-        """The status of each error type without a code."""
+        """The HTTP status that belongs to each error type, for errors that do not contain a status."""
         self.request = typed(RequestBinding, {"dialect": self.name, **table["request"]}, f"{where}: request")
         arrays = table.get("arrays", {})
         self.arrays = tuple(
             typed(ArrayRule, {"name": name, **row}, f"{where}: {name}") for name, row in arrays.items()
         )
-        """The per-token arrays other than series."""
+        """The per-token arrays with an encoding of their own."""
         self.has_items = "kinds" in table["answer"]["stream"]
-        """True if an answer is a list of typed items, and events are pieces of them."""
+        """True if an answer is a list of typed items, such as in /v1/responses, and events carry pieces of
+        them.
+        """
         self._whole: Binding = self._bound("whole")
         self._stream: Binding = self._bound("stream")
         self.grammar_name: str = table.get("grammar", "")
         self.grammar = load_grammar(self.grammar_name) if self.grammar_name else None
-        """The grammar of a stream's events; None if events are not distinguished."""
+        """The legal order of a stream's events; None if events have no types."""
         self.gives_results: bool = "result" in table["answer"]["whole"].get("details", {})
-        """True if a choice is the result of an input, such as its vector, and nothing is sampled."""
+        """True if the endpoint does not sample. A choice is then a result for an input, such as a vector."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
-        """True if the best results come first."""
+        """True if results are sorted, the best one first."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
-        """True if answers have a field for output ids."""
+        """True if answers contain the output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
             "",
             _CHOICES,
         }
-        """The names of fields with the record, and of other outputs that requests can enable."""
+        """The names of all output fields: those of the record, and others that requests can enable."""
         self._schemas = _Schemas(table["schemas"], schemas)
         self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
-        """The mode of all streams of this endpoint; None if it varies."""
+        """The delivery mode of all streams of this endpoint; None if it depends on the server."""
 
     def _bound(self, form: str) -> Binding:
         table = self.table["answer"][form]
@@ -275,19 +285,19 @@ class Dialect:
         )
 
     def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
-        """Return the counts in the first event of a stream of items; None for other events."""
+        """Return the usage counts in the first event of a stream with items; None for other events."""
         return self._stream.begun_counts(data) if isinstance(self._stream, ItemBinding) else None
 
     def demand_schema(self, kind: str) -> None:
-        """Check that a schema exists. Raises ValueError if it does not."""
+        """Check that a schema file exists. Raises ValueError if it does not."""
         try:
             self._schemas.validator(kind)
         except FileNotFoundError as error:
-            raise ValueError(f"schemas: {kind}: {error.filename} is not there") from error
+            raise ValueError(f"schemas: {kind}: the file {error.filename} is missing") from error
 
     @property
     def chat(self) -> bool:
-        """True if the endpoint takes messages."""
+        """True if the endpoint takes chat messages."""
         return "messages" in self.request.prompt
 
     @property
@@ -297,19 +307,20 @@ class Dialect:
 
     @property
     def names_stops(self) -> bool:
-        """True if answers have a field for the stop that ended a choice."""
+        """True if responses say which stop ended a choice."""
         return self._whole.names_stops and self._stream.names_stops
 
     def __repr__(self) -> str:
         return f"Dialect({self.name!r})"
 
     def can_say(self, ask: Ask, model: str = "") -> bool:
-        """True if a request can express everything in an ask."""
+        """True if the endpoint can express each field of an ask."""
         return not isinstance(self.render(ask, model), Unsupported)
 
     def limited(self, name: str, count: int) -> dict[str, Any]:
-        """Return the fields of a body that truncate inputs or limit results; empty if the endpoint has
-        none.
+        """Return body fields that truncate inputs (`truncate`) or limit the number of results (`most`).
+
+        Return an empty dict if the endpoint has no such field.
         """
         keys = self.request.limits.get(name)
         return {str(keys[-1]): count} if keys else {}
@@ -317,8 +328,7 @@ class Dialect:
     def render(self, ask: Ask, model: str = "") -> HttpRequest | Unsupported:
         """Return the request for an ask, or the reason why the endpoint cannot express it.
 
-        `model` is the server's name of the model; if it is empty, a name that any server of one model
-        accepts.
+        `model`: the model name. If it is empty, a name is used that servers with a single model accept.
         """
         body = self.request.render(ask, model)
         if isinstance(body, Unsupported):
@@ -326,9 +336,9 @@ class Dialect:
         return HttpRequest(self.endpoint.methods[0], self.endpoint.path, body)
 
     def as_wanted(self, refusal: str) -> tuple[Dialect, str] | None:
-        """Return the dialect with the change that a refusal's words require, and its description.
+        """Return the dialect adapted to the error message of a refusal, and a description of the change.
 
-        Returns None if the words do not name a possible change.
+        Return None if the message does not name a field that can be changed.
         """
         wanted = self.request.as_wanted(refusal)
         if wanted is None:
@@ -339,7 +349,9 @@ class Dialect:
 
     @property
     def in_words(self) -> Dialect | None:
-        """The dialect for a server that refuses prompts as ids; None if it has no other form."""
+        """The same dialect without prompts as ids, for a server that refuses them; None if it cannot take
+        text instead.
+        """
         if not self.takes_ids or self.chat or "text" not in self.request.prompt:
             return None
         other = copy.copy(self)
@@ -347,7 +359,7 @@ class Dialect:
         return other
 
     def read_asked(self, request: HttpRequest) -> Asked:
-        """Parse a request into the abstract fields."""
+        """Parse a request into the fields that all dialects have in common."""
         return read_request(self.request, request)
 
     def read(
@@ -357,18 +369,18 @@ class Dialect:
         delivery_hint: Delivery | None = None,
         adapters: Collection[str] = (),
     ) -> Stream:
-        """Parse an exchange into the delivered record.
+        """Parse an exchange into the record.
 
-        Never raises, whatever the target wrote. The delivery mode of a stream is the dialect's own if it is
-        fixed. Otherwise it is `delivery_hint` (the server's advertisement), unless the stream clearly
-        contradicts it, or else the mode that the stream shows. Requests to one of `adapters` sample from
-        another distribution, so they are never compared with the model's answers.
+        Never raises an exception, whatever the target has sent. If the dialect does not fix the delivery mode
+        of a stream, it is `delivery_hint` (what the server declares), unless the stream clearly contradicts
+        it; without a hint, it is inferred from the stream. `adapters`: names of adapters. Answers of an
+        adapter have another distribution, so they are not compared with those of the model.
         """
         asked = self.read_asked(exchange.request)
         names = (asked.model, *(asked.adapter.values if asked.adapter is not None else ()))
         if any(isinstance(name, str) and name in adapters for name in names):
             asked = replace(asked, ids_key="", other_sampling=f"{asked.model} {asked.other_sampling}")
-        # Only the beginning is kept of an answer that exceeded its limit.
+        # If an answer exceeded the size limit, only its beginning was recorded, so it is not parsed.
         if exchange.status is None or exchange.ending is Ending.OUTGROWN:
             return Stream(exchange, self.name, asked, Delivery.WHOLE, (), ())
         if exchange.status != 200:
@@ -432,9 +444,7 @@ class Dialect:
         )
 
     def _events(self, exchange: Exchange) -> tuple[tuple[Event, ...], bytes, int | None]:
-        """Return the events of a body, the unterminated rest, and the offset of the first byte that is not
-        UTF-8.
-        """
+        """Return the events of a body, the unterminated rest, and the offset of the first non-UTF-8 byte."""
         cut_off = exchange.ending is not Ending.COMPLETE
         sent, unterminated, undecodable_at = parse_event_stream(exchange.body, cut_off=cut_off)
         places = _Places(exchange)
@@ -448,7 +458,8 @@ class Dialect:
             data, problem, schema_errors = self._value(event.data)
             if problem and (stray := stray_line(exchange.body[event.start : event.end])):
                 problem += f"; behind it, {stray!r} is not a field: a line break within the data cuts it"
-            # Shared with the latest event of the same choice, because events of several choices alternate.
+            # Values are shared with the latest event of the same choice, because events of several choices
+            # alternate.
             if len(event.data) >= _LONG:
                 choice = self._stream.index_of(data)
                 latest[choice] = data = sharing(data, latest.get(choice))
@@ -457,7 +468,7 @@ class Dialect:
         return tuple(events), unterminated, undecodable_at
 
     def _value(self, text: str) -> tuple[Any, str, tuple[str, ...]]:
-        """Return the value of an event's data, the reason if it is not a strict JSON object, and its schema
+        """Return the parsed data of an event, a problem if it is not a strict JSON object, and its schema
         errors.
         """
         try:
@@ -469,7 +480,7 @@ class Dialect:
         return value, "", self._schemas.errors("stream", value)
 
     def _document(self, exchange: Exchange, kind: str) -> tuple[Event, int | None]:
-        """Return the single document of an answer, and the offset of its first byte that is not UTF-8."""
+        """Return the JSON document of a response as an event, and the offset of the first non-UTF-8 byte."""
         body = exchange.body
         place = Place(exchange.name, None, "", 0, len(body), exchange.last_read or 0.0)
         undecodable_at = None
@@ -488,10 +499,10 @@ class Dialect:
     def _delivered(
         self, binding: Binding, events: Iterable[Event], asked: Asked
     ) -> tuple[list[Emission], tuple[Usage, ...]]:
-        """Return the emissions and the usage objects of events, each with its place."""
+        """Return the emissions and the usage objects in events."""
         emissions: list[Emission] = []
         usages: list[Usage] = []
-        # With usage in every event, the usage of an event counts only its own choice.
+        # With `continuous_usage`, the usage of each event counts only the choice in that event.
         of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
         for event, delivered, counts, pointer in binding.deliveries(events, of_all=of_all):
             emissions += delivered
@@ -508,9 +519,9 @@ class Dialect:
 
 
 def _without_total(emission: Emission, usage: Usage) -> Emission:
-    """Return an emission without the count of a usage that comes once, with the finish.
+    """Return an emission without `completion_tokens`, if this count is the total of a single usage object.
 
-    Such a count is of the whole answer, not of the tokens up to its event.
+    Such a total counts the whole answer, not the tokens up to its event.
     """
     place = usage.place
     counter = emission.pointers.get(_TOTAL, "")
@@ -529,7 +540,10 @@ def _begins_as_json(body: bytes) -> bool:
 
 
 def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
-    """True if a 200 is parsed as events, by its body, or else by the request and the media type."""
+    """True if a response of status 200 is to be parsed as an event stream.
+
+    A body that begins like JSON is not. Otherwise the request or the media type decides.
+    """
     if _begins_as_json(exchange.begin(_HEAD)):
         return False
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
@@ -537,12 +551,14 @@ def _is_event_stream(exchange: Exchange, asked: Asked) -> bool:
 
 
 def beginning(exchange: Exchange, events: int) -> bytes:
-    """Return the bytes of the first events of an answer; all bytes of a document or of a shorter stream."""
+    """Return the bytes of the first events of a stream; the whole body for a JSON document or a shorter
+    stream.
+    """
     body, end = exchange.body, 0
     if _begins_as_json(body):
         return body
     for _ in range(events):
-        # A stream with other line ends has no such border, so all of it is searched.
+        # A stream with CR line ends has no empty line of this form, so it is returned completely.
         end = body.find(b"\n\n", end) + 2
         if end < 2:
             return body
@@ -550,7 +566,7 @@ def beginning(exchange: Exchange, events: int) -> bytes:
 
 
 def json_values(body: bytes, *, cut_off: bool) -> Iterator[Any]:
-    """Yield the JSON values of an answer: its events' data, or its body."""
+    """Yield the JSON values in a body: the data of each event, or the document."""
     if _begins_as_json(body):
         texts = [body.decode(errors="replace")]
     else:
@@ -575,67 +591,67 @@ def _choices(emissions: Iterable[Emission], delivery: Delivery, asked: Asked) ->
 
 
 def dialect_of(stream: Answer) -> Dialect | None:
-    """Return the dialect that read a stream; None for an unknown name."""
+    """Return the dialect by which an answer was parsed; None if its name is unknown."""
     return load_dialects().get(stream.dialect)
 
 
 def family_of(dialect: str) -> str:
-    """Return the family in a dialect's name, such as `sglang`."""
+    """Return the server family in the name of a dialect, such as `sglang`."""
     return dialect.partition("-")[0]
 
 
 def is_chat(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint that takes messages; False if its dialect is unknown."""
+    """True if the answer comes from an endpoint for chat messages. False if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.chat
 
 
 def has_items(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint whose answers are typed items."""
+    """True if the answer comes from an endpoint whose answers are lists of typed items."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.has_items
 
 
 def gives_results(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint that returns results without sampling."""
+    """True if the answer comes from an endpoint without sampling, such as embeddings."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.gives_results
 
 
 def is_ranked(stream: Answer) -> bool:
-    """True if a stream belongs to an endpoint that returns the best results first."""
+    """True if the answer comes from an endpoint that sorts its results, the best one first."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.is_ranked
 
 
 def policy_of(stream: Answer) -> Policy:
-    """Return the policy of a stream's dialect; the usual one if it is unknown."""
+    """Return the policy of an answer's dialect; the default policy if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect.policy if dialect is not None else _USUAL
 
 
 def arrays_of(stream: Answer) -> tuple[ArrayRule, ...]:
-    """Return the per-token arrays of a stream's dialect; empty if it is unknown."""
+    """Return the per-token arrays of an answer's dialect; empty if its dialect is unknown."""
     dialect = dialect_of(stream)
     return dialect.arrays if dialect is not None else ()
 
 
 def known_as(stream: Answer) -> str | None:
-    """Return the server's id of a request that its client named: the dialect's prefix and the client's id."""
+    """Return the request id as the server writes it, if the client chose one: prefix and the client's id."""
     sent_id = stream.asked.request_id
     return None if sent_id is None else f"{policy_of(stream).request_id_prefix}{sent_id}"
 
 
 def names_of(stream: Answer) -> frozenset[str]:
-    """Return the ids that an abort may use for a request: the client's and the server's."""
+    """Return the ids by which an abort may name a request: the client's id and the server's id."""
     sent_id = stream.asked.request_id
     return _NO_NAMES if sent_id is None else frozenset((sent_id, known_as(stream) or sent_id))
 
 
 def vocabulary_told(streams: Iterable[Answer]) -> int | None:
-    """Return the vocabulary size that a refusal mentions; None without one.
+    """Return the vocabulary size that an error message mentions; None if none does.
 
-    The policy of a family has the pattern of its words.
+    The policy of the dialect has the regular expression for it.
     """
     for stream in streams:
         words = policy_of(stream).vocabulary_told
@@ -647,7 +663,7 @@ def vocabulary_told(streams: Iterable[Answer]) -> int | None:
 
 @cache
 def load_dialects() -> dict[str, Dialect]:
-    """Return all dialects by name, those of extensions last. Raises ValueError for an invalid table."""
+    """Return all dialects by name; those of extensions come last. Raises ValueError for an invalid table."""
     known: dict[str, Dialect] = {}
     for folder in spec_folders():
         for path in sorted((folder / "dialects").glob("*.yaml")):
@@ -656,16 +672,15 @@ def load_dialects() -> dict[str, Dialect]:
 
 
 def named_dialects(names: Iterable[str]) -> set[str]:
-    """Return the names of dialects, which may be given as names or files. Dialects in files are registered.
+    """Return the names of dialects that are given by name or by file. Dialects in files are registered.
 
-    Their schemas may be in the folder `schemas` beside the file. Raises ValueError for a file without a
-    dialect.
+    Their schemas may be in the folder `schemas` beside the file. Raises ValueError for an invalid file.
     """
     return {_dialect_in(Path(name).resolve()) if _is_dialect_file(name) else name for name in names}
 
 
 def _is_dialect_file(name: str) -> bool:
-    """True if a name is a file of a dialect."""
+    """True if a name is the path of a YAML file."""
     return name.endswith((".yaml", ".yml"))
 
 

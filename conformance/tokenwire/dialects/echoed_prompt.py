@@ -1,7 +1,7 @@
-"""Echoed prompts: an echo puts the prompt's entries before those of the output.
+"""Separates an echoed prompt from the output.
 
-The length of the prompt separates them, so that a series of the record has one entry for each output id on
-every endpoint.
+If a response echoes the prompt, its logprobs begin with entries for the prompt tokens. They are moved to
+`prompt_series`, so that a series has one entry for each output token at every endpoint.
 """
 
 from __future__ import annotations
@@ -17,20 +17,21 @@ from tokenwire.record import Emission
 
 @dataclass(frozen=True)
 class Echoed:
-    """The series that begin with the prompt's entries, in a choice's first emission with them."""
+    """The series in which an echo precedes the output, in the first emission of a choice."""
 
     series: tuple[str, ...]
     from_top_logprobs: int
-    """The least number of top logprobs with which an echo includes such entries."""
+    """The echo is in these series only if at least this number of top logprobs is requested."""
 
 
 _TOKENS = "tokens"
-"""The series with the text of each token."""
+"""The series with the text of each token. The prompt's length is found by comparing texts with it."""
 
 
 def _spelled(emission: Emission, text: str) -> list[int]:
-    """Return the possible numbers of leading tokens whose texts form `text`; several if a token has no
-    text.
+    """Return the possible numbers of leading tokens whose texts make up `text`.
+
+    There are several if a token has an empty text.
     """
     tokens = emission.series.get(_TOKENS)
     if not isinstance(tokens, list) or not all(isinstance(token, str) for token in tokens):
@@ -42,8 +43,8 @@ def _spelled(emission: Emission, text: str) -> list[int]:
 def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
     """Return the number of tokens in a choice's prompt; None if it is unknown.
 
-    It is derived from the ids sent or returned, or else from the texts of tokens, and last from the answer's
-    counter, which may be wrong.
+    It is the number of ids that were sent or returned. Without ids, it is found from the texts of the tokens.
+    The last resort is the counter in the answer, which may be wrong.
     """
     prompt = emission.choice // max(asked.n, 1)
     if asked.input_ids is not None and prompt < len(asked.input_ids):
@@ -51,7 +52,7 @@ def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | 
     if emission.prompt_token_ids is not None:
         return len(emission.prompt_token_ids)
     counted = emission.counters.get("prompt_tokens")
-    # Usage counts all prompts together.
+    # A usage object counts all prompts together.
     if counted is None and asked.prompts == 1:
         counted = (usage or {}).get("prompt_tokens")
     if prompt < len(asked.texts) and (sizes := _spelled(emission, asked.texts[prompt])):
@@ -71,9 +72,9 @@ def _cut(emission: Emission, names: Sequence[str], length: int | None) -> Emissi
 def without_echo(
     emissions: Iterable[Emission], asked: Asked, echoed: Echoed | None, usage: Mapping[str, Any] | None
 ) -> Iterator[Emission]:
-    """Yield the emissions of an answer with the prompt's entries moved from `series` to `prompt_series`.
+    """Yield the emissions with the entries of the prompt moved from `series` to `prompt_series`.
 
-    If the prompt's length is unknown, the series of that emission are removed.
+    If the length of the prompt is unknown, these series are removed.
     """
     wanted = asked.echo and asked.logprobs and echoed and asked.top_logprobs >= echoed.from_top_logprobs
     seen: set[int] = set()

@@ -1,7 +1,7 @@
-"""The grammar of a stream of named events: a small state machine, declared in `spec/grammars/`.
+"""The legal order of named events in a stream: a small state machine, declared in `spec/grammars/`.
 
-An event begins or ends the stream, opens or closes a frame (an item, a part, a block), or belongs to an open
-frame. Frames are numbered from 0 in the order in which they open.
+An event begins or ends the stream, opens or closes a frame (an item, a part or a block), or belongs to an
+open frame. Frames with the same parent are numbered from 0 in the order in which they open.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
 
 
 class Rule(StrEnum):
-    """Rules that an event may break."""
+    """The rules that an event may violate."""
 
     ENDS = "ends"
-    """The event begins or ends the stream in the wrong place, or comes after the end."""
+    """The stream begins and ends with the right events, once, and nothing follows the end."""
     OPEN = "open"
-    """The event's frame is not open, or of another kind."""
+    """An event belongs to an open frame of the right kind."""
     CLOSED = "closed"
-    """The frame to close is not open, or a frame is still open at the end."""
+    """Only an open frame is closed, and all frames are closed before the end."""
     NUMBERED = "numbered"
-    """The opened frame does not have the next number, or opens while another is open."""
+    """A frame has the next number, and does not open while another is open (unless frames may overlap)."""
     DONE = "done"
-    """The event with the whole text is missing, repeated, or precedes a piece of that text."""
+    """The event with the whole text of a frame comes once, after all pieces of the text."""
 
 
 @dataclass(frozen=True)
 class FrameRule:
-    """A kind of frame: the events that open and close it, and the place of its index in events."""
+    """One kind of frame: the events that open and close it, and the pointer of its number in events."""
 
     opens: str
     closes: str
@@ -46,49 +46,54 @@ class FrameRule:
     object: str
     within: str = ""
     id: str = ""
-    """The field of events with the frame's id; empty without one."""
+    """The pointer of the frame's id in events; empty if it has none."""
     same: tuple[str, ...] = ()
-    """Fields of its object that must not change."""
+    """Fields of the frame's object that must not change."""
     overlaps: bool = False
-    """True if several may be open at once."""
+    """True if several frames of this kind may be open at a time."""
     done: Mapping[str, str] = field(default_factory=dict)
-    """The event with the whole text for each kind of frame. It comes once, after all pieces."""
+    """The event that repeats the whole text of a frame, by the type of the frame's object."""
     signed: Mapping[str, str] = field(default_factory=dict)
-    """The event with the signature for each kind of frame."""
+    """The event that carries the signature of a frame, by the type of the frame's object."""
     empty: tuple[str, ...] = ()
-    """Text fields of its object that are empty when it opens, because the text comes in pieces."""
+    """Text fields of the frame's object that must be empty when the frame opens, because the text follows in
+    pieces.
+    """
 
 
 @dataclass(frozen=True)
 class FinalObject:
-    """The object that the last event repeats. A whole answer is such an object."""
+    """The complete answer as an object, which the last event repeats."""
 
     object: str
-    """The object's place in the last event."""
+    """The pointer of the object in the last event."""
     items: str
-    """The place of the object's list of items."""
+    """The pointer of the list of items."""
     id: str
     same: tuple[str, ...]
-    """Fields of an item that are equal in its closing event and in the object."""
+    """Fields of an item that must be equal in the event that closes it and in the last event."""
     stays: tuple[str, ...] = ()
-    """Fields of the object that must not change."""
+    """Fields of the object that must not change during the stream."""
     usage: str = ""
     error: str = ""
     whole: tuple[str, ...] = ()
-    """Statuses of the object that exclude an error."""
+    """Statuses of the object with which an error is not allowed."""
 
 
 @dataclass(frozen=True)
 class RepeatedContent:
-    """Content that comes in pieces and again as a whole, with the places of both by kind of event."""
+    """Content that a stream sends in pieces and repeats as a whole.
+
+    It has a pointer for each kind of event.
+    """
 
     pieces: Mapping[str, str]
     again: Mapping[str, tuple[str, ...]]
     entry: tuple[str, ...] = ()
-    """For lists in place of texts: the fields of an entry that both repeat."""
+    """For content that is a list and not a text: the fields of an entry that are repeated."""
 
     def joined(self, data: Any, pointer: str) -> str | list[Any] | None:
-        """Return the content at a pointer of an event: a text, or a list of entries; None without any."""
+        """Return the content at a pointer of an event: a text or a list of entries; None if it is missing."""
         kind = list if self.entry else str
         found: list[Any] = [value for value in gather(data, parse(pointer)) if isinstance(value, kind)]
         if not found:
@@ -103,21 +108,23 @@ class RepeatedContent:
 
 @dataclass(frozen=True)
 class EventGrammar:
-    """One grammar, as in its file. All pointers are JSON pointers into the data of an event."""
+    """A grammar as its file declares it. All pointers are JSON pointers into the data of an event."""
 
     kind: tuple[str, ...]
     begins: str
     ends: Mapping[str, str | None]
-    """The kinds of last events, each with the object's status then."""
+    """The kinds of events that end a stream, each with the status that the final object must have."""
     frames: Mapping[str, FrameRule]
     inside: Mapping[str, Mapping[str, tuple[str, ...]]]
-    """The frame of each kind of event, and the kinds that the frame may have."""
+    """The frame to which each other kind of event belongs, and the types of frame objects that it may belong
+    to.
+    """
     within: tuple[str, ...] = ()
-    """Events that may come anywhere before the end."""
+    """Kinds of events that may come anywhere before the end."""
     behind: Mapping[str, str] = field(default_factory=dict)
-    """The event that may follow each kind of last event, once."""
+    """For each kind of last event, a kind of event that may follow it once."""
     once: str = ""
-    """The event that comes once, after all frames are closed and before the end."""
+    """A kind of event that comes exactly once, after all frames are closed and before the end."""
     numbered: str = ""
     status: str = ""
     final: FinalObject | None = None
@@ -125,29 +132,29 @@ class EventGrammar:
 
     @cached_property
     def pieces(self) -> frozenset[str]:
-        """Return the kinds of all events with a piece of text."""
+        """The kinds of events that carry a piece of text."""
         return frozenset(kind for row in self.repeated if not row.entry for kind in row.pieces)
 
     @cached_property
     def known(self) -> frozenset[str]:
-        """Return the kinds of all events in the grammar; other events are extensions."""
+        """All kinds of events in the grammar. Events of other kinds are extensions of the server."""
         framing = (kind for rule in self.frames.values() for kind in (rule.opens, rule.closes))
         kinds = (self.begins, self.once, *self.ends, *self.within, *self.inside, *framing)
         return frozenset((*kinds, *self.behind, *self.behind.values())) - {""}
 
     def kind_of(self, data: Any) -> str:
-        """Return the kind of an event: its type, with its content's type if the grammar distinguishes
-        these.
+        """Return the kind of an event: its type, and the type of its content if the grammar uses that as
+        well.
         """
         names = [name for pointer in self.kind if isinstance(name := find(data, parse(pointer)), str)]
         return " ".join(names)
 
     def goes_on(self, last: Event, event: Event) -> bool:
-        """True if an event may follow the last event."""
+        """True if `event` may follow `last`, an event that ended the stream."""
         return self.behind.get(self.kind_of(last.data), "") == self.kind_of(event.data) != ""
 
     def walk(self, events: Iterable[Event]) -> Walk:
-        """Parse the events of a stream. Each is judged as if all events before it were legal."""
+        """Parse the events of a stream. After a violation, parsing goes on as if the event were legal."""
         walk = Walk(self)
         for event in events:
             if not event.problem and not event.done:
@@ -157,7 +164,7 @@ class EventGrammar:
 
 @dataclass(eq=False)
 class Frame:
-    """One item, part or block of a stream, and the events that belong to it."""
+    """An item, part or block of a stream, with the events that belong to it."""
 
     name: str
     index: int
@@ -165,11 +172,11 @@ class Frame:
     opened: Event
     parent: Frame | None = None
     inner: list[Frame] = field(default_factory=list)
-    """The frames that opened inside this frame."""
+    """The frames that were opened inside this frame."""
     events: list[tuple[str, Event]] = field(default_factory=list)
-    """Its events, each with its kind."""
+    """The events that belong to this frame directly, each with its kind."""
     done: Event | None = None
-    """The event with its whole text."""
+    """The event that repeats the whole text of the frame; None if it has not come."""
     closed: Event | None = None
 
     @property
@@ -178,13 +185,13 @@ class Frame:
 
     @property
     def all_events(self) -> list[tuple[str, Event]]:
-        """Return its events and those of the frames inside it."""
+        """Return the events of this frame and of the frames inside it."""
         return [*self.events, *chain.from_iterable(frame.events for frame in self.inner)]
 
 
 @dataclass(frozen=True)
 class Misplaced:
-    """An event in a place that the grammar forbids."""
+    """An event that violates a rule of the grammar."""
 
     event: Event
     rule: Rule
@@ -193,28 +200,29 @@ class Misplaced:
 
 @dataclass(eq=False)
 class Walk:
-    """The parse of a stream by its grammar: its frames, and misplaced events.
+    """The result of parsing a stream by its grammar: the frames, and the misplaced events.
 
-    An event breaks a rule at most once, and costs the same however many frames are open. Otherwise a stream
-    of unclosed frames would take time and memory quadratic in its length.
+    An event violates a rule at most once, and its cost does not depend on the number of open frames.
+    Otherwise a stream of unclosed frames would take time and memory quadratic in its length.
     """
 
     grammar: EventGrammar
     frames: list[Frame] = field(default_factory=list)
     misplaced: list[Misplaced] = field(default_factory=list)
     seen: dict[Rule, Event] = field(default_factory=dict)
-    """The last event that each rule applied to."""
+    """The last event to which each rule was applied."""
     end: Event | None = None
     _begun: bool = False
     _once_seen: bool = False
     _due: Counter[tuple[str, Frame | None]] = field(default_factory=Counter)
-    """The next number of a frame, by name and parent."""
+    """The next number of a frame, by kind of frame and parent."""
     _open: dict[tuple[str, Frame | None], dict[int, list[Frame]]] = field(default_factory=dict)
-    """The open frames by name and parent, and then by number. Several may have one number if that rule is
-    broken. Closed frames are removed.
+    """The open frames by kind and parent, then by number.
+
+    Several frames have the same number if the server violates that rule.
     """
     _broken: set[Rule] = field(default_factory=set)
-    """The rules that the current event breaks."""
+    """The rules that the current event has violated."""
 
     def _fails(self, event: Event, rule: Rule, words: str) -> None:
         if rule not in self._broken:
@@ -222,7 +230,7 @@ class Walk:
             self.misplaced.append(Misplaced(event, rule, words))
 
     def take(self, event: Event) -> None:
-        """Add the next event."""
+        """Parse the next event."""
         kind, grammar = self.grammar.kind_of(event.data), self.grammar
         first, self._begun = not self._begun, True
         self._broken.clear()
@@ -230,7 +238,7 @@ class Walk:
             self.end = event
         elif self.end is not None:
             self._fails(event, Rule.ENDS, f"{kind} comes after the end")
-        # A stream may fail before it begins, so that its last event may come first.
+        # A stream may fail before it begins, so its first event may be an event that ends it.
         elif first != (kind == grammar.begins) and kind not in grammar.ends:
             where = f"the stream begins with {kind}" if first else f"{kind} comes again"
             self._fails(event, Rule.ENDS, f"{where}, and {grammar.begins} begins it once")
@@ -256,7 +264,7 @@ class Walk:
         self._expect_nothing_open(event, kind)
 
     def _close_all(self, event: Event, kind: str) -> None:
-        """Check that the end comes in time. After an error, frames may be open."""
+        """Check that the end comes after everything was closed. After an error event, frames may be open."""
         if self.end is not None or kind == "error":
             return
         self._expect_nothing_open(event, kind)
@@ -271,14 +279,14 @@ class Walk:
             self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
 
     def _parent(self, event: Event, rule: FrameRule) -> Frame | None:
-        """Return the open frame that an event names as the parent of another."""
+        """Return the open parent frame of the frame that an event names; None if it is not open."""
         return self._find(event, rule.within) if rule.within else None
 
     def _index(self, event: Event, rule: FrameRule) -> Any:
         return find(event.data, parse(rule.index))
 
     def _find(self, event: Event, name: str) -> Frame | None:
-        """Return the open frame that an event names; if several have its number, the last one."""
+        """Return the open frame that an event names; the latest, if several have this number."""
         rule = self.grammar.frames[name]
         index = self._index(event, rule)
         frames = self._open.get((name, self._parent(event, rule)), {})
@@ -322,7 +330,7 @@ class Walk:
         self._forget(frame)
 
     def _forget(self, frame: Frame) -> None:
-        """Remove a frame, the last of its number, from the open ones."""
+        """Remove a frame from the open frames."""
         key = frame.name, frame.parent
         same_number = self._open[key][frame.index]
         same_number.pop()
@@ -351,15 +359,15 @@ class Walk:
             frame.done = event
 
     def _bringing(self, frame: Frame) -> list[tuple[str, Event]]:
-        """Return all events of a frame and of those inside it, with their opening events."""
+        """Return all events that carry content of a frame or of the frames inside it, in order."""
         opened = [(self.grammar.frames[some.name].opens, some.opened) for some in (frame, *frame.inner)]
         return sorted((*opened, *frame.all_events), key=lambda found: found[1].index)
 
     def joined(self) -> Iterator[tuple[Event, str, Any, Any]]:
-        """Yield each event that repeats the pieces of a frame: the event, its place, its content, and the
-        joined pieces.
+        """Yield each event that repeats content which came in pieces.
 
-        A frame without pieces has no repetition.
+        Each tuple has the event, the pointer of the repeated content, this content, and the joined pieces. A
+        frame that had no pieces is skipped.
         """
         for frame, row in product(self.frames, self.grammar.repeated):
             pieces = [
@@ -377,5 +385,5 @@ class Walk:
 
 @cache
 def load_grammar(name: str) -> EventGrammar:
-    """Return the grammar of `spec/grammars/<name>.yaml`. Raises FileNotFoundError if it does not exist."""
+    """Load the grammar `spec/grammars/<name>.yaml`. Raises FileNotFoundError if it does not exist."""
     return typed(EventGrammar, read_yaml(spec_root() / "grammars" / f"{name}.yaml"), f"grammar {name}")

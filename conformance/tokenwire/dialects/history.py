@@ -1,4 +1,6 @@
-"""The turns of a conversation in an endpoint's form: reasoning, calls and their results."""
+"""Writes earlier turns of a conversation (reasoning, tool calls and their results) in the format of an
+endpoint.
+"""
 
 from __future__ import annotations
 
@@ -22,29 +24,31 @@ class SentCall:
 
 @dataclass(frozen=True)
 class HistoryBinding:
-    """The form of an earlier answer and of the results of its calls, with capitals as placeholders."""
+    """The format of an earlier answer and of the results of its calls.
+
+    Templates have placeholders in capitals.
+    """
 
     call: Mapping[str, Any]
-    """A call, with ID, NAME and ARGUMENTS as JSON, or INPUT as an object."""
+    """Template of a call: ID, NAME, and ARGUMENTS as a JSON text, or INPUT as an object."""
     result: Mapping[str, Any]
-    """The result of a call, with ID and RESULT."""
+    """Template of the result of a call: ID and RESULT."""
     text: Mapping[str, Any] = field(default_factory=dict)
-    """A part of content, with TEXT; empty if content is not a part."""
+    """Template of a text part: TEXT. Empty if a text is not a separate part."""
     reasoning: Mapping[str, Any] = field(default_factory=dict)
-    """A part of reasoning, with REASONING; empty if reasoning is not a part."""
+    """Template of a reasoning part: REASONING. Empty if reasoning is not a separate part."""
     answer: Mapping[str, Any] = field(default_factory=dict)
-    """The object of an answer, with PARTS, or with TEXT, REASONING and CALLS; empty if the parts are separate
-    entries.
+    """Template of an answer: PARTS; or TEXT, REASONING and CALLS. Empty if each part is an entry of its own.
 
-    TEXT is null without a text, and REASONING is missing without reasoning.
+    TEXT becomes null if there is no text. The field with REASONING is removed if there is no reasoning.
     """
     results: Mapping[str, Any] = field(default_factory=dict)
-    """The object with RESULTS; empty if each result is a separate entry."""
+    """Template of an object with all RESULTS; empty if each result is an entry of its own."""
 
     def turn(
         self, calls: Sequence[SentCall], *, text: str = "", reasoning: str = ""
     ) -> list[Mapping[str, Any]]:
-        """Return the entries of an answer with calls, and of their results."""
+        """Return the entries for an answer with calls, and for the results of the calls."""
         made = [
             filled_in(
                 self.call,
@@ -71,19 +75,19 @@ class HistoryBinding:
 
 @dataclass(frozen=True)
 class Parted:
-    """A conversation as it was sent, independent of the endpoint, and the parts that distinguish its
-    turns.
+    """A conversation in a form that allows comparisons: with and without tool results, with and without
+    reasoning.
     """
 
     messages: tuple[Any, ...]
     without_results: tuple[Any, ...]
-    """The conversation with empty tool results."""
+    """The conversation with the text of all tool results removed."""
     results: tuple[str, ...]
     without_reasoning: tuple[Any, ...]
     reasoning: str
-    """The reasoning of all earlier turns."""
+    """The reasoning of all earlier answers."""
     has_turns: bool
-    """True if it contains an answer of the assistant, a call or a result."""
+    """True if the conversation has an answer of the assistant, a tool call or a tool result."""
 
 
 _REASONING_KEYS = ("reasoning_content", "reasoning")
@@ -91,13 +95,16 @@ _REASONING_TYPES = ("reasoning", "thinking")
 
 
 def parted(messages: Sequence[Any]) -> Parted:
-    """Return the parts that distinguish the turns of a conversation."""
+    """Parse the messages of a conversation in the format of any endpoint."""
     results: list[str] = []
     thoughts: list[str] = []
     turns = [False]
 
     def emptied(entry: Any) -> Any:
-        """Return an entry or a block with its results emptied and collected."""
+        """Return an entry or a block with its tool results emptied.
+
+        The results are collected in `results`.
+        """
         match entry:
             case {"role": "tool", "content": str(text)}:
                 results.append(text)
@@ -113,7 +120,7 @@ def parted(messages: Sequence[Any]) -> Parted:
         return entry
 
     def thoughtless(entries: Sequence[Any]) -> list[Any]:
-        """Return entries or blocks with their reasoning removed and collected."""
+        """Return entries or blocks without reasoning. The reasoning is collected in `thoughts`."""
         kept: list[Any] = []
         for entry in entries:
             if not isinstance(entry, Mapping):

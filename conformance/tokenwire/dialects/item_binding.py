@@ -1,6 +1,7 @@
-"""The answer side of a dialect with typed items: Responses and Messages.
+"""Parses responses with typed items, as in /v1/responses and /v1/messages.
 
-A whole answer lists the items; in a stream, each event has a piece of one. All items together are one choice.
+A JSON document contains the items as a list. In a stream, each event carries a piece of an item. All items
+together are one choice.
 """
 
 from __future__ import annotations
@@ -20,14 +21,20 @@ _CHOICE = 0
 
 @dataclass(frozen=True)
 class _FinishBinding:
-    """The places of the finish reason (the first that is not null counts), and the record's word for each."""
+    """The places of the finish reason, and the record's name of each reason.
+
+    The first place that is not null counts.
+    """
 
     reason: tuple[Pointer, ...]
     types: Mapping[str, str | None]
     matched: Pointer | None = None
 
     def read(self, data: Any) -> tuple[Finish | None, str]:
-        """Return the finish in an object, and the place of its reason; "" if it has no place for it."""
+        """Return the finish in an object, and the pointer of its reason.
+
+        The pointer is empty if the reason is missing.
+        """
         empty = ""
         for keys in self.reason:
             reason = find(data, keys)
@@ -35,48 +42,52 @@ class _FinishBinding:
             if kind is not None:
                 matched = find(data, self.matched) if self.matched is not None else ABSENT
                 return Finish(type=kind, matched=matched or None, raw=reason), join(*keys)
-            # Messages writes null until the message ends, where a missing reason is reported.
+            # Messages writes null until the message ends. Its pointer is the place where a missing reason is
+            # reported.
             empty = empty or ("" if reason is ABSENT else join(*keys))
         return None, empty
 
 
 @dataclass(frozen=True)
 class _PartBinding:
-    """The content of an item or event of one kind."""
+    """The fields of one type of item or event."""
 
     text: Pointer | None = None
-    """The place of the text; `*` means each entry of a list."""
+    """The pointer of the text; `*` means all entries of a list."""
     reasoning: Pointer | None = None
     call: Mapping[_OfACall, Pointer] = field(default_factory=dict)
     series: Mapping[str, Pointer] = field(default_factory=dict)
-    """The places of lists that are joined to a series; an empty list counts as missing."""
+    """The pointers of the lists that are joined to each series. An empty list counts as missing."""
     details: Mapping[str, Pointer] = field(default_factory=dict)
     finish: _FinishBinding | None = None
     opens: bool = False
-    """True if it opens an item or part; its text, if not empty, is the first piece."""
+    """True if the event opens an item or part. If it contains text, this is the first piece."""
     restates: bool = False
-    """True if it repeats the whole text or arguments, which count only if no piece came before."""
+    """True if the event repeats the whole text or arguments. They count only if no pieces came before."""
 
     opened: Pointer | None = None
-    """The place of arguments in the event that opens a call: they count only if no piece follows."""
+    """The pointer of arguments in an event that opens a call. They count only if no pieces follow."""
     closes: bool = False
-    """True if it closes a call, so that no piece of its arguments follows."""
+    """True if the event closes a call, so that no more pieces of its arguments follow."""
 
     @property
     def channels(self) -> Mapping[str, Keys]:
-        """Return the places of text and reasoning."""
+        """Return the pointers of text and reasoning, if the item or event has them."""
         places = {"text": self.text, "reasoning": self.reasoning}
         return {name: keys for name, keys in places.items() if keys is not None}
 
 
 @dataclass(frozen=True)
 class _UsageBinding:
-    """The place of usage, and the places of its counts by name; several are added."""
+    """The pointer of the usage object, and the pointers of its counts.
+
+    Several counts with one name are added.
+    """
 
     at: Pointer
     names: Mapping[str, tuple[Pointer, ...]]
     begun: Pointer | None = None
-    """The place of the counts at the beginning of a stream."""
+    """The pointer of the usage object in the first event of a stream."""
 
     def read(self, usage: Mapping[str, Any]) -> dict[str, Any]:
         counts: dict[str, Any] = {}
@@ -90,59 +101,64 @@ class _UsageBinding:
 
 @dataclass
 class _Progress:
-    """The state of a stream that later events refer to."""
+    """The state while parsing a stream, for later events."""
 
     calls: dict[Any, int] = field(default_factory=dict)
-    """The number of each call, by item index."""
+    """The number of each call among all calls, by the index of its item."""
     spoken: set[tuple[str, ...]] = field(default_factory=set)
-    """The items and parts with at least one piece of text."""
+    """The items and parts for which a piece of text has come."""
     arguments: set[int] = field(default_factory=set)
-    """The calls with at least one piece of arguments."""
+    """The calls for which a piece of arguments has come."""
     opened: dict[int, str] = field(default_factory=dict)
-    """The arguments with which calls opened, if there are any."""
+    """The arguments in the event that opened each call, if it had any."""
     begun: Mapping[str, Any] = field(default_factory=dict)
-    """The usage counts of the stream's first event."""
+    """The usage counts in the first event of the stream."""
 
 
 @dataclass(frozen=True, eq=False)
 class ItemBinding:
-    """The places of items and events. Made from `answer.whole` or `answer.stream` of a dialect."""
+    """The JSON pointers of all fields in items and events, from `answer.whole` or `answer.stream` of a
+    dialect.
+    """
 
     kind: tuple[Pointer, ...]
     kinds: Mapping[str, _PartBinding]
     usage: _UsageBinding
     items: Pointer | None = None
-    """The place of the list of items; None if each event has a piece of one."""
+    """The pointer of the list of items; None for events, which carry a piece of one item."""
     document: _PartBinding | None = None
     place: tuple[Pointer, ...] = ()
-    """The places of an event's item and part numbers."""
+    """The pointers of the item number and the part number in an event."""
     calls_finish: str = ""
-    """The finish of a stopped choice with calls, if the server uses the same word as for other stops."""
+    """The record's finish type for a choice that stopped with calls, if the server does not distinguish this
+    stop.
+    """
     errors: Mapping[str, Pointer] = field(default_factory=dict)
-    """The place of the error in each type of event."""
+    """The pointer of the error, by type of event."""
 
     @property
     def names_stops(self) -> bool:
-        """True if a finish contains the stop of the choice."""
+        """True if responses say which stop ended a choice."""
         parts = (*self.kinds.values(), *filter(None, [self.document]))
         return any(part.finish is not None and part.finish.matched is not None for part in parts)
 
     def error_in(self, data: Any) -> Any:
-        """Return the error that an event is or contains, itself or in its object; None without one."""
+        """Return the error in an event or in its object; None without one."""
         if not isinstance(data, dict):
             return None
         kind = data.get("type")
         keys = self.errors.get(kind) if isinstance(kind, str) else None
-        # Responses writes null into an object that did not fail.
+        # Responses writes `error: null` into an object without an error.
         return (find(data, keys) if keys is not None else None) or data.get("error")
 
     def index_of(self, item: Any, position: int = 0) -> int:  # noqa: ARG002
-        """Return the index of the single choice, which all items belong to."""
+        """Return the index of the choice. It is always the same, because all items belong to one choice."""
         return _CHOICE
 
     def deliveries(self, events: Iterable[Event], *, of_all: bool) -> Iterator[EventContent]:  # noqa: ARG002
-        """Yield the content of each event and its usage. `of_all` has no effect, because there is one
-        choice.
+        """Yield the content of each event, and its usage.
+
+        `of_all` is ignored, because there is only one choice.
         """
         progress = _Progress()
         for event in events:
@@ -151,7 +167,7 @@ class ItemBinding:
             yield EventContent(event, [emission] if emission else [], counts, join(*self.usage.at))
 
     def begun_counts(self, data: Any) -> Mapping[str, Any] | None:
-        """Return the counts in the first event of a stream; None for other events."""
+        """Return the usage counts in the first event of a stream; None for other events."""
         found = find(data, self.usage.begun) if self.usage.begun is not None else ABSENT
         return self.usage.read(found) if isinstance(found, dict) else None
 
@@ -159,11 +175,11 @@ class ItemBinding:
         if self.usage.begun is not None and isinstance(begun := find(data, self.usage.begun), dict):
             progress.begun = begun
         found = find(data, self.usage.at)
-        # Messages counts the prompt in the event that begins a stream, and the output at the end.
+        # Messages reports the prompt's count in the first event, and the output's count at the end.
         return self.usage.read({**progress.begun, **found}) if isinstance(found, dict) else None
 
     def _parts(self, data: Any) -> Iterator[tuple[_PartBinding, str, Any]]:
-        """Yield the items of a document, or the piece in an event, each with its binding and its place."""
+        """Yield the items of a document, or the piece in an event. Each has its binding and its pointer."""
         if self.document is not None:
             yield self.document, "", data
         found = [data] if self.items is None else find(data, self.items)
@@ -205,7 +221,8 @@ class ItemBinding:
                 finish, pointers["finish"] = ended, place + pointer
         if not (channels or calls or series or "finish" in pointers):
             return None
-        # Some endpoints end text and calls alike. The record has chat's finish, so that they can be compared.
+        # Some endpoints write the same finish reason after text and after calls. Chat distinguishes them, and
+        # so does the record.
         if finish is not None and finish.type == "stop" and self.calls_finish and (calls or progress.calls):
             finish = Finish(type=self.calls_finish, matched=finish.matched, raw=finish.raw)
         return Emission(
@@ -221,7 +238,7 @@ class ItemBinding:
         )
 
     def _texts(self, binding: _PartBinding, part: Any, progress: _Progress) -> dict[str, str] | None:
-        """Return the text of each channel in a part; None if the part only repeats."""
+        """Return the text of each channel in an item or event; None if it only repeats what came before."""
         found = {
             name: [value for value in gather(part, keys) if isinstance(value, str)]
             for name, keys in binding.channels.items()
@@ -241,7 +258,7 @@ class ItemBinding:
     def _call(
         self, binding: _PartBinding, place: str, part: Any, position: int, progress: _Progress
     ) -> CallPiece | None:
-        """Return the call piece in a part. Its number counts the calls before it, not other items."""
+        """Return the tool-call piece in an item or event. Its number counts only calls, not other items."""
         found = {name: find(part, keys) for name, keys in binding.call.items()}
         values = {name: value for name, value in found.items() if value is not ABSENT}
         index = json.dumps(values.pop("index", position))
@@ -252,7 +269,7 @@ class ItemBinding:
         if isinstance(opened, dict) and opened:
             progress.opened[number] = json.dumps(opened, ensure_ascii=False)
         arguments = values.get("arguments")
-        # Messages writes the input of a call as an object; the record has arguments as text, as in chat.
+        # Messages writes the input of a call as an object. The record has it as JSON text, as in chat.
         if isinstance(arguments, dict):
             values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
         if binding.restates and number in progress.arguments:
@@ -263,7 +280,9 @@ class ItemBinding:
 
     @staticmethod
     def _closed_call(place: str, position: int, number: int | None, progress: _Progress) -> CallPiece | None:
-        """Return the arguments with which a call opened, if it closes without a piece of them."""
+        """Return the arguments from the event that opened a call, if the call closes without pieces of
+        arguments.
+        """
         if number is None or number in progress.arguments or number not in progress.opened:
             return None
         return CallPiece(place, position, number, arguments=progress.opened[number])

@@ -1,8 +1,8 @@
-"""Logprobs in one form for checks, independent of the server's form.
+"""Converts logprobs to one form for the checks. Servers write them in several forms.
 
-SGLang writes `[logprob, id, text]`; chat and vLLM write objects with those names under `logprobs.content`,
-including the alternatives; completions write four parallel lists, in which tokens have texts and no ids; vLLM
-writes an object by id for each position of a prompt. The names of the record's series determine the form.
+SGLang writes `[logprob, id, text]`. Chat endpoints and vLLM write objects under `logprobs.content`, each with
+the alternatives. Completions endpoints write four parallel lists, in which tokens have a text and no id. For
+the prompt, vLLM writes an object for each position, with ids as keys. The name of a series decides its form.
 """
 
 from __future__ import annotations
@@ -22,45 +22,57 @@ PROMPT = "input_token_logprobs"
 PROMPT_TOP = "input_top_logprobs"
 PROMPT_CHOSEN = "input_token_ids_logprobs"
 CONTENT = "logprobs_content"
-"""One object for each token, as in chat."""
+"""The series of chat endpoints: one object for each token."""
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
-"""The set of ids that each id was sampled from, and the logprob of the id among these."""
+"""For each output id, the set of ids that the sampler allowed; and the logprob of the output id within this
+set.
+"""
 NAMES, NAMED, NAMED_TOP, OFFSETS = "tokens", "token_logprobs", "top_logprobs", "text_offset"
-"""The parallel lists of completions: the text of each token, its logprob, the likeliest by text, offsets."""
+"""The parallel lists of completions endpoints: token texts, their logprobs, alternatives by text, text
+offsets.
+"""
 LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
 RANKED = "prompt_logprobs"
-"""For each prompt position an object from token ids to logprob, rank and text, as in vLLM."""
+"""The series of vLLM for prompts: for each position an object from ids to logprob, rank and text."""
 
 _LARGE = 2**53
 _ID_AS_TEXT = re.compile(r"token_id:(\d{1,19})")
-"""Matches an id that vLLM writes in place of a text, with no more digits than Python parses at once."""
+"""Matches `token_id:7`, which vLLM may write in place of a text.
+
+The number of digits is limited for Python's `int`.
+"""
 _ID_AS_KEY = re.compile(r"\d{1,19}")
 
 
 class Logprob(NamedTuple):
-    """A token and its logprob at its position; each may be any JSON value."""
+    """An entry for a token: its logprob, and how the token is identified.
+
+    Each field may be any JSON value.
+    """
 
     value: Any
     id: Any = None
-    """The id; None if the entry lacks it."""
+    """The token id; None if the entry does not have it."""
     text: Any = None
     data: Any = None
-    """The bytes of the token, if the entry has them."""
+    """The bytes of the token as a list of integers; None if the entry does not have them."""
 
     @property
     def whole_text(self) -> str | None:
-        """The text that identifies the token; None for a part of a character, which several tokens share."""
+        """The text, if it identifies the token; None for a part of a character, whose text several tokens
+        share.
+        """
         text = self.text
         return text if isinstance(text, str) and text and BROKEN not in text else None
 
     @property
     def names_id(self) -> bool:
-        """True if the entry identifies its token by an id, or must because it has no text."""
+        """True if the entry has an id, or should have one because it has no text."""
         return self.id is not None or self.text is None
 
     @property
     def bytes(self) -> bytes | None:
-        """The token's bytes; None if they are missing or invalid."""
+        """The token's bytes; None if they are missing or not integers below 256."""
         data = self.data
         fits = isinstance(data, list) and all(type(byte) is int and 0 <= byte < 256 for byte in data)
         return bytes(data) if fits else None
@@ -74,7 +86,7 @@ Logprobs = list[Logprob]
 
 
 def id_in_text(text: object) -> int | None:
-    """Return the id in a text of the form `token_id:7`; None for any other text."""
+    """Return the id in a text like `token_id:7`; None for any other text."""
     found = _ID_AS_TEXT.fullmatch(text) if isinstance(text, str) else None
     return int(found[1]) if found else None
 
@@ -82,7 +94,7 @@ def id_in_text(text: object) -> int | None:
 def _entry(value: object) -> Logprob | None:
     """Parse `[logprob, id]`, `[logprob, id, text]`, or an object with these; None for anything else."""
     if type(value) is list:
-        # A list of alternatives whose first one is broken is not an entry.
+        # A list that begins with a list or an object is a list of alternatives, not an entry.
         if len(value) < 2 or isinstance(value[0], (list, dict)):
             return None
         return Logprob(*value[:3])
@@ -101,7 +113,8 @@ def _single(value: object) -> Logprobs | None:
 def _several(value: object) -> Logprobs | None:
     if not isinstance(value, list):
         return None
-    # Nearly all have three members, and a call for each takes longer than the work in it.
+    # The usual case is inlined, because a function call for each entry would take longer than the work
+    # itself.
     read = [
         Logprob(*entry)
         if type(entry) is list and len(entry) == 3 and type(entry[0]) is float
@@ -126,7 +139,7 @@ def _by_text(value: object) -> Logprobs | None:
 
 
 def _by_id(value: object) -> Logprobs | None:
-    """Return the entries by rank, because gateways sort the keys."""
+    """Parse an object from ids to entries. They are sorted by rank, because some gateways sort the keys."""
     if not isinstance(value, dict) or not all(map(_ID_AS_KEY.fullmatch, value)):
         return None
     read = [(int(key), _entry(entry)) for key, entry in sorted(value.items(), key=_rank)]
@@ -135,14 +148,14 @@ def _by_id(value: object) -> Logprobs | None:
 
 
 def _rank(item: tuple[str, Any]) -> float:
-    """Return the rank of an entry; without one, the order by logprob."""
+    """Return a sort key: the rank of an entry, or its negative logprob if it has no rank."""
     entry = item[1] if isinstance(item[1], dict) else {}
     rank = entry.get("rank")
     return rank if type(rank) is int else -(number_of(entry.get("logprob")) or 0.0)
 
 
 def _named(number: object, text: object = None) -> Logprob:
-    """Return an entry of the parallel lists, whose token is identified by its text."""
+    """Return an entry of the parallel lists, which identify a token by its text."""
     return Logprob(number, id_in_text(text), text if isinstance(text, str) else "")
 
 
@@ -159,30 +172,26 @@ _SHAPES: Mapping[str, Callable[[Any], Logprobs | None]] = {
     NAMED_TOP: _by_text,
     RANKED: _by_id,
 }
-"""The parser of each series' positions. It returns None for a value of another form."""
+"""The parser for the values of each series. It returns None for a malformed value."""
 
 
 class LogprobSeries(NamedTuple):
-    """A parsed logprob series of an emission."""
+    """A logprob series of an emission, parsed."""
 
     name: str
     values: list[Any]
-    """The raw values."""
+    """The values as the server wrote them."""
     positions: list[Logprobs | None]
-    """The entries of each value, the token's own before its alternatives; None for a value of another
-    form.
-    """
+    """The entries at each position: the token itself, then its alternatives; None for a malformed value."""
 
     @property
     def tokens(self) -> list[Logprob | None]:
-        """Return the token's own entry at each position."""
+        """Return the entry of the token itself at each position."""
         return [position[0] if position else None for position in self.positions]
 
     @property
     def illegal(self) -> list[Any]:
-        """Return the logprobs that are not finite numbers of at most 0; the raw value if it is not an
-        entry.
-        """
+        """Return the logprobs that are not finite numbers of at most 0, and the values that are malformed."""
         found: list[Any] = []
         for value, position in zip(self.values, self.positions, strict=True):
             if not position:
@@ -195,7 +204,7 @@ class LogprobSeries(NamedTuple):
 
     @property
     def ids(self) -> list[Any]:
-        """Return the id, or the wrong value, of each entry that must identify its token by id."""
+        """Return the id of each entry that has an id, or that should have one because it has no text."""
         return [
             token
             for position in self.positions
@@ -205,7 +214,7 @@ class LogprobSeries(NamedTuple):
 
 
 def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSeries:
-    """Parse a logprob series; `texts` are those of its tokens, if they are in a separate list."""
+    """Parse a logprob series. `texts`: the texts of its tokens, if they are in a list of their own."""
     if name == NAMED and isinstance(texts, list):
         named = zip_longest(values, texts[: len(values)])
         return LogprobSeries(name, values, [[_named(value, text)] for value, text in named])
@@ -213,30 +222,30 @@ def read_series(name: str, values: list[Any], texts: object = None) -> LogprobSe
 
 
 class Position(NamedTuple):
-    """The logprobs of an emission for one output id."""
+    """The logprobs at one output position."""
 
     sampled: Logprob | None
-    """The entry of the sampled id; None for a value of another form."""
+    """The entry of the sampled id; None if it is malformed."""
     top: Logprobs | None = None
-    """The alternatives; None if they are missing or of another form."""
+    """The alternatives; None if they are missing or malformed."""
     written_top: Any = None
-    """The raw alternatives."""
+    """The alternatives as the server wrote them."""
 
 
 class ReportedLogprobs(NamedTuple):
-    """The logprobs of an emission's new output ids, in one of their forms."""
+    """The logprobs of an emission's new output ids, from one series."""
 
     series: str
-    """The series of the sampled entries."""
+    """The name of the series with the sampled entries."""
     top_series: str
-    """The series of the alternatives; empty without one."""
+    """The name of the series with the alternatives; empty if there are none."""
     positions: list[Position]
     by_text: bool = False
-    """True if the alternatives have texts as keys, of which several may be equal."""
+    """True if the alternatives are an object with texts as keys. Tokens with equal texts then share a key."""
 
 
 def _beside(sampled: LogprobSeries, top: LogprobSeries | None) -> list[Position]:
-    """Return the positions of a series with the alternatives in a separate series."""
+    """Combine a series of sampled entries with a series of alternatives."""
     if top is None:
         return [Position(token) for token in sampled.tokens]
     known = zip_longest(sampled.tokens, top.positions, top.values)
@@ -254,10 +263,10 @@ def _of_content(content: LogprobSeries) -> ReportedLogprobs:
 
 
 def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator[ReportedLogprobs]:
-    """Yield the logprobs of an emission's new output ids, in each form that it uses."""
+    """Yield the logprobs of an emission's new output ids, once for each form in which it has them."""
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
-        # Lists of different length do not show which alternatives belong to which id.
+        # If the lists have different lengths, it is unknown which alternatives belong to which id.
         if top is None or len(top.values) != len(sampled.values):
             yield ReportedLogprobs(SAMPLED, "", _beside(sampled, None))
         else:
@@ -270,10 +279,10 @@ def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator
 
 
 class _EmittedLogprobs(NamedTuple):
-    """All logprobs of an emission's new output ids."""
+    """All logprobs of an emission's new output ids, parsed."""
 
     series: Sequence[LogprobSeries]
-    """The series, not empty, sorted by name."""
+    """The series that are not empty, sorted by name."""
     reported: Sequence[ReportedLogprobs]
 
 
@@ -281,8 +290,9 @@ _NO_LOGPROBS = _EmittedLogprobs((), ())
 
 
 def logprobs_of(choice: Choice) -> list[_EmittedLogprobs]:
-    """Return the logprobs of each emission of a choice, cached because nearly all checks of logprobs use
-    them.
+    """Return the logprobs of each emission of a choice.
+
+    Cached, because nearly all checks of logprobs need them.
     """
     if logprobs_of not in choice.cache:
         names = sorted(_SHAPES.keys() & choice.series_names)
@@ -307,22 +317,25 @@ def _emitted(emission: Emission, names: Sequence[str]) -> _EmittedLogprobs:
 
 
 class Ranked(NamedTuple):
-    """A token at its position, its logprob, and the rank that its entry gives it."""
+    """An entry with the rank that it reports, and the position to which it belongs."""
 
     token: object
     number: float
     rank: Any
-    """Any JSON value; None if the entry has no rank."""
+    """The reported rank, which may be any JSON value; None if the entry has no rank."""
 
 
 def _ranked(token: object, entry: object) -> list[Ranked]:
-    """Return an entry as a list, which is empty if it has no number."""
+    """Return a list with the entry; an empty list if its logprob is not a number."""
     number = number_of(entry.get("logprob")) if isinstance(entry, dict) else None
     return [] if number is None or not isinstance(entry, dict) else [Ranked(token, number, entry.get("rank"))]
 
 
 def ranked_entries(value: object) -> list[Ranked]:
-    """Return the entries of a position with their ranks, from an object of chat's form or one by id."""
+    """Return the entries with ranks at a position.
+
+    The value is an object as in chat, or an object with ids as keys.
+    """
     if not isinstance(value, dict):
         return []
     if "logprob" not in value:
@@ -336,20 +349,20 @@ def ranked_entries(value: object) -> list[Ranked]:
 
 
 def has_ranks(emission: Emission) -> bool:
-    """True if an emission has logprob entries with ranks, of its ids or of the prompt."""
+    """True if an emission has logprob entries with ranks, for output ids or for the prompt."""
     every = (emission.series.get(CONTENT), emission.prompt_series.get(RANKED))
     firsts = (next(filter(None, values), None) for values in every if isinstance(values, list))
     return any(entry.rank is not None for first in firsts for entry in ranked_entries(first)[:1])
 
 
 def series_along(choice: Choice) -> Iterator[tuple[Emission, LogprobSeries]]:
-    """Yield all logprob series of a choice's emissions, limited to new ids."""
+    """Yield all logprob series in the emissions of a choice, without repeated entries."""
     every = logprobs_of(choice)
     return ((emission, series) for emission in choice.delivered for series in every[emission.position].series)
 
 
 def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]]:
-    """Yield all logprobs of new ids in the emissions of a choice."""
+    """Yield the logprobs of new output ids in the emissions of a choice."""
     every = logprobs_of(choice)
     return (
         (emission, reported)
@@ -359,7 +372,7 @@ def reported_along(choice: Choice) -> Iterator[tuple[Emission, ReportedLogprobs]
 
 
 def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
-    """Return a series of a choice, joined over all emissions; None if no emission has a list."""
+    """Return a series of a choice, joined over all emissions; None if it has no list."""
     if all(emission.entries(name) is None for emission in choice.emissions):
         return None
     joined = LogprobSeries(name, [], [])
@@ -371,14 +384,14 @@ def joined_series(choice: Choice, name: str) -> LogprobSeries | None:
 
 
 def sampled_entries(choice: Choice) -> list[Logprob | None]:
-    """Return the entries of a choice's output ids, by position, in the first form that has them."""
+    """Return the entries of a choice's output ids by position, from the first form that has them."""
     every = logprobs_of(choice)
     first = (reported for emission in choice.delivered for reported in every[emission.position].reported[:1])
     return [position.sampled for reported in first for position in reported.positions]
 
 
 def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] | None:
-    """Return the first list of a logprob series of a choice's prompt."""
+    """Return a logprob series of a choice's prompt; None if it has no list."""
     for emission in choice.emissions:
         if isinstance(values := emission.prompt_series.get(name), list):
             return emission, read_series(name, values, emission.prompt_series.get(NAMES))
@@ -386,20 +399,20 @@ def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] |
 
 
 def is_logprob_series(name: str) -> bool:
-    """True if a series has logprobs of the model, and not of the sampler's own distribution."""
+    """True if a series has logprobs of the model. False for those of the sampler's distribution."""
     return "logprob" in name and "sampling" not in name
 
 
 def is_legal(value: object) -> bool:
-    """True if a value is a logprob: a finite JSON number of at most 0."""
+    """True if a value is a legal logprob: a finite JSON number of at most 0."""
     if type(value) is float:
         return -math.inf < value <= 0
     return type(value) is int and value <= 0
 
 
 def number_of(value: object) -> float | None:
-    """Return a JSON number as a float; None for any other value."""
+    """Return a finite JSON number as a float; None for any other value, and for large integers."""
     if type(value) is float:
         return value if math.isfinite(value) else None
-    # A larger integer has no exact float, and a much larger one has none.
+    # A larger integer has no exact float; a very large one raises OverflowError.
     return float(value) if type(value) is int and abs(value) < _LARGE else None

@@ -1,7 +1,8 @@
-"""Markup: the forms of reasoning and tool calls in a model's text, which parsers must extract.
+"""Markup: the formats in which models write reasoning and tool calls within a text. A server's parsers
+extract them.
 
-The forms are data (`spec/markup.yaml`). Only what a form defines clearly is extracted; anything that no
-document defines is called disputed.
+The formats are data (`spec/markup.yaml`). If the format does not define how a text must be parsed, the result
+is marked as disputed.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any
 from tokenwire.spec_files import read_yaml, spec_root
 
 BEHIND = "text follows a tool call"
-"""The only dispute in which the calls are still certain."""
+"""The reason of a dispute in which the calls themselves are certain."""
 
 _NAME = re.compile(r'"name"\s*:\s*"([^"\\]*)"')
 _SPACE = re.compile(r"\s*+")
@@ -28,18 +29,22 @@ _FUNCTION_END = "</function>"
 _PYTHON_TEXT_OR_BRACKET = re.compile(
     r"""'[^'\\]*+(?:\\.[^'\\]*+)*+'?|"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[\]]""", re.S
 )
-"""Matches a string or bracket in Python. An unclosed string extends to the end, so the list has no end."""
+"""Matches a Python string or a bracket.
+
+An unclosed string extends to the end of the text, so that its list has no end.
+"""
 _MOST_PYTHON = 1 << 16
-"""The most characters of a list of calls to parse as Python, because the parser's stack grows with the
-text.
+"""The longest list of calls that is parsed as Python, in characters.
+
+Python's parser needs stack for nested text.
 """
 _UNREADABLE = (ValueError, RecursionError)
-"""The exceptions of Python's JSON parsers; RecursionError for text that is nested too deep."""
+"""The exceptions that Python's JSON parser raises. RecursionError means that a text is nested too deep."""
 
 
 @dataclass(frozen=True)
 class Thoughts:
-    """The markers of reasoning."""
+    """The markers before and after reasoning."""
 
     opens: str
     closes: str
@@ -47,25 +52,25 @@ class Thoughts:
 
 @dataclass(frozen=True)
 class Form:
-    """A form of tool calls."""
+    """A format of tool calls."""
 
     name: str
     holds: str
-    """`json`, `parameters` or `python`."""
+    """The syntax of a call: `json`, `parameters` (tags) or `python`."""
     opens: str = ""
     closes: str = ""
     begins: str = ""
-    """A pattern for the beginning of a call without a marker."""
+    """A regular expression for the beginning of a call, for formats without an opening marker."""
     optional: str = ""
-    """A marker that may precede this pattern."""
+    """A marker that may precede a call, for formats without an opening marker."""
     arguments: str = ""
-    """The key of the arguments in a JSON object."""
+    """The key of the arguments in the JSON object of a call."""
     writes: str = ""
     parameter: str = ""
     between: str = ""
 
     def spelled(self, *calls: tuple[str, Mapping[str, Any]]) -> str:
-        """Return some calls in a model's spelling; empty if the form has none here."""
+        """Return calls as a model writes them. Each call is a name and its arguments."""
 
         def written(name: str, arguments: Mapping[str, Any]) -> str:
             reported = {
@@ -86,13 +91,13 @@ class Form:
 
 @dataclass(frozen=True)
 class Markup:
-    """The markup of a target's parsers; None for a parser that was not observed."""
+    """The formats that a target's parsers extract; None for a parser that was not observed."""
 
     thoughts: Thoughts | None = None
     form: Form | None = None
 
     def markers(self, *, thoughts: bool, calls: bool) -> list[str]:
-        """Return the markers of the selected parsers."""
+        """Return the markers of reasoning, of calls, or of both."""
         marks = [self.thoughts.opens, self.thoughts.closes] if self.thoughts and thoughts else []
         if self.form and calls:
             marks += [self.form.opens, self.form.closes, self.form.optional]
@@ -101,16 +106,16 @@ class Markup:
 
 @dataclass(frozen=True)
 class _WrittenCall:
-    """A tool call as in a model's text."""
+    """A tool call as the model wrote it in its text."""
 
     name: str
     arguments: Any
-    """The arguments as an object; for parameters in tags, as texts."""
+    """The arguments as an object. Arguments in tags are strings."""
     loose: bool = False
-    """True if the texts may represent values of other types, which tags do not show."""
+    """True if the strings may represent values of other types, because tags do not show types."""
 
     def is_told_by(self, arguments: str) -> bool:
-        """True if the arguments of an answer equal these."""
+        """True if the arguments in a response, a JSON text, are equal to those that the model wrote."""
         reported = as_object(arguments)
         if reported is None or reported.keys() != self.arguments.keys():
             return False
@@ -121,7 +126,7 @@ class _WrittenCall:
 
 
 def as_object(arguments: str) -> dict[str, Any] | None:
-    """Return a JSON object of arguments; None if they are not one."""
+    """Parse arguments as a JSON object; None if they are anything else."""
     try:
         value = json.loads(arguments)
     except _UNREADABLE:
@@ -140,32 +145,38 @@ def _is_of(value: Any, text: str) -> bool:
 
 @dataclass(frozen=True)
 class Reading:
-    """The result of parsing a text with markup."""
+    """The reasoning, content and calls in a text with markup."""
 
     reasoning: str = ""
     contents: tuple[str, ...] = ("",)
     """The content before the first call and after each call."""
     calls: tuple[_WrittenCall, ...] = ()
     cut: str | None = None
-    """The unfinished call at the end of the text, empty if it ends in reasoning; None if it ends in
-    content.
+    """The text of the unfinished call at the end; empty if the text ends within the reasoning; None if it
+    ends in content.
     """
     unclosed: _WrittenCall | None = None
-    """The unfinished call, if only its closing marker is missing."""
+    """The unfinished call, parsed, if only its closing marker is missing."""
     disputed: str = ""
-    """The undefined part, as a clause; empty without one."""
+    """The reason why the format does not define how to parse this text; empty if it does."""
 
 
 @cache
 def load_markup() -> tuple[Mapping[str, Thoughts], Mapping[str, Form]]:
-    """Return the forms of reasoning and of tool calls, by name. Raises TypeError for an unknown key."""
+    """Return the formats of reasoning and those of tool calls, by name.
+
+    Raises TypeError for an unknown key.
+    """
     table = read_yaml(spec_root() / "markup.yaml")
     thoughts = {name: Thoughts(**row) for name, row in table["reasoning"].items()}
     return thoughts, {name: Form(name, **row) for name, row in table["calls"].items()}
 
 
 def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None) -> Reading:
-    """Parse a text as a parser must. `tools` are the names of the request's tools."""
+    """Parse a text as a server's parser must.
+
+    `tools`: the names of the tools in the request; None if unknown.
+    """
     reasoning, rest, disputed = "", text, ""
     if markup.thoughts is not None:
         opens, closes = markup.thoughts.opens, markup.thoughts.closes
@@ -174,7 +185,8 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
             reasoning, closed, rest = head[len(opens) :].partition(closes)
             if not closed:
                 return Reading(reasoning, cut="")
-        elif closes in text and opens not in text:  # the prompt opened the reasoning
+        # The chat template has already written the opening marker into the prompt.
+        elif closes in text and opens not in text:
             reasoning, _, rest = text.partition(closes)
         if opens in rest or closes in rest:
             disputed = "the content contains a marker of reasoning"
@@ -193,7 +205,7 @@ def read_markup(text: str, markup: Markup, tools: Collection[str] | None = None)
 
 
 def _first_call(form: Form, text: str, start: int) -> int:
-    """Return the start of the next call; -1 without one."""
+    """Return the position of the next call; -1 if there is none."""
     if form.opens:
         return text.find(form.opens, start)
     found = re.compile(form.begins).search(text, start)
@@ -201,7 +213,7 @@ def _first_call(form: Form, text: str, start: int) -> int:
 
 
 def _calls(text: str, form: Form) -> Reading:
-    """Return the calls of a text and the content between them."""
+    """Parse the calls in a text, and the content between them."""
     calls: list[_WrittenCall] = []
     contents: list[str] = []
     position = 0
@@ -209,7 +221,8 @@ def _calls(text: str, form: Form) -> Reading:
         contents.append(text[position:begin])
         body = begin + len(form.opens)
         found = _BODIES[form.holds](text, body, form)
-        # A call with its end is malformed; one without an end may be cut.
+        # If the closing marker follows, the call is malformed. Otherwise the text may have been cut off in
+        # it.
         if found is None:
             open_ended = not form.closes or form.closes not in text[body:]
             if not open_ended or (not form.closes and _is_balanced(text[body:])):
@@ -226,13 +239,13 @@ def _calls(text: str, form: Form) -> Reading:
         elif form.between and text.startswith(form.between, behind_space(text, position)):
             position = text.index(form.between, position) + len(form.between)
         calls += written
-        # There is no content between the calls of one list.
+        # Between the calls of one list, the content is empty.
         contents += [""] * (len(written) - 1)
     return Reading("", (*contents, text[position:]), tuple(calls))
 
 
 def behind_space(text: str, position: int) -> int:
-    """Return the position after white space, without a copy of the rest of the text."""
+    """Return the position after white space, without copying the rest of the text."""
     found = _SPACE.match(text, position)
     return found.end() if found else position
 
@@ -242,7 +255,7 @@ def _is_balanced(text: str) -> bool:
 
 
 _Found = tuple[list[_WrittenCall], int]
-"""The calls at a place, and their end."""
+"""Parsed calls, and the position after them."""
 
 
 def _as_json(text: str, begin: int, form: Form) -> _Found | None:
@@ -265,11 +278,11 @@ def _as_parameters(text: str, begin: int, _form: Form) -> _Found | None:
     reported: dict[str, str] = {}
     position = function.end()
     while parameter := _PARAMETER.match(text, position):
-        # A value may contain the closing tag, so only one before the next tag ends it.
+        # A value may contain the closing tag. Only a closing tag before the next tag ends the value.
         end = _END_OF_PARAMETER.search(text, parameter.end())
         if end is None:
             return None
-        # This form writes each value on lines of its own.
+        # In this format, a line break precedes and follows each value.
         value = text[parameter.end() : end.start()]
         reported[parameter[1]] = value.removeprefix("\n").removesuffix("\n")
         position = end.end()
@@ -289,14 +302,17 @@ def _as_python(text: str, begin: int, _form: Form) -> _Found | None:
             for call in (listed.elts if isinstance(listed, ast.List) else ())
             if isinstance(call, ast.Call) and isinstance(call.func, ast.Name)
         ]
-    # The parser and `literal_eval` raise all of these for hostile text.
+    # The parser and `literal_eval` raise all of these for malicious text.
     except (SyntaxError, ValueError, TypeError, MemoryError, RecursionError):
         return None
     return (calls, end) if isinstance(listed, ast.List) and len(calls) == len(listed.elts) else None
 
 
 def _end_of_list(text: str, begin: int) -> int | None:
-    """Return the end of the list that begins there, ignoring brackets in strings; None without an end."""
+    """Return the position after the list that begins at `begin`; None if it is not closed.
+
+    Brackets in strings are ignored.
+    """
     depth = 0
     for found in _PYTHON_TEXT_OR_BRACKET.finditer(text, begin):
         depth += {"[": 1, "]": -1}.get(found[0], 0)
@@ -309,8 +325,9 @@ _BODIES = {"json": _as_json, "parameters": _as_parameters, "python": _as_python}
 
 
 def begun(cut: str, form: Form) -> tuple[str, str | None] | None:
-    """Return the name of an unfinished call, and its arguments so far if they are JSON; None if its name is
-    unfinished.
+    """Return the name of an unfinished call, and its arguments so far if they are JSON.
+
+    Return None if the name itself is unfinished.
     """
     named = (_OPENED if form.holds == "parameters" else _NAME).search(cut)
     if named is None:

@@ -1,6 +1,6 @@
-"""The request side of a dialect: the places of fields in a body, and the body that is rendered for an ask.
+"""Writes requests by the table of a dialect: the places of fields in a body, and the body for an ask.
 
-`request_reading` parses a body back, and `request_keys` decides which requests have comparable answers.
+`request_reading` parses a body back. `request_keys` decides which requests have comparable answers.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ from tokenwire.wire.json_pointer import Keys, Pointer, parse, put
 
 _NEED_LOGPROBS = ("logprob_start", "top_logprobs", "chosen_ids", "logprob_texts")
 _OF_STREAMS = ("usage", "continuous_usage")
-"""Fields without an effect on a whole answer."""
+"""Fields that have an effect only in streams."""
 _PROMPTS = ("input_ids", "text", "messages")
 _NOTHING = RequestFields()
 _ANY_MODEL = "default"
-"""The model's name if none is known, because servers of one model accept any."""
+"""The model name if none is known. Servers with a single model accept any name."""
 
 
 @dataclass(frozen=True)
@@ -42,13 +42,13 @@ class Unsupported:
 
 
 def _places(value: Any) -> tuple[Keys, ...]:
-    """Parse one pointer or several."""
+    """Parse one JSON pointer, or a list of pointers."""
     return tuple(map(parse, [value] if isinstance(value, str) else value))
 
 
 @dataclass(frozen=True)
 class _Count:
-    """The place of a number of top logprobs that enables them, and the least number that does."""
+    """A numeric field that enables logprobs: its place, and the smallest number that enables them."""
 
     at: Pointer
     least: int = 0
@@ -60,7 +60,7 @@ class _Count:
 
 @dataclass(frozen=True)
 class _Listed:
-    """A flag that is a word in a list: the place of the list, and the word."""
+    """A flag that is set by a word in a list: the place of the list, and the word."""
 
     in_: Pointer
     word: str
@@ -72,110 +72,118 @@ def _nothing() -> Any:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestBinding:
-    """The places of a request's fields at one endpoint. Made from the `request` part of a dialect."""
+    """The places of all fields of a request, from the `request` part of a dialect's table."""
 
     dialect: str
     model: Pointer | None = None
     prompt: Mapping[str, Pointer]
     media: Annotated[tuple[Keys, ...], _places] = ()
-    """The places of media in addition to the prompt; images are in the first."""
+    """The places of media beside the prompt. The first one is the place of images."""
     prompt_else: Mapping[str, Pointer] = _nothing()
-    """The places of prompts in another family's requests."""
+    """The places where requests of other server families have the prompt. They are only parsed."""
     batches: bool
     alone_in_a_list: bool = False
-    """True if a single prompt is a list, too."""
+    """True if even a single prompt is written as a list."""
     fields: Mapping[str, Annotated[tuple[Keys, ...], _places]]
     logprob_count: Annotated[_Count, _Count.read] | None = None
-    """The number that enables `logprobs`, if it is not a flag."""
+    """The number of top logprobs, if it enables `logprobs`; None if a flag enables them."""
     prompt_logprob_count: Annotated[_Count, _Count.read] | None = None
-    """The number that enables logprobs of the whole prompt."""
+    """The number of prompt logprobs, which enables the logprobs of the whole prompt."""
     listed: Mapping[str, _Listed] = _nothing()
     headers: Mapping[str, str] = _nothing()
-    """Headers that replace the value of a field."""
+    """Request headers that override a field, by field."""
     always: frozenset[str] = frozenset()
     never: frozenset[str] = frozenset()
     implies: Mapping[str, tuple[str, ...]] = _nothing()
     only_with: Mapping[str, str] = _nothing()
-    """Fields without an effect, each with the field that it requires."""
+    """Fields that have an effect only together with another field: each field with the field that it needs.
+    """
     defaults: Mapping[str, Any] = _nothing()
     constants: Mapping[Pointer, Any] = _nothing()
     beside_input_ids: Mapping[Pointer, Any] = _nothing()
     neutral: Mapping[Pointer, Any] = _nothing()
     same_ids_need: Mapping[Pointer, Any] = _nothing()
     cache_keys: tuple[Pointer, ...] = ()
-    """Fields that partition the cache of prefixes: only requests with equal values share it."""
+    """Fields that divide the prefix cache: requests share it only if these values are equal."""
     adapter: Pointer | None = None
-    """The place of the adapter's name."""
+    """The place of the adapter's name, such as a LoRA adapter."""
     adapter_behind: str = ""
-    """The separator before an adapter in the model's name; empty if it cannot contain one."""
+    """The separator between model and adapter in the model name; empty if the name cannot contain an adapter.
+    """
     rank: tuple[Pointer, ...] = ()
-    """Fields with the data-parallel rank of a request."""
+    """Fields with the data-parallel rank that must serve the request."""
     rank_header: str = ""
-    """The header with the data-parallel rank of a request."""
+    """The request header with the data-parallel rank."""
     history: Pointer | None = None
-    """The place of the request that the prompt continues."""
+    """The place of the session data, for a request that continues an earlier one."""
     goes_on: str = ""
-    """The field with the id of the answer to continue; empty without one."""
+    """The field with the id of the response to continue; empty if there is none."""
     report_only: tuple[Pointer, ...] = ()
     forms: tuple[Pointer, ...] = ()
-    """Fields that shape the report about the tokens, and not the tokens."""
+    """Fields that change how tokens are reported, and not which tokens are sampled."""
     asks: Mapping[Pointer, Any] = _nothing()
-    """Fields that enable other outputs of the answer, each with the output's name, or its names and
-    pointers.
+    """Fields that enable additional outputs.
+
+    The value is the name of the output, or a list of names and pointers.
     """
     logit_bias: Pointer | None = None
     frequency_penalty: Pointer | None = None
     chosen_in_top: Pointer | None = None
-    """The place of ids whose logprobs replace the likeliest; it is parsed, but never sent."""
+    """The place of ids whose logprobs are listed in place of the top logprobs.
+
+    It is parsed, but never written.
+    """
     says: Says | None = None
-    """The way to force an exact text by a grammar; None without one."""
+    """Fields that force an exact output text by a grammar; None if the endpoint cannot do that."""
     tool: ToolBinding | None = None
     reasoning: ReasoningControls = field(default_factory=ReasoningControls)
     turns: HistoryBinding | None = None
-    """The form of earlier turns with calls; None where the endpoint has none."""
+    """The format of earlier turns with tool calls; None if the endpoint does not take any."""
     constraints: Mapping[Pointer, str] = _nothing()
     schema_as: SchemaPlace | None = None
     system: Pointer | None = None
-    """The place of system messages outside of the conversation; None if they are part of it."""
+    """The place of system messages outside of the messages; None if they are ordinary messages."""
     truncate: Pointer | None = None
-    """The place of an input's truncation."""
+    """The place of the number of tokens to which inputs are truncated."""
     most: Pointer | None = None
-    """The place of the number of results."""
+    """The place of the maximum number of results."""
     same_results: Mapping[str, Mapping[str, Any]] = _nothing()
-    """Fields of a body that return the same results in another form, by name."""
+    """Fields that return the same results in another format, by the name of the format."""
 
     def __post_init__(self) -> None:
         unknown = (self.fields.keys() - RULES.keys()) | (self.prompt.keys() - set(_PROMPTS))
         if unknown:
-            raise ValueError(f"an ask has no field {sorted(unknown)[0]!r}; it has {sorted(RULES)}")
+            raise ValueError(f"unknown field {sorted(unknown)[0]!r}; known fields are {sorted(RULES)}")
 
     @cached_property
     def counts(self) -> Mapping[str, _Count]:
-        """Return the numbers of top logprobs that enable an output, by output."""
+        """Return the numeric fields that enable logprobs of the output or of the prompt."""
         named = {"logprobs": self.logprob_count, "logprob_start": self.prompt_logprob_count}
         return {name: count for name, count in named.items() if count is not None}
 
     @cached_property
     def limits(self) -> Mapping[str, Keys]:
-        """Return the places of the truncation of inputs, and of the number of results."""
+        """Return the places of `truncate` and `most`, if the endpoint has them."""
         places = {"truncate": self.truncate, "most": self.most}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
-        """Return the places of the fields of `PENALTIES`."""
+        """Return the places of the penalties that the endpoint has."""
         places = {name: getattr(self, name) for name in PENALTIES}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
     def added(self) -> tuple[str, ...]:
-        """The fields that the suite adds to all requests, the budget and report-only fields aside."""
+        """The fields that the suite adds to all requests, without the token limit and the `report_only`
+        fields.
+        """
         needed = {*self.fields.get("max_new_tokens", ()), *self.report_only}
         return tuple(str(keys[0]) for keys in self.constants if keys not in needed)
 
     @cached_property
     def wanted(self) -> Mapping[Keys, Wanted]:
-        """Return the outputs that the fields of `asks` enable."""
+        """Return the output that each field of `asks` enables."""
         return {keys: _wanted(keys, names) for keys, names in self.asks.items()}
 
     @cached_property
@@ -183,7 +191,7 @@ class RequestBinding:
         return ConstraintBinding(self.constraints, self.schema_as)
 
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
-        """Return the body for an ask, or the reason why there is none."""
+        """Return the body for an ask, or the reason why the endpoint cannot express it."""
         if ask.prompts == 0 and not ask.raw:
             return Unsupported("the ask holds no prompt")
         body: dict[str, Any] = {}
@@ -205,7 +213,7 @@ class RequestBinding:
             prompts = [list(ids) for ids in given] if name == "input_ids" else list(given)
             listed = ask.batch or len(prompts) > 1 or self.alone_in_a_list
             put(body, self.prompt[name], prompts if listed else prompts[0])
-        # Token-in-token-out chat: SGLang validates `messages` beside `input_ids`, so they must not be empty.
+        # Chat with ids: SGLang also validates `messages`, so they must not be empty.
         if ask.input_ids and not ask.messages:
             for keys, value in self.beside_input_ids.items():
                 put(body, keys, copy.deepcopy(value))
@@ -215,7 +223,8 @@ class RequestBinding:
             if name in self.counts:
                 if name == "logprob_start" and value != 0:
                     return Unsupported(f"{self.dialect} gives the logprobs of a prompt from its beginning")
-                # One number enables logprobs and sets their number: 0 means the sampled id, or none at all.
+                # This number is both the flag for logprobs and the number of alternatives. 0 means only the
+                # sampled token, or no logprobs.
                 put(body, self.counts[name].at, max(ask.top_logprobs, self.counts[name].least))
                 continue
             if name == "top_logprobs" and "logprobs" in self.counts:
@@ -240,7 +249,7 @@ class RequestBinding:
         return body
 
     def _put_messages(self, body: dict[str, Any], messages: Iterable[Mapping[str, Any]]) -> None:
-        """Write messages into a body; system messages go to a separate field if the endpoint has one."""
+        """Write the messages. If the endpoint has a field for system messages, they are written there."""
         apart = [
             message["content"] for message in messages if self.system and message.get("role") == "system"
         ]
@@ -252,9 +261,9 @@ class RequestBinding:
         put(body, self.prompt["messages"], others)
 
     def as_wanted(self, refusal: str) -> tuple[RequestBinding, str] | None:
-        """Return the binding with the change that a refusal's words require, and its description.
+        """Return the binding adapted to the error message of a refusal, and a description of the change.
 
-        Returns None if the words do not name a possible change.
+        Return None if the message does not name a field that can be changed.
         """
         words = set(re.findall(r"\w+", refusal.lower()))
         for name, places in self.fields.items():
@@ -263,7 +272,7 @@ class RequestBinding:
                 wanted = (others[0], *(keys for keys in places if keys is not others[0]))
                 what = f"{others[0][-1]} instead of {places[0][-1]}"
                 return dataclasses.replace(self, fields={**self.fields, name: wanted}), what
-        # Some models refuse a request with a temperature.
+        # Some models refuse requests that set a temperature.
         if "temperature" in words and "temperature" in self.fields and "temperature" not in self.never:
             return dataclasses.replace(self, never=self.never | {"temperature"}), "no temperature"
         if "model" in words and self.model is None:
@@ -271,13 +280,13 @@ class RequestBinding:
         return None
 
     def without(self, form: str) -> RequestBinding:
-        """Return the binding of an endpoint that refuses one form of prompts."""
+        """Return the same binding without one form of prompts, for a server that refuses it."""
         prompt = {name: keys for name, keys in self.prompt.items() if name != form}
         return dataclasses.replace(self, prompt=prompt)
 
     @cached_property
     def written(self) -> dict[str, Keys]:
-        """Return the place of each prompt and field of the endpoint, by name."""
+        """The place of each prompt and field in a body, by name."""
         named = {} if self.model is None else {"model": self.model}
         listed = {name: row.in_ for name, row in self.listed.items()}
         counted = {"top_logprobs": self.counts["logprobs"].at} if "logprobs" in self.counts else {}
@@ -285,8 +294,9 @@ class RequestBinding:
         return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
 
     def _places(self, name: str) -> tuple[Keys, ...]:
-        """Return the places of a prompt or a field, the first one for writing; empty if the endpoint lacks
-        it.
+        """Return the places of a prompt or a field; the first is used for writing.
+
+        Return () if there is none.
         """
         if name in self.prompt:
             return (self.prompt[name],)
@@ -295,7 +305,7 @@ class RequestBinding:
 
     @cached_property
     def bound(self) -> tuple[Keys, ...]:
-        """Return the places of a body that are parsed into `Asked`, or that shape only the report."""
+        """The places whose values are parsed into `Asked`, or only change how tokens are reported."""
         fields = (keys for places in self.fields.values() for keys in places)
         named = (self.model,) if self.model is not None else ()
         return (
@@ -313,14 +323,17 @@ class RequestBinding:
 
 
 def _wanted(keys: Keys, names: str | list[str]) -> Wanted:
-    """Return the output that a field enables. A name that begins with "/" is outside the choices."""
+    """Return the output that a field enables.
+
+    Names that begin with "/" are pointers outside of the choices.
+    """
     places = [names] if isinstance(names, str) else names
     pointers = tuple(place for place in places if place.startswith("/"))
     return Wanted(keys[-1], tuple(place for place in places if place not in pointers), pointers)
 
 
 def _fields_of(ask: Ask) -> dict[str, Any]:
-    """Return the fields of an ask that must be written, as JSON."""
+    """Return the fields of an ask that differ from the defaults, as JSON values."""
     fields: dict[str, Any] = {}
     for name in sorted(RULES):
         value = getattr(ask, name)

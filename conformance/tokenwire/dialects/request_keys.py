@@ -40,16 +40,19 @@ from tokenwire.dialects.request_values import are_ids
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, remove
 
 NO_NAME = (ABSENT, None, "")
-"""Values of a field of a name that name nothing."""
+"""Values of a name field that mean that no name is given."""
 _NOTHING_TO_GREEDY = frozenset({"temperature", "top_k", "top_p", "min_p", "seed"})
 
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
-"""Encodes a JSON value as text, equal for equal values."""
+"""Encodes a JSON value as text. Equal values have equal texts."""
 
 
 @dataclass(frozen=True)
 class RequestKeys:
-    """The keys of a request, and what restricts a comparison; the fields of `Asked` of these names."""
+    """The keys of a request, and the values that restrict comparisons.
+
+    `Asked` has fields of the same names.
+    """
 
     key: str
     prompt_key: str
@@ -69,7 +72,7 @@ def request_keys(
 ) -> RequestKeys | None:
     """Return the keys of a request; None if its prompt is malformed.
 
-    `by_field`: the JSON values of the bound fields. `found`: the prompts of the body, by form.
+    `by_field`: the JSON value of each known field. `found`: the prompts in the body, by form.
     """
     prompt = _prompts_run(binding, found, asked)
     if prompt is None:
@@ -97,7 +100,10 @@ def _or_empty(fields: Mapping[Any, Any]) -> str:
 
 
 def _prompts_run(binding: RequestBinding, found: Mapping[str, Any], asked: Asked) -> dict[str, Any] | None:
-    """Return the prompts of a body by form, without those ignored beside ids; None if they are malformed."""
+    """Return the prompts of a body by form; None if they are malformed.
+
+    If the server ignores a prompt in presence of ids, it is left out.
+    """
     if "input_ids" not in found:
         return dict(found)
     if asked.input_ids is None:
@@ -112,7 +118,7 @@ def _may_repeat(asked: Asked) -> bool:
 
 
 def _result_key(by_field: Mapping[str, Any], asked: Asked, rest: Mapping[str, Any]) -> str:
-    """Return canonical JSON of all that shapes the result except the prompt; empty if it need not repeat."""
+    """Return all sampling fields as canonical JSON; empty if the output is random."""
     if not _may_repeat(asked):
         return ""
     shaping = {name: by_field[name] for name in by_field if RULES[name].shapes}
@@ -128,14 +134,14 @@ def _ids_key(
     prompt: Mapping[str, Any],
     rest: Mapping[str, Any],
 ) -> str:
-    """Return canonical JSON of the ids, the budget and the stops of a plain greedy request; empty for any
-    other one.
+    """Return ids, token limit and stops of a plain greedy request as canonical JSON; empty for other
+    requests.
 
-    Endpoints differ in their defaults: only requests that set all of them are compared (spec/tito.md).
+    Endpoints have different defaults, so only requests that set all of these values are compared
+    (spec/tito.md).
     """
-    # Without these values, the model's generation config may decide, and the ids are comparable only on this
-    # endpoint.
-    # alone.
+    # Without these values, the model's generation config may decide. The ids are then comparable only within
+    # this endpoint.
     same_ids = all(find(body, keys) == value for keys, value in binding.same_ids_need.items())
     plain = (asked.skip_special_tokens, asked.spaces_between_special_tokens) == (True, True)
     alone = prompt.keys() == {"input_ids"} and not asked.batch and asked.greedy
@@ -148,7 +154,7 @@ def _ids_key(
 
 
 def _rest(binding: RequestBinding, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that the dialect does not bind and that may shape the result."""
+    """Return the fields of a body that the dialect does not know. They may influence sampling."""
     rest = _with_own_objects(body)
     for keys in binding.bound:
         if keys[0] in rest:
@@ -162,8 +168,8 @@ def _rest(binding: RequestBinding, body: Mapping[str, Any]) -> dict[str, Any]:
 def _form_and_sampling(
     binding: RequestBinding, rest: Mapping[str, Any]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Split the rest of a body into fields that shape the report of the tokens, by name, and fields that
-    shape the tokens.
+    """Divide unknown fields into those that change how tokens are reported, by name, and those that influence
+    sampling.
     """
     sampling = copy.deepcopy(dict(rest))
     form = {str(keys[-1]): value for keys in binding.forms if (value := find(rest, keys)) is not ABSENT}
@@ -173,7 +179,7 @@ def _form_and_sampling(
 
 
 def _is_constrained(binding: RequestBinding, sampling: Mapping[str, Any]) -> bool:
-    """True if more than biases and the frequency penalty shapes the tokens."""
+    """True if fields other than the logit bias and the frequency penalty influence sampling."""
     more = copy.deepcopy(dict(sampling))
     for keys in binding.penalties.values():
         remove(more, keys)
@@ -181,7 +187,7 @@ def _is_constrained(binding: RequestBinding, sampling: Mapping[str, Any]) -> boo
 
 
 def _with_own_objects(value: Any) -> Any:
-    """Return a copy of a JSON value that shares only its long lists of integers."""
+    """Copy a JSON value. Long lists of integers are shared with the original."""
     if isinstance(value, dict):
         return {name: _with_own_objects(member) for name, member in value.items()}
     if isinstance(value, list) and not are_ids(value):

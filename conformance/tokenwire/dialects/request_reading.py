@@ -1,6 +1,6 @@
-"""Parses the body of a request into `Asked`: a table says for each field how it is read.
+"""Parses the body of a request into `Asked`. A table has the parser of each field.
 
-A body is untrusted. A value of another type counts as unset, and each field is read on its own.
+A body is untrusted: a value of the wrong type counts as not set, and does not affect other fields.
 """
 
 from __future__ import annotations
@@ -34,26 +34,27 @@ from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import ABSENT, Keys, find, remove
 
 _ALL = -1
-"""The number of top logprobs that means the whole vocabulary."""
+"""A value for the number of top logprobs that means the whole vocabulary."""
 
 
 class BodyReading:
-    """A body at one endpoint, with the parts that several fields are read from."""
+    """A request body, with values that several fields depend on."""
 
     def __init__(self, binding: RequestBinding, request: HttpRequest, body: Mapping[str, Any]) -> None:
         self.binding = binding
         self.body = body
         self.headers = {name.lower(): value for name, value in request.headers}
-        """The last value of each header, by its lower-case name."""
+        """The headers by lower-case name. Of repeated headers, the last one counts."""
 
     def at(self, keys: Keys | None) -> Any:
-        """Return the value at a place; ABSENT if the endpoint has no such place."""
+        """Return the value at a place in the body; ABSENT if `keys` is None."""
         return ABSENT if keys is None else find(self.body, keys)
 
     @cached_property
     def stated(self) -> dict[str, tuple[str, list[Any]]]:
-        """Map each field to its wire name and its values, one for each batch item, at the first place
-        present.
+        """Map each field to its name in the body, and to its values, one for each item of a batch.
+
+        If a field has several places, the first one that is present counts.
         """
         stated: dict[str, tuple[str, list[Any]]] = {}
         for name, places in self.binding.fields.items():
@@ -66,7 +67,7 @@ class BodyReading:
 
     @cached_property
     def by_field(self) -> dict[str, Any]:
-        """Return the JSON value of each bound field: from the body, the default, a header or a list."""
+        """Return the JSON value of each known field, from the body, a header, a list, or the default."""
         values = {name: self._value_of(name) for name in self.binding.fields} | self._counted()
         headers = {name: header.lower() for name, header in self.binding.headers.items()}
         values |= {name: self.headers[header] for name, header in headers.items() if header in self.headers}
@@ -75,7 +76,7 @@ class BodyReading:
         }
 
     def _value_of(self, name: str) -> Any:
-        """Return the value of a field, or its default; a tuple of values if batch items differ."""
+        """Return the value of a field, or its default; a tuple of values if the items of a batch differ."""
         default = self.binding.defaults.get(name)
         if name not in self.stated:
             return default
@@ -83,8 +84,9 @@ class BodyReading:
         return values[0] if all(value == values[0] for value in values) else tuple(values)
 
     def _counted(self) -> dict[str, Any]:
-        """Return the fields that numbers of top logprobs imply: the flag, the start and the number of an
-        ask.
+        """Return the fields that are set by a number of top logprobs:
+
+        `logprobs`, `top_logprobs`, `logprob_start`.
         """
         counts = self.binding.counts
         numbers = {name: self.at(count.at) for name, count in counts.items()}
@@ -102,22 +104,25 @@ class BodyReading:
 
     @cached_property
     def typed(self) -> dict[str, Any]:
-        """Return the values of fields, without those of a wrong type."""
+        """Return the values of fields. Values of the wrong type are left out."""
         penalties = {name: self.at(keys) for name, keys in self.binding.penalties.items()}
         return read_fields(self.by_field | penalties)
 
     @cached_property
     def logprobs(self) -> bool:
-        """True if logprobs are requested."""
+        """True if the request enables logprobs."""
         return bool(self.typed.get("logprobs", False))
 
     @cached_property
     def chosen_in_top(self) -> tuple[int, ...]:
-        """Return the ids whose logprobs the server lists instead of the likeliest ones."""
+        """Return the ids whose logprobs replace the top logprobs."""
         return ints_in(self.at(self.binding.chosen_in_top)) if self.logprobs else ()
 
     def asks(self, name: str) -> bool:
-        """True if a flag is set, or implied by another one, and the field that it requires is set."""
+        """True if a flag is set, directly or by another field that implies it.
+
+        If the flag needs another field, that field must be set as well.
+        """
         binding = self.binding
         implied_by = (other for other, implied in binding.implies.items() if name in implied)
         asked = any(self.by_field.get(field) is True for field in (name, *implied_by))
@@ -125,11 +130,11 @@ class BodyReading:
 
     @cached_property
     def found(self) -> dict[str, Any]:
-        """Return the prompts in a body, by their form.
+        """Return the prompts in the body, by form.
 
-        If one field takes text and ids, everything but text is read as ids.
+        If one field may have text or ids, any value that is not text counts as ids.
         """
-        # In this order, because the endpoint's own place takes precedence over another family's.
+        # The endpoint's own place comes last, because it takes precedence over the place of another family.
         binding = self.binding
         places = (*binding.prompt_else.items(), *binding.prompt.items())
         found = {name: value for name, keys in places if (value := self.at(keys)) is not ABSENT}
@@ -140,12 +145,12 @@ class BodyReading:
 
     @cached_property
     def text(self) -> Any:
-        """Return the prompt that is not ids."""
+        """Return the prompt as text or as messages; None if it has only ids."""
         return self.found.get("text", self.found.get("messages"))
 
     @cached_property
     def ids(self) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
-        """Return the prompts that are ids; and True if a list of prompts was sent, in any form."""
+        """Return the prompts as ids, and True if the request has a list of prompts, as ids or as text."""
         input_ids, listed = id_prompts(self.found.get("input_ids"))
         if isinstance(self.text, list) and "text" in self.found and is_text(self.text):
             listed = listed or not input_ids
@@ -161,7 +166,7 @@ class BodyReading:
 
 
 def _adapter(reading: BodyReading) -> SentField | None:
-    """Return the adapter of a body; None if it has none."""
+    """Return the adapter (such as a LoRA adapter) that a request names; None if it names none."""
     binding = reading.binding
     named = reading.at(binding.adapter)
     if binding.adapter and named not in NO_NAME:
@@ -172,7 +177,7 @@ def _adapter(reading: BodyReading) -> SentField | None:
 
 
 def _rank(reading: BodyReading) -> int | None:
-    """Return the data-parallel rank in a field or in the header."""
+    """Return the data-parallel rank that a request names in a field or in a header; None if it names none."""
     sent = reading.headers.get(reading.binding.rank_header.lower(), "")
     found = [integer(reading.at(keys)) for keys in reading.binding.rank]
     found.append(int(sent) if re.fullmatch(r"-?\d{1,9}", sent, re.ASCII) else None)
@@ -180,7 +185,7 @@ def _rank(reading: BodyReading) -> int | None:
 
 
 def _sent(reading: BodyReading) -> dict[str, SentField]:
-    """Return every bound field and prompt that the body contains."""
+    """Return all known fields and prompts that the body contains, with their values."""
     binding = reading.binding
     beside = [(name, binding.prompt[name]) for name in reading.found]
     beside += [(name, count.at) for name, count in binding.counts.items()]
@@ -224,10 +229,13 @@ _READERS: Mapping[str, Callable[[BodyReading], Any]] = {
     "logprob_texts": lambda reading: reading.asks("logprob_texts") and reading.logprobs,
     "continuous_usage": lambda reading: reading.asks("continuous_usage"),
 }
-"""The reader of each field of `Asked` that is not read by its kind alone (`RULES`)."""
+"""The parsers of fields of `Asked` that need more than the field's own value.
+
+`RULES` has the types of the others.
+"""
 _ONLY_IF: Mapping[str, Callable[[BodyReading], bool]] = {
-    # Options that depend on logprobs have no effect without them, so such outputs may be missing. If chosen
-    # ids replace the likeliest (vLLM's logprob_token_ids), no likeliest are due.
+    # Without logprobs, these options have no effect. If chosen ids replace the top logprobs (vLLM's
+    # logprob_token_ids), the response has no top logprobs.
     "top_logprobs": lambda reading: reading.logprobs and not reading.chosen_in_top,
     "chosen_ids": lambda reading: reading.logprobs,
     "logprob_start": lambda reading: (
@@ -235,11 +243,11 @@ _ONLY_IF: Mapping[str, Callable[[BodyReading], bool]] = {
         and (reading.logprobs or "logprob_start" in reading.binding.counts)
     ),
 }
-"""The condition of each field that has no effect without another one."""
+"""The condition under which a field has an effect."""
 
 
 def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
-    """Parse a request. An invalid one has default fields and no key."""
+    """Parse a request. If its body is not a JSON object, the result has only defaults, and no keys."""
     body = _json_body(request)
     if not isinstance(body, dict):
         return Asked()
@@ -258,7 +266,7 @@ def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
         return asked
     asked = dataclasses.replace(asked, **vars(keys))
     by_prompt = tuple(
-        # Each item of a batch may have its own sampling parameters.
+        # The items of a batch may have different sampling parameters.
         dataclasses.replace(asked, greedy=is_greedy(fields), **read_fields(fields, SAMPLING))
         for fields in fields_by_prompt(reading.by_field, reading.prompts)
     )
@@ -266,9 +274,9 @@ def read_request(binding: RequestBinding, request: HttpRequest) -> Asked:
 
 
 def _turn(binding: RequestBinding, request: HttpRequest, body: Mapping[str, Any], history: Keys) -> Asked:
-    """Parse a session turn. The engine runs the history and this prompt.
+    """Parse a request that continues a session.
 
-    A turn that names null continues the latest turn, if its session was opened for that.
+    The engine's prompt is the session's history and this prompt.
     """
     session = find(body, history)
     alone = copy.deepcopy(dict(body))

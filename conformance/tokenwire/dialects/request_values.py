@@ -1,4 +1,4 @@
-"""Values of request fields, parsed from untrusted JSON. A value of another type counts as unset."""
+"""Parses values of request fields from untrusted JSON. A value of the wrong type counts as not set."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tokenwire.ask import RULES, Kind
 from tokenwire.wire.json_pointer import ABSENT, Keys
 
 _GREEDY_BELOW = 1e-6
-"""Temperatures below this are greedy (SGLang's rule)."""
+"""Temperatures below this value mean greedy sampling, as in SGLang."""
 _PER_PROMPT = ("logprobs", "logprob_start", "top_logprobs")
 _LARGEST_NUMBER = 2**53
 _ID_AS_KEY = re.compile(r"\d{1,19}")
-"""Matches an id as the name of a member, with no more digits than Python parses."""
+"""Matches an id as a key of a JSON object. The number of digits is limited for Python's `int`."""
 
 
 def is_text(value: Any) -> bool:
-    """True if a value is a text or a list of texts."""
+    """True if a value is a string, or a list of strings that is not empty."""
     return isinstance(value, str) or (
         isinstance(value, list) and bool(value) and all(isinstance(text, str) for text in value)
     )
@@ -33,9 +33,7 @@ def are_ids(values: Iterable[Any]) -> bool:
 
 
 def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
-    """Return the prompts in a value of input_ids, None if malformed; and True if they came as a list of
-    prompts.
-    """
+    """Return the prompts in a field for ids, and True if they are a list of prompts. None if malformed."""
     if not isinstance(value, list):
         return None, False
     if are_ids(value):
@@ -47,7 +45,7 @@ def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
 
 def is_greedy(by_field: Mapping[str, Any]) -> bool:
     temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
-    # False equals 0 in Python, but is not a temperature.
+    # In Python, False equals 0, but it is not a temperature.
     cold = (
         isinstance(temperature, int | float) and temperature is not False and 0 <= temperature < _GREEDY_BELOW
     )
@@ -60,7 +58,7 @@ def _number_or_none(value: Any) -> float | None:
 
 
 def _biases(value: Any) -> dict[int, float]:
-    """Return the biases by id from an object with ids as names; empty for any other value."""
+    """Return the logit bias of each id; empty if the value is not an object."""
     pairs = value.items() if isinstance(value, dict) else ()
     read = {int(key): _number_or_none(bias) for key, bias in pairs if _ID_AS_KEY.fullmatch(str(key))}
     return {token: bias for token, bias in read.items() if bias is not None}
@@ -71,13 +69,13 @@ def name_or_empty(value: Any) -> str:
 
 
 def budgets_of(value: Any) -> tuple[int, ...]:
-    """Return the budgets of the prompts of a batch if they differ; empty if one of them is not a number."""
+    """Return the token limit of each item of a batch, if they differ and all are integers; otherwise ()."""
     budgets = tuple(number for number in value if _is_id(number)) if isinstance(value, tuple) else ()
     return budgets if isinstance(value, tuple) and len(budgets) == len(value) else ()
 
 
 def fields_by_prompt(by_field: Mapping[str, Any], prompts: int) -> Iterator[Mapping[str, Any]]:
-    """Yield the fields of each prompt of a batch; empty if all prompts have the same."""
+    """Yield the fields of each item of a batch; nothing if all items have equal fields."""
     by_prompt = {name: values for name, values in by_field.items() if isinstance(values, tuple)}
     if by_prompt and all(len(values) == prompts for values in by_prompt.values()):
         for prompt in range(prompts):
@@ -93,7 +91,7 @@ def _any_true(value: Any) -> bool:
 
 
 def is_uniform(by_field: Mapping[str, Any]) -> bool:
-    """True if all prompts of a batch request the same metadata. A flat list of ids applies to all."""
+    """True if all items of a batch request the same metadata. A flat list of ids applies to all items."""
     chosen = by_field.get("chosen_ids")
     nested = isinstance(chosen, list | tuple) and any(not _is_id(item) for item in chosen)
     return not nested and not any(isinstance(by_field.get(name), list | tuple) for name in _PER_PROMPT)
@@ -119,17 +117,20 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
     "name": lambda value: value if isinstance(value, str) else None,
     "biases": _biases,
 }
-"""The parser of each kind of field. It returns None for a value of another type."""
+"""The parser for each type of field. It returns None for a value of the wrong type."""
 
 
 def read_fields(by_field: Mapping[str, Any], names: Iterable[str] = RULES) -> dict[str, Any]:
-    """Return the values of fields, without those of a wrong type."""
+    """Return the values of fields, parsed by their types. Values of the wrong type are left out."""
     values = {name: _READERS[RULES[name].kind](by_field[name]) for name in names if name in by_field}
     return {name: value for name, value in values.items() if value is not None}
 
 
 def gather(body: Any, keys: Keys) -> list[Any]:
-    """Return the values at a place, one for each item of a list of objects on the way."""
+    """Return the values at a place.
+
+    If there is a list on the way, there is one value for each of its items.
+    """
     for position, key in enumerate(keys):
         if isinstance(body, list):
             return [value for item in body for value in gather(item, keys[position:])]

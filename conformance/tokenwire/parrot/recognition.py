@@ -295,7 +295,7 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
             kept, broken = sum(map(bool, right)), right.count(0)
             # Without texts, the most common vocabulary is assumed.
             silent = bool(first) and not reported
-            # Without ids, a third of the texts suffices, because a text of this length is not right by chance.
+            # Without ids, a third of the texts suffices: a text of this length is not right by chance.
             enough = kept > broken if first else 2 * kept > broken
             if (enough or silent) and (best is None or sum(right) > best[0]):
                 seen = name or reported[right.index(max(right))].stream.exchange.name
