@@ -49,11 +49,12 @@ def _abort_of_a_sample_ends_its_siblings(rid: str, live: Collection[str], names:
 
 
 _LATER_S = 0.25
-"""Seconds of a late action. Real servers wait longer, but this model makes a thousand tokens in a second."""
-_AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
-"""Seconds of repeated actions, because on a busy machine the id is reused later, and its request lasts
-longer.
+"""Seconds before a late action.
+
+Real servers are later, but this model makes a thousand tokens in a second.
 """
+_AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
+"""The delays of an action that is repeated. On a busy machine, the request with the reused id comes later."""
 
 
 @act_at("colliding")

@@ -1,4 +1,4 @@
-"""Edits of bodies, answers and events: their places, and the keys that are dropped, set and changed."""
+"""Edits of bodies, answers and events. Keys at a place are dropped, set or changed."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def choices_of(answer: Json) -> list[Object]:
 
 
 def placed_choices(answer: Json) -> Iterator[tuple[int, Object]]:
-    """Yield the choices with their place in a whole answer, or their index."""
+    """Yield each choice with its `index`; without one, with its position in the answer."""
     for position, choice in enumerate(choices_of(answer)):
         yield choice.get("index", position), choice
 
@@ -42,7 +42,9 @@ def meta_infos(answer: Json) -> Iterator[Object]:
 
 
 def holder_of_finish(choice: Object) -> Object:
-    """Return the object with a choice's `finish_reason`: its meta_info, or in chat the choice itself."""
+    """Return the object that has the `finish_reason` of a choice: its meta_info, or in chat the choice
+    itself.
+    """
     holder: Object = choice if "finish_reason" in choice else choice.get("meta_info", {})
     return holder
 
@@ -72,7 +74,7 @@ def calls_of(answer: Json) -> Iterator[Object]:
 
 
 def without_news(event: Object) -> Object:
-    """Return a copy of an event of `/generate` without new ids, text and entries."""
+    """Return a copy of a `/generate` event that has no new ids, text or entries."""
     info = {
         name: [] if isinstance(value, list) and name.startswith(("output_", "mirror_")) else value
         for name, value in event["meta_info"].items()
@@ -96,7 +98,7 @@ def _listed(value: Json) -> list[Json]:
 
 
 def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
-    """Yield the non-empty objects with a name in some objects."""
+    """Yield the non-empty object under a key of each holder."""
     for holder in holders:
         if isinstance(holder, dict) and isinstance(value := holder.get(name), dict) and value:
             yield value

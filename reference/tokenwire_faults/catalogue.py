@@ -44,25 +44,23 @@ class KnownFault:
     acts: Mapping[str, Act]
     """The act at each seam."""
     upstream: tuple[str, ...]
-    """Threads about the bug; empty if it was found by changing answers, or by known texts."""
+    """Links to reports of the bug; empty if the bug was found by editing answers or by known texts."""
     shows_in: tuple[str, ...] = EVERYWHERE
-    """The forms of delivery in which a client sees it. Chat streams are incremental, however `/generate`
-    streams.
-    """
+    """The delivery modes in which a client sees the bug. Chat streams are always incremental."""
     server: tuple[str, ...] = ()
     """Flags of the server that the fault needs."""
     when: tuple[str, ...] = ()
-    """The affected requests: a `stream`, a `whole` answer, or requests with these fields."""
+    """The requests that the fault affects: a `stream`, a `whole` answer, or requests with these fields."""
     path: str = ""
-    """A part of the affected paths."""
+    """A part of the path of each affected endpoint; empty for all endpoints."""
     unseen: str = ""
-    """The reason why no requirement is violated, if that is so."""
+    """The reason why the fault violates no requirement; empty if it violates one."""
     ends_the_server: bool = False
     """True if the server stops answering once the fault has occurred."""
 
     @property
     def kills(self) -> tuple[str, ...]:
-        """The requirements of the specification that it violates, because they name it."""
+        """The ids of the requirements that name this fault, and that it violates."""
         return _kills().get(self.name, ())
 
 

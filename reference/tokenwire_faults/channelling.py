@@ -204,7 +204,7 @@ def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Delta
 
 
 def _closers(arguments: str) -> str:
-    """Return the quotes and brackets that complete cut arguments to JSON."""
+    """Return the quotes and brackets that turn cut arguments into complete JSON."""
     closers, string, escaped = "", False, False
     for character in arguments:
         if string:

@@ -1,4 +1,4 @@
-"""Faults in coalescing: a reader wakes up late, several rows are waiting, and some of them are lost."""
+"""Faults in coalescing: when several rows wait for a slow reader, some of them are lost."""
 
 from __future__ import annotations
 

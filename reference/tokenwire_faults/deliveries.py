@@ -42,7 +42,7 @@ class OutputRow:
 
 
 class AlteredRecord:
-    """A record of altered rows; everything else is that of the original."""
+    """A record with altered rows. Its other attributes are those of the original record."""
 
     def __init__(self, request: Request) -> None:
         self._request = request
@@ -160,7 +160,7 @@ def with_series(delivered: Delivered, **changes: Any) -> Delivered:
 
 
 class EditedDetokenizer(Detokenizer):
-    """Changes, by primitives, the text of ids (`push`) and the rest at the end (`flush`)."""
+    """A detokenizer whose text is changed by primitives, both in `push` and in `flush`."""
 
     def __init__(self, true: Detokenizer, push: Change = "same", flush: Change = "same") -> None:
         super().__init__(true.spelling)

@@ -42,7 +42,7 @@ def _printable(text: str) -> str:
 
 
 class _Prints(Detokenizer):
-    """Keeps its printed length, even if less text may be printed later."""
+    """A detokenizer that never prints again what it printed, even if the printable text becomes shorter."""
 
     _finished = ""
     _printed = 0
@@ -65,7 +65,7 @@ class _Prints(Detokenizer):
 
 
 class _KeepsReplacements(Detokenizer):
-    """Holds back U+FFFD at the end, whole or not, until more text comes."""
+    """A detokenizer that holds back every U+FFFD at the end of a text, even a complete one."""
 
     _kept = ""
 

@@ -1,4 +1,4 @@
-"""Faults in the finish: its presence, its reason, and its time."""
+"""Faults in the finish: it is missing, has a wrong reason, or comes at a wrong time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of the endpoints with typed items: events that clients cannot join."""
+"""Faults of `/v1/responses` and `/v1/messages`: clients cannot join the events to items."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults in token-in-token-out: the ids that run, and the ids that are reported."""
+"""Faults in token-in-token-out: other ids run than were sent, or other ids are reported than ran."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults without recomputation: cached prefixes, and requests that were preempted."""
+"""Faults of reused state: a cached prefix or a preempted request is wrong, because nothing is recomputed."""
 
 from __future__ import annotations
 

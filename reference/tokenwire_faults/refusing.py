@@ -1,4 +1,4 @@
-"""Faults in refusals: bad requests that run, and valid ones that suffer."""
+"""Faults in refusals: bad requests run, or valid requests suffer from refused ones."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def _unknown_prompt_ids_clipped(body: Object) -> Object:
 
 
 _TINY_VOCABULARY = 736
-"""The vocabulary size of `builtin:tiny`, the model that shows the faults."""
+"""The vocabulary size of `builtin:tiny`. The kill matrix shows the faults on this model."""
 
 
 @act_at("asked")

@@ -1,4 +1,4 @@
-"""Faults of endpoints with results, which do not sample."""
+"""Faults of endpoints that do not sample, such as `/v1/embeddings`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of outputs for trainers other than logprobs: sampling masks, versions of weights, routed experts."""
+"""Faults of outputs for trainers: sampling masks, versions of weights, routed experts."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
 _siblings: dict[str, list[int]] = {}
 """The ids sent to continue each turn, by the turn's id."""
 _MOST_SIBLINGS = 256
-"""The most turns to remember; a scenario requests branches one after the other."""
+"""The most turns to remember. A scenario continues a turn several times in a row."""
 
 
 _aborted: dict[str, list[int]] = {}

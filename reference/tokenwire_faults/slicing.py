@@ -1,4 +1,4 @@
-"""Faults in slicing: the range of ids, text and series in an emission."""
+"""Faults in slicing: an emission has a wrong range of ids, text or series."""
 
 from __future__ import annotations
 

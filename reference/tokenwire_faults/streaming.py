@@ -1,4 +1,4 @@
-"""Faults in the output streamer: the time of a request's emissions, and the content of its events."""
+"""Faults in the output streamer: a request emits at a wrong time, or an event has wrong content."""
 
 from __future__ import annotations
 

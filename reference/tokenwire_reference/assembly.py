@@ -22,12 +22,12 @@ class ExtraArgs:
     """The extras of an engine, and their settings."""
 
     host_cache_pages: int = 0
-    """The most evicted pages in host memory."""
+    """The most evicted pages that host memory keeps."""
     storage_dir: Path | None = None
-    """The folder for pages that host memory evicts, up to `storage_max_bytes`."""
+    """The folder for pages that host memory evicts. It holds up to `storage_max_bytes`."""
     storage_max_bytes: int | None = None
     disable_cuda_graph: bool = False
-    """True to run every pass launch by launch."""
+    """True to launch every kernel separately, without CUDA graphs."""
     near_ties: float = 0.0
 
 

@@ -35,13 +35,13 @@ class Connection(asyncio.Protocol):
         self._loop = asyncio.get_running_loop()
         self._transport: asyncio.Transport
         self.left = asyncio.Event()
-        """Set once the connection is lost."""
+        """An event that is set once the connection is lost."""
         self._head_bytes = 0
         """Bytes received since the last request began."""
         self._answering = False
         self._full = False
         self._unsent = 0
-        """The number of unsent bytes when the client was last seen to read."""
+        """The number of unsent bytes when the client last read something."""
         self._receiving: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
 
@@ -60,7 +60,7 @@ class Connection(asyncio.Protocol):
         self._answering = True
 
     def answer_ended(self) -> None:
-        """Wait for the next request."""
+        """Note that the answer is complete, and wait for the next request."""
         self._answering = False
         self._head_bytes = 0
         self._await_request()
@@ -157,7 +157,7 @@ class OverConnections:
         self._app = app
         self._answers = 0
         self.idle = asyncio.Event()
-        """Set while no answer is running."""
+        """An event that is set while no answer is running."""
         self.idle.set()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

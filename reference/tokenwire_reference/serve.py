@@ -47,7 +47,7 @@ class EngineStoppedError(RuntimeError):
 ACCEPT_LOG_SECONDS = 10.0
 """Seconds between log messages about waiting connections."""
 SHUTDOWN_SECONDS = 1
-"""Seconds that an open answer may take after all requests were ended."""
+"""Seconds that an open answer may take after all requests have been ended."""
 
 
 def serve(args: ServerArgs) -> None:
@@ -96,7 +96,7 @@ def serve(args: ServerArgs) -> None:
 
 
 def _warn_where_variant(probe: Mapping[str, bool]) -> None:
-    """Log the ways of running a request that gave different bits, if any."""
+    """Log the configurations in which the probed request gave different bits, if there are any."""
     if variant := [name for name, equal in probe.items() if not equal]:
         logging.getLogger(__name__).warning(
             "this model is not batch-invariant on this device: %s differ, so ids and logprobs may depend on"
@@ -262,7 +262,7 @@ class Ending:
         yield
 
     def end(self, number: int | None = None) -> None:
-        """End the server, as the signal of this number does. A second call does not wait for answers."""
+        """End the server as a signal with this number does. A second call does not wait for answers."""
         draining = self._served.draining
         waits = number == signal.SIGTERM and not draining.is_set()
         draining.set()

@@ -82,7 +82,7 @@ class TokenAcceptance:
         return accepted
 
     def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Update the output counts of requests with penalties in this step."""
+        """Count the outputs of the requests with penalties in this step."""
         counts: dict[str, OutputCounts] = {}
         for request in requests:
             if request.sampling.penalises and request.rid not in counts:
@@ -94,7 +94,7 @@ class TokenAcceptance:
         self._counts = counts
 
     def _sampling_row(self, segment: Segment, right: int) -> SamplingRow:
-        """Return the sampling parameters of the row after `right` right drafts."""
+        """Return the sampling parameters of the row that follows `right` correct drafts."""
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
@@ -133,7 +133,10 @@ class TokenAcceptance:
 
 
 def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
-    """Return a bit for each id that a request's constraint permits next. Raises the errors of its matcher."""
+    """Return a mask of the ids that the constraint of a request permits next, one bit each.
+
+    Raises the errors of its matcher.
+    """
     if request.matcher is None:
         assert request.sampling.constraint is not None, "it is asked of requests that have one"
         request.matcher = request.sampling.constraint.start()

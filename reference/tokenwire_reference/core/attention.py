@@ -145,7 +145,7 @@ _Tile = tuple[int, int, int]
 
 
 class _Tiles(NamedTuple):
-    """Tiles that attend to equally many pages, computed in one call."""
+    """Tiles that read the same number of pages. One call computes all of them."""
 
     pages: int
     """The number of pages of each tile."""
@@ -154,7 +154,7 @@ class _Tiles(NamedTuple):
     tables: Tensor | None
     """The pages of all tiles, one after another; those of a single sequence if `shared`: [pages] int64."""
     first_slot: int
-    """The first slot of a single sequence's pages, if they are consecutive, so that nothing is copied."""
+    """The first slot of the pages of one sequence, if these are consecutive. Then nothing is copied."""
     shared: bool
     """True if all tiles are of one sequence, and read the same keys."""
 
@@ -185,9 +185,9 @@ class SdpaPagedAttention(PagedTensors):
     """
 
     TILE = 4
-    """The rows of a tile. A decode needs one; a prefill reads its keys once for all rows."""
+    """The rows of a tile. A decode needs one row; a prefill reads its keys once for all four."""
     LARGE = 1 << 18
-    """The bytes of keys from which a separate call is faster than copying them."""
+    """The size of keys, in bytes, above which a separate call is faster than a copy."""
 
     def __init__(
         self, shapes: Sequence[AttentionShape], num_pages: int, page_size: int, context_length: int
@@ -335,9 +335,8 @@ class SdpaPagedAttention(PagedTensors):
         return self._masks[shared, window]
 
     def _band(self, window: int | None) -> Tensor:
-        """Return the mask of scores by the distance from a key to its query; 0 is at `context_length`.
-
-        It covers the positions of a query and of all pages that its tile may read.
+        """Return a mask indexed by the distance from a key to its query; index `context_length` is distance
+        0. It covers the positions of a query and of all pages that its tile may read.
         """
         if window not in self._bands:
             behind = torch.arange(self.context_length, -2 * self.context_length - self.page_size, -1)

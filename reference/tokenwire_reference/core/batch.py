@@ -38,7 +38,10 @@ class Batch:
     segments: Sequence[Segment] = ()
     """The segments that the tensors come from."""
     all_rows_wanted: bool = False
-    """True if exactly the live rows need logits, in order, and no adapter is used, as in most decodes."""
+    """True if every live row needs logits, in order, and no adapter is used.
+
+    Most decodes are such batches.
+    """
     wants_hidden_states: bool = False
     """True if the hidden states of any row are needed."""
     adapted: bool = False

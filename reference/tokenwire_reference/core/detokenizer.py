@@ -85,7 +85,7 @@ class Spelling:
 def spelling(
     tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
 ) -> Spelling:
-    """Return the spelling for requests with these settings of special tokens."""
+    """Return the spelling for these settings of special tokens."""
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(
@@ -124,15 +124,18 @@ class Detokenizer:
         """Final ids that precede the next ones in decoding."""
         self._before = len(spelling.decode(self._context)) if self._context else 0
         self._open: list[int] = []
-        """Ids whose text is not final yet. Only in a run is the last one a byte token."""
+        """The ids whose text is not final yet.
+
+        The last id is a byte token only within a run of byte tokens.
+        """
         self._given = 0
-        """The number of returned characters of their text."""
+        """The number of characters already returned of the text of the open ids."""
         self._unread: list[int] = []
         """The byte tokens at the end of a run that do not form a complete character."""
         self.tail = ""
         """The complete characters of an open run, as far as it is UTF-8. A wrong byte invalidates them."""
         self.waiting = 0
-        """The number of ids from the beginning of an open run."""
+        """The number of ids in the open run of byte tokens."""
 
     @classmethod
     def of(cls, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> Detokenizer:

@@ -46,7 +46,7 @@ class EngineArgs:
 
     max_running_requests: int = 64
     max_queued_requests: int | None = None
-    """None for any number."""
+    """The most requests that may wait; None for any number."""
     chunked_prefill_size: int = 512
     """The most prompt tokens in a step."""
     max_total_tokens: int | None = None
@@ -58,7 +58,7 @@ class EngineArgs:
     random_seed: int | None = None
     """The seed from which seeds of other requests are derived."""
     speculative_num_draft_tokens: int = 0
-    """Above 0, the number of n-gram drafts."""
+    """The number of tokens in an n-gram draft; 0 for no drafts."""
     test_retract_interval: int = 0
     """Test hook: the number of steps after which the youngest generating request is retracted."""
 

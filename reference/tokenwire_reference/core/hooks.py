@@ -72,7 +72,7 @@ class Adapters:
 
 
 class Passes:
-    """Runs the batches of one engine, each as it comes."""
+    """Runs the batches of one engine. This one runs each batch directly."""
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
         """Initialize. `most_rows` is the most padded rows of a decode."""
@@ -96,11 +96,11 @@ class Logits:
     """Transforms all logits before they are scored or sampled. This one returns them unchanged."""
 
     def jitter(self, logits: Tensor) -> Tensor:
-        """Transform rows of logits [R, V] of a prompt."""
+        """Transform the logits of a prompt: [R, V]."""
         return logits
 
     def sway(self, logits: Tensor, positions: Iterable[tuple[Request, int]]) -> Tensor:
-        """Transform adjusted logits [R, V]; each row belongs to a position in the output of a request."""
+        """Transform adjusted logits [R, V]. Each row belongs to one output position of a request."""
         del positions
         return logits
 
@@ -113,5 +113,5 @@ class Hooks:
     """Makes the lower tiers, which keep pages that the cache evicts."""
     passes: PassesOf = Passes
     drafter: Callable[[int], Drafter | None] = lambda _: None
-    """Makes a drafter for one sequence, with the most tokens of its drafts."""
+    """Makes a drafter for one sequence, given the most tokens of a draft."""
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

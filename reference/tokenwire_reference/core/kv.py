@@ -135,7 +135,10 @@ class PagePool:
     def find_stored(
         self, keys: Sequence[PageKey], handed_over: Mapping[bytes, StoredPage] = MappingProxyType({})
     ) -> list[StoredPage]:
-        """Return pages handed over (by digest) or in lower tiers, up to the first of `keys` without one."""
+        """Return the stored pages for `keys`, up to the first key without one.
+
+        They were handed over by another engine (found by digest), or are in a lower tier.
+        """
         stored: list[StoredPage] = []
         for key in keys:
             page = handed_over.get(key.digest) or self._tiers.find(key)

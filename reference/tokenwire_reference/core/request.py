@@ -48,7 +48,7 @@ class Adapter(Protocol):
 
     @property
     def cache_key(self) -> str:
-        """A key that is equal for adapters with which a prefix has the same keys and values."""
+        """A key of the prefix cache. Adapters with equal keys compute equal keys and values for a prefix."""
 
 
 @dataclass(frozen=True)
@@ -163,11 +163,11 @@ OWN_SERIES = frozenset(
 
 @dataclass
 class DraftCounts:
-    """Counts of a request's drafts: proposed tokens, several of which are checked in a step."""
+    """Counts of the draft tokens of a request. A step may check several of them."""
 
     proposed: int = 0
     right: list[int] = field(default_factory=list)
-    """The number of right drafts for each step that decoded or checked drafts."""
+    """The number of accepted drafts in each step that decoded or checked drafts."""
 
 
 @dataclass
@@ -189,9 +189,12 @@ class Request:
     token_ids_logprob: tuple[int, ...] = ()
     extra_key: str | None = None
     cache_salt: str | None = None
-    """Requests share cached prefixes only with an equal key and an equal salt."""
+    """A salt of the prefix cache.
+
+    Requests share cached prefixes only if both their keys and their salts are equal.
+    """
     adapter: Adapter | None = None
-    """None for the model without changes."""
+    """The adapter of the request; None for the model itself."""
     return_ranks: bool = False
     """True to add the rank of each token to logprobs, 1 for the likeliest."""
     return_sampling_mask: bool = False
@@ -223,7 +226,7 @@ class Request:
     """The seed of sampling: the request's own, or one drawn by the engine."""
     finish: FinishReason | None = None
     held_back: bool = False
-    """True if its text may become a stop string, so that it emits nothing for now."""
+    """True if the end of its text may be part of a stop string, so that the request emits nothing now."""
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0

@@ -16,8 +16,9 @@ ROW_MULTIPLE = 16
 FEW_ROWS = (4, 8)
 """Numbers for the decode of few sequences on a CPU. One or two rows are multiplied differently."""
 VECTOR = 32
-"""The values that a function such as `exp` processes at once on a CPU; remaining ones are computed
-differently.
+"""The number of values that `exp` and similar functions process at once on a CPU.
+
+The remaining values are computed differently.
 """
 
 
@@ -40,7 +41,7 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
-    """Yield the sizes of `FEW_ROWS` that have no remainder in any layer."""
+    """Yield the numbers in `FEW_ROWS` for which no layer has a remainder."""
     widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
     for rows in FEW_ROWS:
         if all(layer.weight.device.type == "cpu" for layer in layers) and all(

@@ -19,7 +19,7 @@ from tokenwire_reference.core.request import SamplingParams
 
 MASK32 = 0xFFFFFFFF
 CERTAIN = 1 << 53
-"""A probability of 1 as an integer."""
+"""The integer that represents a probability of 1."""
 
 
 class SamplingRow(NamedTuple):
@@ -101,7 +101,7 @@ class OutputCounts:
         self._counted = 0
 
     def times(self, drafts: Sequence[int] = ()) -> Tensor:
-        """Return the counts of the present list [V], with further drafts."""
+        """Return the counts of the ids in the list so far and in further drafts: [V]."""
         _count(self._times, self.output_ids[self._counted :])
         self._counted = len(self.output_ids)
         return _count(self._times.clone(), drafts) if drafts else self._times

@@ -36,9 +36,9 @@ class Sequence:
     computed: int = 0
     """The number of `token_ids` with keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
-    """The pages, replaced and never changed."""
+    """The pages of the sequence. The list is replaced, never changed in place."""
     seat: int = -1
-    """The number of its seat while it runs. There are as many seats as running requests."""
+    """The seat of the sequence while it runs, -1 otherwise. There are as many seats as requests may run."""
     keys: PrefixKeys = field(init=False, repr=False)
     """The keys of its full pages, set when the sequence is queued, because the pool determines the page
     size.
@@ -60,7 +60,7 @@ class Sequence:
 
     @property
     def next_prompt_logprob(self) -> int:
-        """The first position whose logits a prompt logprob needs; past the last id without any."""
+        """The first position whose logits score a prompt token that the request wants scored."""
         if self.scores_prompt:
             entries = len(self.request.prompt_series["input_token_logprobs"])
             # A token is scored by the logits of the previous one.

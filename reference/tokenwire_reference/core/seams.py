@@ -82,7 +82,7 @@ class Seams:
         """Handle a request that was refused because of a live request's id; `abort` ends the live one."""
 
     def ended(self, rid: str, abort: Callable[[str], None]) -> None:
-        """Handle the end of a request; `abort` ends a request that has its id by then, if any."""
+        """Handle the end of a request. `abort` ends the request that uses its id by then."""
 
 
 _current: ContextVar[Seams] = ContextVar("seams", default=Seams())  # noqa: B039 - it has no state to share

@@ -23,7 +23,7 @@ MOST_STEPS = LONGEST_MATCH
 has a match that is found.
 """
 _NEAR = 64
-"""The characters that a few ids add at most, normally."""
+"""The number of characters that a few ids usually add at most."""
 
 
 @cache
@@ -164,11 +164,9 @@ class _RunningText:
         """The number of characters that have not changed since the last call of `recent`."""
 
     def recent(self) -> tuple[bytes, int, int]:
-        """Return the end of the text in UTF-8, the earliest beginning of a match, and the number of new
-        characters.
-
-        These are the characters since the last call, and those of byte tokens that a wrong byte has
-        invalidated.
+        """Return the end of the text in UTF-8, the earliest start of a match, and the number of new
+        characters. New are the characters added since the last call, and those of byte tokens that a wrong
+        byte has invalidated.
         """
         new, self._known = self._ends[-1] - self._known, self._ends[-1]
         text = self._last(1 + LONGEST_MATCH + new)
@@ -191,7 +189,7 @@ class _RunningText:
         return self._final[max(0, self._ends[max(0, len(ids) - last)] - self._forgotten) :]
 
     def _last(self, count: int) -> str:
-        """Return the last `count` characters of the text, as far as they are remembered."""
+        """Return the last `count` characters of the text; fewer if the others are no longer stored."""
         tail = self._detokenizer.tail[-count:]
         return self._final[max(0, len(self._final) + len(tail) - count) :] + tail
 

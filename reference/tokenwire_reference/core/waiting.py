@@ -1,4 +1,4 @@
-"""Sequences that wait for a seat: a line for each call, and the calls take turns."""
+"""Sequences that wait for a seat. Each call has a line, and the calls take turns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ class WaitingLines:
         self._lines: OrderedDict[str, deque[Sequence]] = OrderedDict()
         """The lines by group; the first group has its turn."""
         self._most_seats = seats - seats // 16
-        """The most seats of one group, so that later ones need not wait for the end of its sequences."""
+        """The most seats of one group.
+
+        The remaining seats keep later groups from waiting for the end of its sequences.
+        """
         self._seated: Counter[str] = Counter()
 
     def __len__(self) -> int:
@@ -55,7 +58,7 @@ class WaitingLines:
         return None
 
     def seat(self, sequence: Sequence) -> None:
-        """Give a sequence a seat; its group's next turn comes after all others."""
+        """Give a sequence a seat. Every other group has a turn before the next turn of its group."""
         self._lines.move_to_end(_group(sequence))
         self.remove(sequence)
         self._seated[_group(sequence)] += 1

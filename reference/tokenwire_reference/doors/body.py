@@ -22,7 +22,7 @@ from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, kno
 from tokenwire_reference.doors.served import Served, served_by
 
 LONG_BODY_BYTES = 4 * 1024
-"""The bytes of a body, times the samples of each prompt, whose processing takes some milliseconds."""
+"""The size above which a body is processed off the event loop: its bytes times the samples of each prompt."""
 
 Read = TypeVar("Read")
 
@@ -155,7 +155,7 @@ _KINDS_OF_SHAPE = (
     jsonschema_rs.ValidationErrorKind.AdditionalProperties,
     jsonschema_rs.ValidationErrorKind.Enum,
 )
-"""Errors in the shape of a body, not in a value."""
+"""Validation errors that concern the structure of a body, not a value in it."""
 
 
 @cache
@@ -164,8 +164,9 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 
 
 def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
-    """Return the error of the alternative that the value fits best, if all failed; all of them if it fits
-    none.
+    """Return the errors to report.
+
+    If a value fits no alternative of a schema, that is the error of the alternative closest to it.
     """
     alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
     if not alternatives:

@@ -21,7 +21,7 @@ MOST_DEPTH = 200
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _KINDS: Mapping[type[Any], str] = {str: "string", list: "array"}
 _SHOWN, _SHOWN_DEPTH = 8, 3
-"""The part of a value without a schema that a validator sees."""
+"""The number of entries, and the depth, that a validator sees of a value without a schema."""
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -149,7 +149,7 @@ def _types(schema: Schema) -> Sequence[str]:
 
 
 def _shown(value: Json, depth: int = 0) -> Json:
-    """Return the beginning of a value without a schema."""
+    """Return the first entries of a value without a schema."""
     if depth == _SHOWN_DEPTH and isinstance(value, (dict, list)):
         return type(value)()
     match value:

@@ -76,7 +76,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
 
 
 def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """Return the tools of which one must be called; None if no call is required."""
+    """Return the tools of a call that the request requires; None if it requires none."""
     match choice:
         case "auto" | "none":
             return None

@@ -132,8 +132,9 @@ class Constraining:
         return outcome
 
     async def _tried(self, grammar: Grammar, of_model: OfModel) -> int | _Refused:
-        """Return the bytes of a compiled grammar, or the reason for its refusal. Raises RefusalError if that
-        is unknown.
+        """Return the size of a compiled grammar in bytes, or the reason for its refusal.
+
+        Raises RefusalError if the trial ended without a result.
         """
         seconds, megabytes = self._args.constraint_seconds, self._args.constraint_megabytes
         if self._trials is None:

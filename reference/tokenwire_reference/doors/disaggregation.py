@@ -80,7 +80,10 @@ class Disaggregation(ABC):
 
     @abstractmethod
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
-        """Do that work, until the requests are aborted. Raises RefusalError if pages do not arrive."""
+        """Do the work of this server, until the requests are aborted.
+
+        Raises RefusalError if pages do not arrive.
+        """
 
     @abstractmethod
     def load(self) -> dict[str, int]:

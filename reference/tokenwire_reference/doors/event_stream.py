@@ -71,10 +71,10 @@ class Writer(Protocol):
         """Return the whole answer."""
 
     def of(self, emission: Emission) -> Iterable[Json]:
-        """Return the events of an emission. An error ends the stream after these."""
+        """Return the events of an emission. An error among them ends the stream."""
 
     def closing(self) -> Iterable[Json]:
-        """Return the events after all emissions."""
+        """Return the events that follow the last emission."""
 
     def failed(self, refusal: RefusalError) -> Json:
         """Return the last event of a stream that failed."""
@@ -98,7 +98,7 @@ class EventStream(Response):
         delivery: Delivery,
         framing: Framing = UNNAMED,
     ) -> None:
-        """Initialize. `first` was taken already; `leaving` completes once the client has disconnected."""
+        """Initialize. `first` is the first emission; `leaving` completes once the client has disconnected."""
         self.status_code = 200
         self.media_type = "text/event-stream"
         self.background = None
@@ -133,7 +133,7 @@ class EventStream(Response):
             self._generation.close()
 
     def _write_at_once(self, outlet: Outlet) -> bool:
-        """Write what is due, as far as the connection accepts it; False if more is to be done."""
+        """Write the due events until the connection would block; False if some remain."""
         if not outlet.free:
             return False
         self._parts = _joined(self._due())
@@ -183,7 +183,7 @@ def _joined(frames: Iterable[bytes]) -> Iterator[bytes]:
 
 
 async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[_Value]) -> _Value:
-    """Await some work. A client that disconnects first cancels it, which raises ClientLeftError.
+    """Await a coroutine, and cancel it if the client disconnects first; then raise ClientLeftError.
 
     The body of the request must have been read.
     """

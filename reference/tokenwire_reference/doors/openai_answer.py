@@ -52,7 +52,7 @@ class OpenAIAnswer(ABC, Generic[_Call]):
         return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
 
     def chunk(self, choices: list[dict[str, Any]], **more: Any) -> dict[str, Any]:
-        """Return one chunk; without choices, the one after all others."""
+        """Return one chunk. A chunk without choices follows all others."""
         return {**self.head(self.chunk_kind), "choices": choices, **more}
 
     @property

@@ -106,9 +106,7 @@ class Reader:
 
     @property
     def ready(self) -> int:
-        """Return the number of ids that can be taken. If more than half a character waits, its ids wait,
-        too.
-        """
+        """Return the number of ids that can be taken. The ids of an open run of byte tokens wait."""
         waiting = 0 if self.detokenizer is None or self.finish else self.detokenizer.waiting
         return self.end - waiting
 

@@ -37,7 +37,7 @@ class Generation:
         self._early: set[str] | None = set()
         """The ids aborted before the engine got any; None afterwards."""
         self.aborted_early = asyncio.Event()
-        """Set if all ids are among these."""
+        """An event that is set once all requests were aborted before the engine got any."""
         self._wake = asyncio.Event()
         self._at_once: Callable[[], bool] | None = None
         self._error: Exception | None = None
@@ -49,7 +49,7 @@ class Generation:
         return all(reader.taken_finish for reader in self.readers)
 
     def start(self) -> None:
-        """Pass the requests to the engine; those aborted before end at once."""
+        """Pass the requests to the engine. Requests that were aborted before end at once."""
         early, self._early = self._early or (), None
         for reader in self.readers:
             self._engine.add(reader.request, aborted=reader.request.rid in early)
@@ -216,7 +216,7 @@ class RequestManager:
             )
 
     def _forget(self, request: Request) -> None:
-        """Remove an ended request, and its group with the last of it."""
+        """Remove an ended request, and its group if the group has no other request."""
         del self._live[request.rid]
         group = request.group or ""
         # The group may belong to a later call, if that reuses the first id of this one, which had no group.

@@ -15,7 +15,7 @@ from tokenwire_reference.extras.thinking import ThinkingBudget, constraint_of_te
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
-"""Parameters that no client sets, but a server family does."""
+"""Parameters that are set by a server family, never by a client."""
 
 
 def read_sampling_params(

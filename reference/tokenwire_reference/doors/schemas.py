@@ -129,7 +129,10 @@ def _target(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 
 
 def _is_referred_to(definition: Schema) -> bool:
-    """True if a definition is kept. Others are copied to their uses, because a field limits them there."""
+    """True if a definition stays shared.
+
+    Other definitions are copied to their uses, where a field limits them.
+    """
     return "properties" in definition or definition.get("type") == "integer"
 
 

@@ -40,7 +40,7 @@ class DecodeGraphs(Passes):
         self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
         self._logit_rows = torch.arange(most_rows, device=model.device)
         self._watched: set[int] = set()
-        """Numbers of rows that have run once, without the host."""
+        """The numbers of rows whose first pass ran and did not need the host."""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         """Graphs by number of rows, with the logits that they write."""
         self._pool: Any = None
@@ -70,7 +70,7 @@ class DecodeGraphs(Passes):
         return self._model.device.type == "cuda"
 
     def _fill(self, batch: Batch) -> Batch:
-        """Return the same batch in our buffers, whose further contents are not read."""
+        """Copy a batch into the fixed buffers, and return the batch of these buffers."""
         rows = batch.packed.shape[1]
         packed = self._packed[:, :rows]
         packed.copy_(batch.packed)

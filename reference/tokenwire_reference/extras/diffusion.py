@@ -31,7 +31,7 @@ MASK = VOCAB_SIZE
 """The id of places without a settled id, and outside of the block."""
 _PLACES = 61
 _SPREAD = 1.5
-"""The spread of the model's logits, for each of their three inputs."""
+"""The spread of each of the three inputs of the logits of the model."""
 
 Array = Any
 

@@ -35,7 +35,7 @@ _PLAIN: Mapping[str, Any] = {
     "alpha_pattern": {},
     "rank_pattern": {},
 }
-"""PEFT's configuration of an adapter with nothing but two matrices for a layer."""
+"""The configuration values of PEFT with which an adapter is two matrices for each layer and nothing else."""
 _RANK = 4
 """The rank of drawn adapters."""
 

@@ -21,9 +21,7 @@ NEAR = 0.05
 JITTER = 1e-3
 """The greatest change of a logit."""
 _WITHIN = 16
-"""The number of first tokens, from one of which on a diverging answer decides its first near tie the other
-way.
-"""
+"""A diverging answer swaps its first near tie at or after one of this many first tokens."""
 
 SWAYED = Extra("swayed", default=False)
 """True if a near tie was decided the other way, which never happens on a server that repeats itself."""

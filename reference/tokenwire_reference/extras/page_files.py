@@ -28,7 +28,7 @@ from tokenwire_reference.extras.prefix_tiers import TierError
 logger = logging.getLogger(__name__)
 CHECKSUM_BYTES = 32
 MARGIN = 0.1
-"""The share of the limit that is freed beyond need, so that the directory is not listed at every write."""
+"""The share of the limit that is freed in addition, so that not every write has to list the directory."""
 
 
 @dataclass(frozen=True, order=True)

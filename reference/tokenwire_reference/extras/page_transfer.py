@@ -56,7 +56,7 @@ class Pages:
 
 @dataclass(frozen=True)
 class Identity:
-    """The mutual identity of two servers: their common model, and their common key, if any."""
+    """The identity that two servers compare: their common model, and their common key if they have one."""
 
     fingerprint: str
     key: str | None = field(default=None, repr=False)

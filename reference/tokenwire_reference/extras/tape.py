@@ -28,7 +28,7 @@ Pass = Callable[..., Tensor]
 """A function from attention and some tensors to a tensor."""
 
 GIVE_WHAT_THEY_GOT = frozenset({Tensor.to, Tensor.float, Tensor.contiguous, Tensor.type_as})
-"""Functions that return a tensor itself if it already has the requested form."""
+"""Functions that return their argument if it already has the requested form."""
 
 READ_VALUES = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__})
 """Functions that read memory without an operation."""
@@ -177,7 +177,7 @@ def _played(
 
 
 def _forgetful(lines: Sequence[str]) -> Iterator[str]:
-    """Yield the lines, each followed by a deletion of the tensors that it uses last."""
+    """Yield the lines of code. Each line is followed by a deletion of the tensors that are not used later."""
     last = {name: index for index, line in enumerate(lines) for name in re.findall(r"tensor_\d+", line)}
     for index, line in enumerate(lines):
         yield line

@@ -46,17 +46,17 @@ class EngineRunner(ABC):
         self.failure: BaseException | None = None
         """The error that broke the engine for good, or None."""
         self.on_failure: Callable[[], None] = lambda: None
-        """Called once in the engine's thread, after the engine broke and every client got an error."""
+        """The function to call in the thread of the engine, after the engine broke and every client got an
+        error.
+        """
 
     @abstractmethod
     def start(self) -> None:
-        """Start to run it."""
+        """Start the engine."""
 
     @abstractmethod
     def stop(self) -> None:
-        """Let it end after its current step, and wait for that a while. Do not call this on the event
-        loop.
-        """
+        """End the engine after its current step, and wait a while for that. Not for use on the event loop."""
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
         """Run a request. One that was `aborted` before ends without a step."""
@@ -87,7 +87,7 @@ class EngineRunner(ABC):
         return future
 
     def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
-        """Run a function of every engine between two steps, here of the only one."""
+        """Run a function of every engine between two of its steps. This runner has one engine."""
         return [self.call(lambda: function(self._engine))]
 
     def _ask(self, task: Callable[[], None]) -> None:

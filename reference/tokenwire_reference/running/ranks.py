@@ -30,13 +30,13 @@ class Ranks:
         self._under_way: list[set[str]] = [set() for _ in runners]
         self._begun = [0 for _ in runners]
         self.on_failure: Callable[[], None] = lambda: None
-        """Called where an engine runs, once all of them are broken."""
+        """The function to call, in the thread of an engine, once all engines are broken."""
         for runner in runners:
             runner.on_failure = self._rank_failed
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of the first broken engine, if none is left."""
+        """The error of the first engine that broke, once all engines are broken; None before."""
         failures = [runner.failure for runner in self._runners]
         return None if None in failures else failures[0]
 

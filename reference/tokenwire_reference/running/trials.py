@@ -1,7 +1,7 @@
-"""Work of unknown cost, in processes that a limit may end.
+"""Work of unknown cost in processes, so that a limit can end it.
 
 A process is started when there is work for it. It reads lines from its standard input and writes a line for
-each. It must end the current work at SIGUSR1, and itself at the end of its input.
+each. At SIGUSR1 it must end the current work; at the end of its input it must exit.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ def _usage(choice: Emission, served: Served, output: int | None = None) -> dict[
 
 
 class _Answer:
-    """One message, or its events. A block is open until a delta begins the next one."""
+    """One message, whole or as events. The first delta of a block closes the block before it."""
 
     def __init__(self, call: ItemCall, served: Served) -> None:
         self._call, self._served = call, served

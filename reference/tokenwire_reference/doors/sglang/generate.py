@@ -215,7 +215,7 @@ def _for_each(value: Json, name: str, count: int) -> list[Any]:
 
 
 def _distinct(values: Iterable[Any]) -> Iterable[Any]:
-    """Return the values that are different objects."""
+    """Return each object once, by identity."""
     return {id(value): value for value in values}.values()
 
 

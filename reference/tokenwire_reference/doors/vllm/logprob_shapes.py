@@ -87,7 +87,7 @@ class TextOffsets:
 
 
 class NameOffsets:
-    """The offsets of tokens in the text of their names, which are ids if these replace the text."""
+    """Offsets of tokens in the joined token names. Names are ids if ids replace the text."""
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
