@@ -31,8 +31,8 @@ def test_sentences_that_stand_together_share_what_follows_but_not_each_others_ex
         explain("prompt-ids-match-their-count").passage,
     )
     assert first.section == second.section == "Prompt ids"
-    assert "No beginning-of-sequence id is added" in first.after
-    assert "No beginning-of-sequence id is added" in second.after
+    assert "does not add a beginning-of-sequence id" in first.after
+    assert "does not add a beginning-of-sequence id" in second.after
     assert 'title="violation of prompt-ids-are-the-input-ids"' in first.after
     assert "violation" not in second.after
 
@@ -46,7 +46,7 @@ def test_no_example_of_another_sentence_is_shown_and_none_is_announced(requireme
 
 def test_a_sentence_has_not_what_follows_the_next_one():
     explanation = explain("prompt-ids-in-every-choice")
-    assert explanation.passage.after.startswith("A batch is split into sub-requests")
+    assert explanation.passage.after.startswith("A server splits a batch into sub-requests")
     assert "A key with null" not in explanation.passage.after
     assert explanation.passage.before == ""
 
