@@ -124,7 +124,7 @@ def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
 
 PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "": lambda value: [value],
-    # In answers and events.
+    # Places in answers and events.
     "choices": choices_of,
     "chunks": lambda value: value.get("choices", ()),
     "text_chunks": lambda value: value["choices"] if value.get("object") == "text_completion" else (),
@@ -144,7 +144,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "usage": lambda value: _under([value], "usage"),
     "reasoning": _counts_of_reasoning,
     "error": lambda value: [value.get("error", value)],
-    # In responses, messages and their events.
+    # Places in responses, messages and their events.
     "response": lambda value: _under([value], "response"),
     "delta_objects": lambda value: _under([value], "delta"),
     "items": _items,

@@ -72,7 +72,7 @@ class Fault(Seams):
         act = self._act(seam)
         return given[-1] if act is None else act(self, *given)
 
-    # Around the HTTP side: `faulty_wire`.
+    # Seams of the HTTP side, described in `faulty_wire`.
 
     asked = _passing("asked")
     """The body as the routes read it."""

@@ -29,7 +29,7 @@ _ONE_WRONG: Mapping[str, tuple[int, Change]] = {
 @act_at("row", *_ONE_WRONG)
 def _give_one_a_wrong_logprob(fault: Fault, request: Request, row: OutputRow) -> OutputRow:
     position, change = _ONE_WRONG[fault.known.name]
-    # Top logprobs would show it.
+    # A request with top logprobs would reveal the change.
     if request.top_logprobs_num or not row.start <= position < row.end or SELECTED not in row.series:
         return row
     entries = list(row.series[SELECTED])

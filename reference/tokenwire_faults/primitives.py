@@ -10,7 +10,7 @@ Change = str | Mapping[str, Any]
 """The name of a primitive, or names with arguments, applied one after the other."""
 
 PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
-    # Functions of any value.
+    # Primitives for any value.
     "same": lambda value, _: value,
     "is": lambda _, other: other,
     "null_if_empty": lambda value, _: value or None,
@@ -27,7 +27,7 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "at_most": lambda value, most: min(value, most) if type(value) in {int, float} else value,
     "at_least": lambda value, least: max(value, least) if type(value) in {int, float} else value,
     "exp": lambda value, _: math.exp(value),
-    # Of lists and texts.
+    # Primitives for lists and texts.
     "first": lambda value, count: value[:count],
     "last": lambda value, count: value[-count:],
     "without_first": lambda value, count: value[count:],
@@ -48,9 +48,9 @@ PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     "zeros": lambda value, _: [0] * len(value),
     "floats": lambda value, _: [float(entry) for entry in value],
     "each": lambda value, change: [changed(entry, change) for entry in value],
-    # Of prompts as ids.
+    # Primitives for prompts that are lists of ids.
     "in_prompts": lambda value, change: in_prompts(value, lambda ids: changed(ids, change)),
-    # Of lists of entries [logprob, id, text].
+    # Primitives for lists of entries [logprob, id, text].
     "each_logprob": lambda value, change: [_with_logprob(entry, change) for entry in value],
     "by_id": lambda value, _: sorted(value, key=lambda entry: int(entry[1])),
     "null_logprob_of": lambda value, place: [

@@ -76,7 +76,7 @@ def _long_prompts_drift(body: Object) -> Object:
 
 @act_at("asked")
 def _own_ids_refused(body: Object) -> Object:
-    grown = len(body.get("input_ids") or ()) > 12  # more than the suite's own prompt
+    grown = len(body.get("input_ids") or ()) > 12  # longer than the suite's own prompt
     return {**body, "input_ids": []} if grown else body
 
 

@@ -13,7 +13,7 @@ def _cached_prefix_misread(emission: Emission) -> Emission:
     if not emission.record.cached_tokens:
         return emission
     start = emission.completion_tokens - len(emission.output_ids)
-    # As a model with shifted positions would: every id is wrong.
+    # A model with shifted positions also gets every id wrong.
     ids = [token ^ (1 + position % 2) for position, token in enumerate(emission.output_ids, start)]
     return replace(emission, output_ids=ids)
 

@@ -187,7 +187,7 @@ def _dies_of_an_unknown_id(body: Object) -> Object:
 @act_at("asked")
 def _hangs_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing here would handle it any more
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler is left for an exception
         threading.Event().wait()
     return body
 
@@ -240,7 +240,7 @@ def _misfitting_lists_stretched(body: Object) -> Object:
 @act_at("asked")
 def _length_rule_differs_in_streams(body: Object) -> Object:
     ids, params = body.get("input_ids"), parameters_of(body)
-    # Contexts are taken to be multiples of 256.
+    # The context length is assumed to be a multiple of 256.
     if isinstance(ids, list) and len(ids) % 256 > 252:
         for name in {"max_new_tokens", "max_tokens", "max_completion_tokens"} & params.keys():
             params[name] = 10**6

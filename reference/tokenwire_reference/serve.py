@@ -178,7 +178,7 @@ def _rank(
         ),
     )
     streamer = OutputStreamer(stream_interval=args.stream_interval)
-    on_loop = model.module is None  # its steps take no time
+    on_loop = model.module is None  # the steps of a script take no time
     deliver: Callable[[Sequence[Row]], None] = bring if on_loop else Handover(loop, bring)
     if crash_after := args.test_crash_after_stream_outputs:
         deliver = CrashAfter(crash_after, deliver, lambda: crash_soon(loop))
@@ -278,5 +278,5 @@ class Ending:
         self._served.manager.abort_all()
         if number is None:
             self.server.should_exit = True
-        else:  # it raises the signal again once everything is closed
+        else:  # uvicorn raises the signal again once everything is closed
             self.server.handle_exit(number, None)

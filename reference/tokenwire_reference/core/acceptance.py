@@ -87,7 +87,7 @@ class TokenAcceptance:
         for request in requests:
             if request.sampling.penalises and request.rid not in counts:
                 known = self._counts.get(request.rid)
-                # An earlier request may have had this id.
+                # An earlier request may have used this id.
                 if known is None or known.output_ids is not request.output_ids:
                     known = OutputCounts(request.output_ids, logits)
                 counts[request.rid] = known
@@ -169,7 +169,7 @@ def _entries(
             entries[row] |= {MASK: ids, MASK_LOGPROBS: logprob}
     for row, request in enumerate(requests):
         if request.return_hidden_states:
-            # The first token has the rows of the prompt, each later one has its own.
+            # The first token has the rows of the whole prompt; each later token has one row.
             states = HIDDEN_ROWS.of(request)
             HIDDEN_ROWS.put(request, ())
             entries[row][HIDDEN_STATES] = states[-1] if request.output_ids else states

@@ -208,7 +208,7 @@ class SdpaPagedAttention(PagedTensors):
 
     def plan(self, batch: Batch) -> None:
         tile, parts = self.tile, self.page_size // self.tile
-        # By pages, then by sequence: (pages to read, segment, number of the tile in its sequence).
+        # Tiles are sorted by (pages to read, segment, number of the tile in its sequence).
         tiles = sorted(
             (self._pages_read(number // parts + 1), segment, number)
             for segment, (start, end) in enumerate(batch.spans)

@@ -52,5 +52,5 @@ def make_sampler_backend(name: str) -> SamplerBackend:
     return _factories[name]()
 
 
-register_sampler_backend("pytorch", lambda: lambda *_: {})  # the default, without values
+register_sampler_backend("pytorch", lambda: lambda *_: {})  # the default backend writes no values
 register_sampler_backend("mirror", lambda: mirror)

@@ -89,7 +89,7 @@ def pack(
         wants_hidden_states |= sequence.request.return_hidden_states
         wanted.append(WantedRows(segment, prompt, sampled, embedding))
         pages = sequence.pages
-        if end - start == 1 and not drafts:  # a decode, as most rows are
+        if end - start == 1 and not drafts:  # a decode; most rows are decodes
             ids.append(sequence.token_ids[start])
             positions.append(start)
             slots.append(pages[start // page_size] * page_size + start % page_size)

@@ -53,8 +53,7 @@ class Spelling:
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
                 return Kind.BYTE
-            # Twice, because decoders strip the space at the beginning of a text, which may be an id's only
-            # character.
+            # The id is decoded twice: decoders strip a space at the beginning of a text, and an id may be a space.
             return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
 
         def apart(token_id: int) -> str | None:
@@ -150,7 +149,7 @@ class Detokenizer:
     def push(self, ids: Sequence[int]) -> str:
         """Add ids and return the text that becomes final, which may be empty."""
         if len(ids) == 1 and not self._open and (text := self.spelling.apart(ids[0])) is not None:
-            return text  # the usual case: nothing waits before it or after it
+            return text  # usually no text waits before or after these ids
         pieces = []
         for kind, group in groupby(ids, key=self.spelling.kind):
             match kind:
@@ -173,7 +172,7 @@ class Detokenizer:
         if final == text:
             self._settle(len(self._open), text, apart=self.spelling.joins_bytes)
         elif final.startswith(but_last := self._text(self._open[:-1])):
-            # No later id affects those before the last, so that incomplete halves do not pile up.
+            # Later ids affect only the last open id, so the others are final.
             self._settle(len(self._open) - 1, but_last)
         return piece
 

@@ -71,7 +71,7 @@ class Engine:
         self.args = args = args or EngineArgs()
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
-        # One more, because page 0 is for padding.
+        # One page more, because page 0 is for padding.
         num_pages = -(-tokens // args.page_size) + 1
         self.cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
         self._tiers = hooks.tiers(self.cache)
@@ -172,7 +172,7 @@ class Engine:
         if mode == "abort":
             self.abort_all()
         elif mode == "retract":
-            # Each goes to the head of the waiting line, the latest first, so that their order stays.
+            # Each request goes to the head of the waiting line, the latest first, to keep their order.
             for sequence in reversed(list(self.scheduler.running)):
                 self.scheduler.retract(sequence)
 
@@ -254,7 +254,7 @@ class Engine:
         self.model.experts.keep(self._experts, batch.slots)
         if batch.wants_hidden_states:
             self._read_hidden_states(segments)
-        # Before acceptance, which extends the sequences.
+        # This must run before acceptance, which extends the sequences.
         samples = [segment.samples for segment in segments]
         for rows in wanted:
             if not rows.prompt and rows.embedding is None:
@@ -270,7 +270,7 @@ class Engine:
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
-                # Before `remove`, which releases the pages by which the experts are found.
+                # This must run before `remove`, which releases the pages that locate the experts.
                 self._read_experts(sequence)
                 self.scheduler.remove(sequence)
             if reached or request.finish is not None:
@@ -298,7 +298,7 @@ class Engine:
                 self._end(segment.sequence, FinishReason.of_failure(error))
 
     def _retract_youngest(self, sampled: Set[str]) -> None:
-        # Only after a new token, so that a request which is retracted again and again still ends.
+        # A request is retracted only after a new token, so that it ends even if it is retracted repeatedly.
         candidates = [s for s in self.scheduler.running if s.request.rid in sampled]
         if candidates:
             self.scheduler.retract(candidates[-1])
@@ -345,6 +345,6 @@ def _default_total_tokens(model: Model, max_running_requests: int) -> int:
         free, _ = torch.cuda.mem_get_info(model.device)
         room = int(free * CUDA_CACHE_SHARE) // model.bytes_per_token()
     else:
-        # At least one whole context, because a host allocates memory only when it is written.
+        # The cache has room for at least one whole context: a host allocates memory only when it is written.
         room = max(CPU_CACHE_BYTES // model.bytes_per_token(), model.context_length)
     return min(max_running_requests * model.context_length, room)

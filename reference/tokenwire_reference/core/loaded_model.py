@@ -62,7 +62,7 @@ class LoadedModel:
     """Updates everything derived from the weights of the module."""
 
     def __post_init__(self) -> None:
-        # Cached, because these properties of the module search all weights.
+        # The values are cached, because these properties of the module search all weights.
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
 
@@ -83,7 +83,9 @@ class LoadedModel:
         determines a page's bits.
         """
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
-        config = self.module.config.to_dict() | {"_name_or_path": ""}  # the folder may differ
+        config = self.module.config.to_dict() | {
+            "_name_or_path": ""
+        }  # equal models may be in different folders
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
@@ -100,7 +102,7 @@ class LoadedModel:
             raise ValueError(f"{path} must have the same shapes as {self.name}: {name} differs")
 
         def put() -> None:
-            # In place, because tapes and graphs refer to these tensors.
+            # The tensors are changed in place, because tapes and graphs refer to them.
             self.module.load_state_dict(weights)
             self.on_new_weights(self.module)
 

@@ -210,7 +210,7 @@ class Request:
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
     """The seams, where parts of the HTTP request may change how it is processed."""
 
-    # The state of the request.
+    # The fields below are the state of the request.
     output_ids: list[int] = field(default_factory=list)
     series: Mapping[str, list[Any]] = field(default_factory=dict)
     """Lists by wire name (`output_token_logprobs`, …, customized_info keys), with one entry for each output
@@ -272,7 +272,7 @@ class Request:
         count = len(self.output_ids)
         values_of_token = {**entries, **customized_info} if customized_info else entries
         if not values_of_token.keys() <= self.series.keys():
-            # A new dictionary, because a reader on another thread may iterate over the old one.
+            # The dictionary is replaced, because a reader on another thread may iterate over the old one.
             missing = {name: [None] * count for name in values_of_token if name not in self.series}
             self.series = {**self.series, **missing}
         for name, values in self.series.items():
@@ -287,7 +287,7 @@ def alone(
 
     `what` describes the function for the log; an empty one is not logged.
     """
-    # Not a context manager, because this runs twice for each token, and one costs ten times as much.
+    # This is not a context manager, which would cost ten times as much, twice for each token.
     try:
         return function(*arguments)
     except Exception as error:

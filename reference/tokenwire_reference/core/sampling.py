@@ -57,19 +57,19 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         if row.times is not None:
             _penalise(values, row.sampling, row.times)
         if biases := row.sampling.logit_bias:
-            # One operation for all biases, because a thousand operations in each step would delay everybody.
+            # One operation sets all biases, because a thousand operations would delay every request.
             biased = torch.tensor(list(biases), device=values.device)
             values.index_add_(
                 0, biased, torch.tensor(list(biases.values()), dtype=values.dtype).to(values.device)
             )
-        # Last, so that a bias does not bring back a banned id.
+        # Bans come last, so that a bias cannot bring back a banned id.
         if row.allowed is not None:
             values[~_bits(row.allowed, values)] = float("-inf")
         if row.banned_ids:
             banned = values.index_fill(
                 0, torch.tensor([*row.banned_ids], device=values.device), float("-inf")
             )
-            if row.allowed is None or banned.isfinite().any():  # a complete word must end
+            if row.allowed is None or banned.isfinite().any():  # else only banned ids are permitted
                 values.copy_(banned)
     temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
     if all(temperature == 1.0 for temperature in temperatures):
@@ -159,7 +159,7 @@ def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
     if not any(p.truncates for p in params):
         return logprobs
     ranked, ids = logprobs.sort(dim=-1, descending=True, stable=True)
-    # As integers, whose sums do not depend on the order of additions.
+    # Probabilities are integers here, because sums of integers do not depend on the order of additions.
     probabilities = (ranked.exp() * CERTAIN).long()
     vocab_size = logprobs.shape[-1]
 
@@ -189,7 +189,7 @@ def gumbel_noise(keys: Sequence[int], vocab_size: int, device: torch.device) -> 
     ids = torch.arange(1, vocab_size + 1, dtype=torch.int64, device=device)
     key = torch.tensor(keys, dtype=torch.int64, device=device)[:, None]
     bits = _mix_tensor(_mix_tensor(ids)[None, :] ^ key)
-    # The half keeps the number away from 0 and 1, for which the noise would be infinite.
+    # Adding a half avoids 0 and 1, for which the noise would be infinite.
     uniform = (bits.double() + 0.5) / 2**32
     return -torch.log(-torch.log(uniform))
 

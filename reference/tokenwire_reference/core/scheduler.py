@@ -153,7 +153,7 @@ class Scheduler:
         for sequence in self._prefills():
             segment = self._next_segment(sequence)
             budget -= segment.end - segment.start
-            # In order of admission: a shorter one does not overtake.
+            # Prefills run in order of admission; a shorter prompt does not overtake a longer one.
             if budget < 0:
                 break
             step.append(segment)
@@ -215,7 +215,7 @@ class Scheduler:
         if missing > pool.available:
             pool.release(prefix)
             return False
-        # Before allocation, which may evict pages; the pages found now are kept.
+        # Stored pages are looked up before the allocation, which may evict them.
         request = sequence.request
         stored = pool.find_stored(keys[len(prefix) :], HANDED_OVER.of(request))
         HANDED_OVER.put(request, {})

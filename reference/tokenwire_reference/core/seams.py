@@ -16,7 +16,7 @@ _T = TypeVar("_T")
 class Seams:
     """All seams, without any change."""
 
-    # In the engine and the output streamer, on the engine's thread.
+    # Seams in the engine and the output streamer, on the engine's thread.
 
     def stop_rules(self, rules: _T) -> _T:
         """Change the rules that decide when the request is done."""
@@ -38,7 +38,7 @@ class Seams:
         del request
         return row
 
-    # In the request manager and the detokenizer, on the event loop.
+    # Seams in the request manager and the detokenizer, on the event loop.
 
     def detokenizer(self, detokenizer: _T) -> _T:
         """Change the detokenizer."""

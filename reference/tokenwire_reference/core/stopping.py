@@ -30,7 +30,7 @@ _NEAR = 64
 def _quiet() -> Any:
     options = re2.Options()
     options.log_errors = False
-    # instead of 8 MB, because a compiled pattern keeps the states that texts led to
+    # RE2 defaults to 8 MB; a compiled pattern keeps the states of all searched texts
     options.max_mem = 1 << 20
     return options
 
@@ -108,7 +108,7 @@ class StopRules:
         self._text: _RunningText | None = None
         self._longest = max(map(len, self._strings), default=0)
         if detokenizer is not None and (self._strings or self._patterns):
-            # More than a search needs, so that the text is seldom cut.
+            # The limit is larger than a search needs, so that the text is seldom cut.
             keep = 4 * self._longest + 256
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
@@ -120,11 +120,11 @@ class StopRules:
                 ends = {
                     string: begin + len(string)
                     for string in self._strings
-                    # The last id must complete it, because an earlier completion does not count later.
+                    # The last id must complete the stop string, because an earlier completion does not count.
                     if (begin := text.find(string, max(0, before - len(string) + 1))) >= 0
                 }
                 if ends:
-                    # The one that was completed first, because text cut before any other would still show it.
+                    # The stop string that was completed first wins; otherwise it would stay in the text.
                     return FinishReason("stop", matched=min(ends, key=ends.__getitem__))
             if self._patterns:
                 recent = self._text.recent()

@@ -30,7 +30,7 @@ Path = tuple[str | int, ...]
 def refuse_many_values(content: bytes) -> None:
     """Raise RefusalError for a body with too many values, without parsing it."""
     if content.count(b'"') // 2 + content.count(b"[") + content.count(b"{") <= MOST_VALUES:
-        return  # texts have at most that number
+        return  # the number of quotes bounds the number of texts
     count, end = 0, 0
     for text in _STRING.finditer(content):
         count += 1 + content.count(b"[", end, text.start()) + content.count(b"{", end, text.start())

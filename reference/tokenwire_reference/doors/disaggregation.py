@@ -174,7 +174,7 @@ class Prefill(Disaggregation):
         return await self.server.start(host, port)
 
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
-        del aborted  # this method does not wait
+        del aborted  # this method must not wait
         for room in rooms:
             try:
                 self.server.expect(room.number)

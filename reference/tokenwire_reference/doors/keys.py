@@ -47,7 +47,7 @@ def refuse_control(http_request: HttpRequest) -> None:
         )
     if args.admin_api_key is None or _sent(headers, args.admin_api_key):
         return
-    if args.api_key is not None:  # this key was sent, or the request would have been refused earlier
+    if args.api_key is not None:  # a request without the key was refused earlier
         raise RefusalError(
             "this call takes the key of --admin-api-key, and that of --api-key was sent",
             type=UNAUTHORIZED,

@@ -18,7 +18,7 @@ Number = int | float
 
 _LONG_TEXT = {"maxLength": 1 << 24}
 _GRAMMAR = {"maxLength": MOST_CHARACTERS}
-_ID = {"minLength": 1, "maxLength": 256}  # because it is repeated in every event
+_ID = {"minLength": 1, "maxLength": 256}  # short, because every event repeats it
 # The prompts of one batch; a longer prompt exceeds any context.
 _PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
 OTHERS: Mapping[str, Number] = {"maxLength": 256, "maxItems": 1024, "maxIds": 1024, "maxProperties": 64}

@@ -73,7 +73,11 @@ def template_ids(
         text = tokenizer.apply_chat_template(
             texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
         )
-    except (TemplateError, TypeError, AttributeError) as error:  # the possible errors of a template's code
+    except (
+        TemplateError,
+        TypeError,
+        AttributeError,
+    ) as error:  # errors that the code of a template may raise
         words = f"messages do not fit the model's chat template: {error}"
         raise RefusalError(words, param="messages") from error
     if runs:

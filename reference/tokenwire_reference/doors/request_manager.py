@@ -184,7 +184,7 @@ class RequestManager:
         for row in rows:
             rid = row.record.rid
             live = self._live.get(rid)
-            if live is None:  # its reader failed before the engine got it
+            if live is None:  # the reader failed before the engine got its request
                 continue
             reader, generation = live
             last = reader.grown or reader.started

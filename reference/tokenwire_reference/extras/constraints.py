@@ -225,7 +225,7 @@ def _of_schema(schema: Any) -> str:
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if "::=" in rules else rules
-    except Exception as error:  # of exactly this type if a rule is missing
+    except Exception as error:  # a plain Exception is raised for a missing rule
         raise ValueError(f"the grammar cannot be parsed: {error}") from error
 
 

@@ -121,7 +121,7 @@ class GrammarTrials:
 
     def _try(self, grammar: str, said: int) -> None:
         """Try the grammar in the fork, and write its error. Does not return."""
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends it, even inside llguidance
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends the fork, even inside llguidance
         if sys.platform == "linux":
             most = _virtual_bytes() + self._bytes
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -134,7 +134,7 @@ class GrammarTrials:
             os.write(said, str(error).encode(errors="replace")[:_LONGEST_ERROR])
         except MemoryError:
             code = _NO_MEMORY
-        except BaseException as error:  # also a panic of llguidance
+        except BaseException as error:  # this includes panics of llguidance
             os.write(said, f"{type(error).__name__}: {error}".encode(errors="replace")[:_LONGEST_ERROR])
         finally:
             os._exit(code)
@@ -165,7 +165,7 @@ def _pages(place: int) -> int:
 
 def main() -> None:
     """Answer each line of standard input with a line, until it ends."""
-    # for the server only, which closes standard input at its end
+    # only the server ends this program, by closing its standard input
     for ending in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)
     asked = sys.stdin.buffer

@@ -28,7 +28,7 @@ def pack_linear_layers(module: nn.Module) -> None:
     for layer in module.modules():
         if isinstance(layer, nn.Linear) and _pays(layer.weight):
             packed = torch.ops.mkldnn._reorder_linear_weight(layer.weight.detach())
-            # Registered as a weight of the model, so that a tape may contain it.
+            # The copy is registered as a weight of the model, so that a tape may contain it.
             layer.register_buffer("packed_weight", packed, persistent=False)
             layer.forward = partial(_multiplied, packed, layer.bias)  # type: ignore[method-assign,unused-ignore]
 

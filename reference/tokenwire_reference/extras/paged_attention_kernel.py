@@ -63,7 +63,7 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
         at_kv = ((page * PAGE + offset) * KV_HEADS + kv_head)[:, None] * DIM + column[None, :]
         k = tl.load(keys + at_kv, mask=inside, other=0.0)
         key_position = index * PAGE + offset
-        # Without an earlier request's values, because zero times NaN would be NaN.
+        # Values of earlier requests are masked, because zero times NaN would be NaN.
         kept = (key_position <= last) & (key_position >= oldest)
         v = tl.load(values + at_kv, mask=inside & kept[:, None], other=0.0)
         behind = position[:, None] - key_position[None, :]

@@ -78,7 +78,7 @@ class Script:
                 for token_id in _encode(step):
                     self._read(name, {"ids": [token_id]})
             elif type(step) is list and len(step) == 1 and type(step[0]) is int and 0 <= step[0] < VOCAB_SIZE:
-                self._ids += step  # the usual case
+                self._ids += step  # most entries are lists of one id
                 self._step_end.append(len(self._ids))
             else:
                 self._read(name, step if isinstance(step, dict) else {"ids": step})
@@ -207,7 +207,7 @@ class ScriptedModel:
             made_up = (token_id * 0x9E3779B1 ^ position * 0x85EBCA6B) * 0xC2B2AE35 & MASK32
             ids.append(token_id)
             begins.append(made_up % VOCAB_SIZE)
-            # So that all places have different logprobs.
+            # The offset gives each position different logprobs.
             lead = GREEDY_LEAD if sampling.greedy else SAMPLED_LEAD * sampling.temperature
             leads.append(lead + made_up / 2**33)
         logits = ROWS[begins]

@@ -77,7 +77,7 @@ class EngineRunner(ABC):
 
         def run() -> None:
             if not future.set_running_or_notify_cancel():
-                return  # the caller has left
+                return  # the caller no longer waits
             try:
                 future.set_result(function())
             except Exception as error:
@@ -131,7 +131,7 @@ class EngineRunner(ABC):
         rows = self._streamer.stream(touched)
         for row in rows:
             if row.finish is not None and row.finish.failed:
-                # If delivery failed, the engine may still have it.
+                # If delivery failed, the engine may still have the request.
                 self._abort(row.record.rid)
         if rows:
             self._deliver(rows)
@@ -164,7 +164,7 @@ class EngineThread(EngineRunner):
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
-        # A daemon, because a long step must not keep an ending process alive.
+        # The thread is a daemon, because a long step must not keep an ending process alive.
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._thread.start()
 
@@ -229,6 +229,6 @@ class EngineOnLoop(EngineRunner):
                     self._emit(await asyncio.to_thread(self._engine.step))
                 else:
                     self._emit(self._engine.step())
-                    await asyncio.sleep(0)  # after the consumers of these rows
+                    await asyncio.sleep(0)  # the next step runs after the consumers of these rows
             except Exception as error:
                 self._fail(error)

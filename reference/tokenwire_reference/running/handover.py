@@ -38,5 +38,5 @@ class Handover:
         try:
             self._deliver(rows)
         finally:
-            # After the consumers of these rows.
+            # Continue after the consumers of these rows.
             self._loop.call_soon(self._taken.set)

@@ -67,7 +67,7 @@ class Trials:
             [sys.executable, "-m", self._module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # allocators write messages about limits there
+            stderr=subprocess.DEVNULL,  # allocators write their messages about limits to standard error
         )
         self._all.append(process)
         _write(process, self._greeting())

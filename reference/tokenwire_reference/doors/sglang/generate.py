@@ -98,7 +98,7 @@ class _Answer:
     def of(self, emission: Emission) -> Iterable[dict[str, Any]]:
         event = self._object(emission)
         if self._served.args.incremental_streaming_output and "hidden_states" in event["meta_info"]:
-            # As in SGLang, every event has all of them.
+            # As in SGLang, every event has all hidden states so far.
             states = self._states.setdefault(emission.index, [])
             states += event["meta_info"]["hidden_states"]
             event["meta_info"]["hidden_states"] = list(states)

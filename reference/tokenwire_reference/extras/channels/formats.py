@@ -253,7 +253,7 @@ def _json_string(parser: ChannelParser, take: Callable[[str], None]) -> Parse[st
     while not written or parser.here != '"':
         escape = parser.here == "\\"
         for _ in range(1 + escape):
-            if parser.here < " ":  # also at the end of the text
+            if parser.here < " ":  # a control character, or the end of the text
                 raise NotACallError
             take(parser.here)
             written += parser.here
