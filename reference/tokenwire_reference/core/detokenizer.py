@@ -53,7 +53,7 @@ class Spelling:
         def kind(token_id: int) -> Kind:
             if BYTE_PIECE.fullmatch(name_of(token_id) or ""):
                 return Kind.BYTE
-            # The id is decoded twice: decoders strip a space at the beginning of a text, and an id may be a space.
+            # The id is decoded twice, because decoders strip a space at the beginning of a text.
             return Kind.WORD if decode([token_id, token_id]) else Kind.SILENT
 
         def apart(token_id: int) -> str | None:
