@@ -114,7 +114,7 @@ def _needs_a_tokenizer(stream: Stream, target: Target) -> str:
 
 
 def _unknown_effort(stream: Stream, _target: Target) -> str:
-    """Describe an effort of reasoning that is no word of the endpoint."""
+    """Describe a reasoning effort that the endpoint does not define."""
     dialect, body = dialect_of(stream), stream.exchange.request.body
     effort = dialect.request.reasoning.unknown_effort(body) if dialect is not None else None
     return "" if effort is None else f"a request with the reasoning effort {effort[:40]!r} was"

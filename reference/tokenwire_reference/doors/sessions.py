@@ -1,4 +1,4 @@
-"""What clients may continue or retrieve: turns of sessions, and responses, the latest within a bound."""
+"""The latest session turns and responses, which clients may continue or retrieve. Their size is bounded."""
 
 from __future__ import annotations
 

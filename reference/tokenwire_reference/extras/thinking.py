@@ -43,7 +43,7 @@ class _Where(Enum):
 
 
 class _Place:
-    """How far an output is, and how much reasoning it has."""
+    """The position in an output: before, inside or behind its reasoning, and the reasoning tokens so far."""
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._budget = budget
