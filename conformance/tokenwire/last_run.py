@@ -36,6 +36,8 @@ class Failed:
     requirement: str
     scenario: str
     message: str = ""
+    known: str = ""
+    """The reason why the baseline tolerates it; empty if it does not."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +64,11 @@ def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastR
 
 
 def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
-    """Return the failures that are not in the baseline."""
+    """Return the failures, also those that a baseline tolerates: a change may mend them."""
     return tuple(
-        Failed(judgement.requirement.id, judgement.scenario, judgement.message)
+        Failed(judgement.requirement.id, judgement.scenario, judgement.message, judgement.known)
         for judgement in judgements
-        if judgement.verdict is Verdict.FAIL and not judgement.known
+        if judgement.verdict is Verdict.FAIL
     )
 
 
@@ -75,7 +77,7 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
     seen: set[str] = set()
     size = 0
     for judgement in judgements:
-        if judgement.verdict is not Verdict.FAIL or judgement.known:
+        if judgement.verdict is not Verdict.FAIL:
             continue
         first = judgement.violations[0]
         for place in (first.place, *first.related):

@@ -100,6 +100,25 @@ def test_only_what_failed_is_asked_again_until_it_is_fixed(tokenwire, tmp_path):
     assert (last.target, last.options["budget"], last.failed) == (url, "quick", ())
 
 
+def test_what_a_baseline_tolerates_is_asked_again(tokenwire, tmp_path):
+    only = ("--scenario", "request-id", "--budget", "quick")
+    reason = ("--reason", "a counter", "--link", "https://h/1")
+    with demo_server(["prompt-tokens-grow"]) as url:
+        tokenwire("check", "--target", url, "--no-keep", *only, "--json", "report.json")
+        added = tokenwire("baseline", "update", "--from", "report.json", *reason)
+        checked = tokenwire("check", "--target", url, *only, "--baseline", "tokenwire-baseline.toml")
+        assert checked.returncode == 0, checked.stdout
+        again = tokenwire("again")
+    lines = [line for line in added.stdout.splitlines() if line.startswith("added ")]
+    assert len(set(lines)) == len(lines) >= 1
+    assert all(re.match("added    [a-z-]+  at [a-z-]+, in [a-z-]+: ", line) for line in lines), added.stdout
+    assert again.returncode == 1
+    first, *_, last = again.stdout.splitlines()
+    assert first.startswith("FAILED    prompt-tokens-constant  in request-id: ")
+    assert first.endswith(" (known: a counter (https://h/1))")
+    assert re.fullmatch(f"{url}: \\d requirements failed", last)
+
+
 def test_nothing_is_kept_where_that_is_switched_off(tokenwire, tmp_path):
     (tmp_path / "tokenwire.toml").write_text("keep-failures = false\n")
     with demo_server(["prompt-tokens-grow"]) as url:
@@ -178,10 +197,11 @@ def failed(*names: str, verdict: Verdict = Verdict.FAIL, **changes) -> Judgement
 
 def test_failing_exchanges_are_kept_with_what_they_were_held_against(tmp_path):
     judgements = [failed("a", "b"), failed("b"), failed("c", verdict=Verdict.WARN), failed("d", known="so")]
-    assert keep(LastRun("http://h:1"), judgements, tmp_path) == 2
+    assert keep(LastRun("http://h:1"), judgements, tmp_path) == 3
     ((_, kept),) = captures(folder_of_last(tmp_path))
-    assert sorted(exchange.name for exchange in kept) == ["a", "b"]
-    assert read_last(tmp_path).failed == (Failed("made-up", "one", "wrong"),) * 2
+    assert sorted(exchange.name for exchange in kept) == ["a", "b", "d"]
+    wrong = Failed("made-up", "one", "wrong")
+    assert read_last(tmp_path).failed == (wrong, wrong, replace(wrong, known="so"))
     assert keep(LastRun("http://h:2"), [], tmp_path) == 0
     last = folder_of_last(tmp_path)
     assert not list(last.glob("*.jsonl"))

@@ -456,7 +456,7 @@ def test_a_kind_is_written_down_once_wherever_it_fails(known: Path) -> None:
     assert (entry.name, entry.section, entry.seen_in) == (ID, "failure", 2)
     assert rewrite(known, in_scenarios(*SEVERAL, "cached-prompt", failing=("cached-prompt",))) == text
     gone = updated(known, {"r.json": in_scenarios(*SEVERAL, failing=())})
-    assert gone.removed == (ID,)
+    assert gone.removed == (f"{ID}  at sglang-generate: /output_ids: id # was taken back",)
 
 
 def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known: Path) -> None:
@@ -467,7 +467,8 @@ def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known:
         link="https://example.org/2",
         strict=True,
     )
-    assert [new.name for new in first.added] == [f"{ID}[greedy-stream, probe, samples]"]
+    (new,) = first.added
+    assert new.in_words.startswith(f"{ID}  at sglang-generate, in greedy-stream, probe, samples: ")
     baseline = parse_baseline(known, first.text)
     assert [len(table) for table in baseline.tables()] == [3]
     assert {(entry.reason, entry.link) for entry in baseline.entries} == {
@@ -481,7 +482,10 @@ def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(
     known.write_text(f"# Ours.\n{entry(scenario=SEVERAL)}# and more of it\n", "utf-8")
     later = in_scenarios(*SEVERAL, "cached-prompt", failing=("probe", "samples", "cached-prompt"))
     change = updated(known, {"r.json": later})
-    assert (change.kept, change.removed) == (2, (f"{ID}[greedy-stream]",))
+    assert (change.kept, change.removed) == (
+        2,
+        (f"{ID}[greedy-stream]  at sglang-generate: /output_ids: id # was taken back",),
+    )
     old, new = parse_baseline(known, change.text).tables()
     assert [(judgement.scenario, judgement.reason) for judgement in old] == [
         ("probe", "upstream is asked"),

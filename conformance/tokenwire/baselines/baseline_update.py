@@ -66,14 +66,16 @@ class _NewTable:
     """The number of scenarios that showed the failure, in the run that showed it least; 0 if `scenarios`
     lists them.
     """
+    shown_by: tuple[str, ...] = ()
+    """The scenarios that showed the failure; empty if `scenarios` lists them."""
 
     @property
-    def name(self) -> str:
-        if not self.scenarios:
-            return self.requirement
-        more = len(self.scenarios) - _MOST_NAMED
-        named = ", ".join(self.scenarios[:_MOST_NAMED])
-        return f"{self.requirement}[{named}{f' and {more} more' if more > 0 else ''}]"
+    def in_words(self) -> str:
+        """The requirement, endpoint and failure in words, and the scenarios that showed it."""
+        names = self.scenarios or self.shown_by
+        more = len(names) - _MOST_NAMED
+        named = ", ".join(names[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
+        return f"{self.requirement}  at {self.kind.dialect}, in {named}: {self.kind.says}"
 
     def block(self, runs: int, reason: str, link: str) -> str:
         """Return the table as TOML.
@@ -170,7 +172,13 @@ class _Runs:
                     sum((failed, how) == (requirement, kind) and where != _ANY for failed, where, how in run)
                     for run in self.failed
                 )
-                yield _NewTable(requirement, kind, (), self.often[key], seen_in)
+                shown_by = dict.fromkeys(
+                    where
+                    for run in self.failed
+                    for failed, where, how in sorted(run, key=lambda key: key[1])
+                    if (failed, how) == (requirement, kind) and where != _ANY
+                )
+                yield _NewTable(requirement, kind, (), self.often[key], seen_in, tuple(shown_by))
 
     def new_in_scenarios(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
         """Yield strict tables for new failures.
@@ -297,7 +305,7 @@ def updated(
         staying: list[Entry] = []
         for entry in entries:
             if _key(entry) in known or runs.is_gone(entry):
-                removed.append(entry.name)
+                removed.append(f"{entry.name}  at {entry.dialect}: {entry.says}")
             else:
                 staying.append(entry)
             known.add(_key(entry))

@@ -22,6 +22,7 @@ from tokenwire.last_run import Failed, LastRun, keep, read_last
 from tokenwire.report.console import make_console
 from tokenwire.requirement import load_requirements
 from tokenwire.settings import Settings
+from tokenwire.typed_table import counted
 from tokenwire.wire.exchange import Ending
 from tokenwire.wire.inert import inert
 
@@ -100,7 +101,9 @@ def _in_doubt(found: Outcomes) -> set[str]:
     }
 
 
-def _lines(requirement: str, scenarios: Mapping[str, tuple[FailureOutcome, str]]) -> Iterable[Text]:
+def _lines(
+    requirement: str, scenarios: Mapping[str, tuple[FailureOutcome, str]], known: str = ""
+) -> Iterable[Text]:
     for outcome in FailureOutcome:
         named = [name for name, (found, _) in scenarios.items() if found is outcome]
         if not named:
@@ -109,7 +112,9 @@ def _lines(requirement: str, scenarios: Mapping[str, tuple[FailureOutcome, str]]
         some += f" and {len(named) - _MOST_NAMED} more" if len(named) > _MOST_NAMED else ""
         because = next((why for found, why in scenarios.values() if found is outcome and why), "")
         line = Text(f"{outcome:<9} ", style=_STYLES[outcome])
-        line.append(f"{requirement}  in {some}" + (f": {inert(because)}" if because else ""), style="none")
+        words = f": {inert(because)}" if because else ""
+        words += f" (known: {inert(known)})" if known and outcome is not FailureOutcome.FIXED else ""
+        line.append(f"{requirement}  in {some}{words}", style="none")
         yield line
 
 
@@ -117,7 +122,9 @@ def again(settings: Settings) -> None:
     """Repeat the scenarios that failed in this folder's last `tokenwire check`; print FIXED or FAILED for
     each.
 
-    The next `tokenwire again` repeats only what still fails. Exit status: 0 all failures are fixed; 1 at
+    Known failures of a baseline are repeated, too. The next `tokenwire again` repeats only what still fails.
+
+    Exit status: 0 all failures are fixed; 1 at
     least one still fails; 2 wrong command line; 4 the target could not be reached, or a scenario was not
     answered.
     """
@@ -149,13 +156,13 @@ def again(settings: Settings) -> None:
         later = judge(reached(retry, verbosity=settings.verbosity).runs, rows)
         judgements = _with_failures(judgements, later)
         found = outcomes(last.failed, judgements, seen)
+    tolerated = {failure.requirement: failure.known for failure in last.failed if failure.known}
     for requirement, by_scenario in found.items():
-        for line in _lines(requirement, by_scenario):
+        for line in _lines(requirement, by_scenario, tolerated.get(requirement, "")):
             if not settings.quiet or not line.plain.startswith(FailureOutcome.FIXED):
                 console.print(line, soft_wrap=True)
     every = [outcome for by_scenario in found.values() for outcome, _ in by_scenario.values()]
-    counts = [f"{every.count(outcome)} {outcome.lower()}" for outcome in FailureOutcome if outcome in every]
-    console.print(Text(f"{subject.title}: {', '.join(counts)}"), soft_wrap=True)
+    console.print(Text(f"{subject.title}: {_in_numbers(found)}"), soft_wrap=True)
     unseen = tuple(
         failure
         for failure in last.failed
@@ -169,6 +176,18 @@ def again(settings: Settings) -> None:
         raise typer.Exit(ExitStatus.VIOLATION)
     if FailureOutcome.UNSEEN in every:
         raise typer.Exit(ExitStatus.NOTHING_EVALUATED)
+
+
+def _in_numbers(found: Outcomes) -> str:
+    """Count the requirements of each outcome, and their scenarios if these are more."""
+    words = []
+    for outcome in FailureOutcome:
+        numbers = [sum(seen is outcome for seen, _ in by_scenario.values()) for by_scenario in found.values()]
+        requirements, scenarios = sum(map(bool, numbers)), sum(numbers)
+        if requirements:
+            several = f" in {counted(scenarios, 'scenario')}" if scenarios > requirements else ""
+            words.append(f"{counted(requirements, 'requirement')} {outcome.lower()}{several}")
+    return ", ".join(words)
 
 
 def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) -> list[Judgement]:

@@ -17,6 +17,7 @@ from tokenwire.config import Config
 from tokenwire.disk import system_says, write_whole
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.document import read_report
+from tokenwire.typed_table import counted
 from tokenwire.wire.inert import inert
 
 _DEFAULT_FILE = Path("tokenwire-baseline.toml")
@@ -81,7 +82,7 @@ def show(context: typer.Context, file: _File = None, *, config: Path | None = CO
         name = f"{entry.requirement}[{names}]" if names else entry.requirement
         _print(f"{name}  {entry.dialect}: {entry.says}")
         _print(f"  {entry.reason or 'no reason'} ({entry.link or 'no link'}){until}{rate}")
-    _print(f"{baseline.path}: {len(baseline.entries)} known failures")
+    _print(f"{baseline.path}: {counted(len(baseline.entries), 'known failure')}")
 
 
 @app.command(
@@ -133,9 +134,11 @@ def update(
         _print(f"removed  {name}")
     wanted = " and ".join(what for what, given in (("a reason", reason), ("a link", link)) if not given)
     for new in found.added:
-        _print(f"added    {new.name}{f'  (give it {wanted})' if wanted else ''}")
+        _print(f"added    {new.in_words}")
     added = sum(max(1, len(new.scenarios)) for new in found.added)
     _print(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
+    if found.added and wanted:
+        _print(f"give each added entry {wanted}")
 
 
 @app.command(
@@ -166,5 +169,6 @@ def check(
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
         _print(f"{fault.kind}: {fault.message}")
-    _print(f"{baseline.path}: {len(baseline.entries)} known failures, {len(faults)} wrong entries")
+    known, wrong = counted(len(baseline.entries), "known failure"), counted(len(faults), "wrong entry")
+    _print(f"{baseline.path}: {known}, {wrong}")
     raise typer.Exit(ExitStatus.VIOLATION if faults else ExitStatus.CONFORMS)
