@@ -25,6 +25,7 @@ from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.shown import drops_its_constraint
 from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
+from tokenwire.typed_table import counted
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
@@ -202,7 +203,8 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
     where = f"{run.name}: " if run.name else ""
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
-        yield f"{where}{len(nobodys)} exchanges with endpoints that no dialect knows: {_endpoints(nobodys)}"
+        number = counted(len(nobodys), "exchange")
+        yield f"{where}{number} with endpoints that no dialect knows: {_endpoints(nobodys)}"
     if words := silent(run.answers):
         yield where + words
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)

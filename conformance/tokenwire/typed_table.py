@@ -122,9 +122,14 @@ def in_words(hint: Any) -> str:
     return _IN_WORDS.get(hint, "a table")
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
-    """Return a number with its noun: `1 case`, `2,000 cases`."""
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+def counted(number: int, noun: str) -> str:
+    """Return a number with its noun: `1 case`, `2 cases`."""
+    return f"{number} {noun if number == 1 else plural_of(noun)}"
+
+
+def plural_of(noun: str) -> str:
+    """Return the plural of a noun: `entries`, `cases`."""
+    return f"{noun.removesuffix('y')}ies" if noun.endswith("ry") else f"{noun}s"
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Place
 from tokenwire.report.wording import cut, where
+from tokenwire.typed_table import counted
 from tokenwire_twin.answers import Gravity
 from tokenwire_twin.difference_report import LABELS, DifferenceReport
 from tokenwire_twin.families import Family
@@ -218,11 +219,13 @@ def _not_compared(report: DifferenceReport) -> Iterator[Text]:
     asked = {name for family in report.families if family.kind == "request" for name in family.exchanges}
     if asked:
         names = sorted(asked)
-        words = f"not compared: {len(asked)} exchanges that were asked differently ({_named(names)})"
+        words = (
+            f"not compared: {counted(len(asked), 'exchange')} that were asked differently ({_named(names)})"
+        )
         yield Text(words, "dim")
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
-            yield Text(f"only in {label}: {len(only)} exchanges ({_named(only)})", "dim")
+            yield Text(f"only in {label}: {counted(len(only), 'exchange')} ({_named(only)})", "dim")
     for fault in report.faults:
         yield Text(f"known differences: {fault}", "bold red")
 

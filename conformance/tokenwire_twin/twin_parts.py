@@ -12,6 +12,7 @@ from itertools import groupby
 
 from tokenwire.checks.reading.fields import first_prompt_ids
 from tokenwire.record import BROKEN, Answer, Choice, Stream
+from tokenwire.typed_table import counted
 
 MESSAGES, WORDS, END = "messages", "words", "end"
 """The prefixes of the labels of asks that show the template, the tokenizer and the ends."""
@@ -113,7 +114,11 @@ def _first_apart(mine: Sequence[object], yours: Sequence[object], label: str) ->
         return ""
     both = enumerate(zip(mine, yours, strict=False))
     place = next((place for place, (a, b) in both if a != b), min(len(mine), len(yours)))
-    lengths = f"{len(mine)} and {len(yours)} ids" if len(mine) != len(yours) else f"{len(mine)} ids"
+    lengths = (
+        f"{len(mine)} and {counted(len(yours), 'id')}"
+        if len(mine) != len(yours)
+        else f"{counted(len(mine), 'id')}"
+    )
     return f"the prompt of {label} ({lengths}) differs from its id {place} on"
 
 
@@ -186,7 +191,7 @@ def _texts(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
         if None in texts or broken:
             continue
         differ = texts[0] != texts[1] and not _ends_apart(mine, yours)
-        example = f"the same {len(mine.output_ids)} ids of {first.exchange.label} have two texts"
+        example = f"the same {counted(len(mine.output_ids), 'id')} of {first.exchange.label} have two texts"
         yield _Seen("texts of the same ids", example if differ else "")
 
 

@@ -593,6 +593,7 @@ def test_words_that_no_client_finds_are_named_with_the_shapes_in_which_it_would(
         "'There was an error parsing the body' does not have the shape of an error: {\"error\": "
         '{"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
     )
+    assert found.actual == "There was an error parsing the body"
 
 
 # What a parser takes out of a text, token by token.

@@ -257,6 +257,57 @@ def test_a_door_of_a_family_that_refuses_ids_is_asked_in_text_and_judged_for_one
     assert refusal.dialect == "sglang-completions"
 
 
+def test_a_refusal_of_every_endpoint_is_quoted_with_the_way_out() -> None:
+    refusal = openai_error("x-tokenwire-fault: no fault is called nonsense")
+    assert first_words(lambda request: refusal if request.method == "POST" else None).diagnosis == (
+        "http://target refuses the request at every endpoint (status 400): x-tokenwire-fault: no fault is "
+        "called nonsense. Check --header, and what else goes into each request."
+    )
+
+
+@pytest.mark.parametrize("speaks", ["http", "https"])
+def test_a_server_that_speaks_the_other_protocol_is_named_so(speaks: str) -> None:
+    """The server answers each connection with the bytes that such a server sends first."""
+    greeting = {"http": b"HTTP/1.1 400 Bad Request\r\n\r\n", "https": bytes([0x15, 3, 1, 0, 2, 2, 0x46])}
+
+    async def greet(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(greeting[speaks])
+        await writer.drain()
+        writer.close()
+
+    async def found() -> tuple[str, str]:
+        server = await asyncio.start_server(greet, "127.0.0.1", 0)
+        address = f"127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        url = f"{'https' if speaks == 'http' else 'http'}://{address}"
+        async with server:
+            exchange = await Recorder(url, timeout_s=30).send("a", "preflight", HttpRequest("POST", CHAT, {}))
+        return address, diagnosis(url, [exchange])
+
+    address, words = asyncio.run(found())
+    assert f"the server seems to speak {speaks}. Use {speaks}://{address}." in words
+
+
+def test_requests_without_an_answer_are_named_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenwire.asking.preflight.WAITED_S", 0)
+    said: list[str] = []
+    heard = asyncio.Event()
+
+    class Silent(Choosy):
+        async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+            await heard.wait()
+            return await super().send(name, scenario, request, **how)
+
+    def hear(words: str) -> None:
+        said.append(words)
+        heard.set()
+
+    dialects = list(load_dialects().values())
+    asyncio.run(preflight("http://target", Silent(newest), dialects, on_wait=hear))
+    (words,) = said
+    assert words.startswith("no answer after 0 s from http://target to GET /")
+    first_words(newest, on_wait=said.append)
+
+
 def test_a_diagnosis_holds_nothing_that_a_terminal_acts_on() -> None:
     sender = CannedSender(b"\x1b]0;owned\x07", 418)
     exchange = asyncio.run(sender.send("first", "preflight", HttpRequest("POST", CHAT, {})))

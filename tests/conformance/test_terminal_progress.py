@@ -5,8 +5,10 @@ from __future__ import annotations
 from io import StringIO
 from itertools import count
 
+import pytest
 from rich.console import Console
 
+from tokenwire.asking.terminal_progress import TerminalProgress
 from tokenwire.commands.reporting import Reporting, judge_and_report
 from tokenwire.judging.run import Run
 from tokenwire.report.files import Outputs
@@ -38,6 +40,14 @@ def test_on_a_narrow_terminal_the_counts_are_whole_and_the_name_is_cut():
     assert "0:00:00" in screen.getvalue()
     assert "1911 exchanges, last" in screen.getvalue()
     assert "no-end" not in screen.getvalue()
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_the_reason_of_a_wait_is_printed_at_once(terminal):
+    screen = StringIO()
+    with TerminalProgress(Console(file=screen, force_terminal=terminal, width=80)) as progress:
+        progress.waiting("no answer after 5 s")
+    assert "asking: no answer after 5 s" in screen.getvalue()
 
 
 def test_judging_is_a_phase_of_its_own(monkeypatch, capsys):

@@ -347,6 +347,7 @@ def test_numbers_texts_and_lists_are_not_part_of_a_kind() -> None:
     assert lasting_words("id 7 is 12, but -3.5 in 'it\\'s' [1, [2]]") == "id # is #, but # in '…' …"
     assert lasting_words("/choices/0/token_ids/12") == "/choices/#/token_ids/#"
     assert lasting_words("5 entries for 1 output id") == lasting_words("5 entries for 4 output ids")
+    assert lasting_words("holds 1 entry instead of 5") == lasting_words("holds 2 entries instead of 5")
     assert lasting_words("it's 'a' and \"b") == "it'…'a' and \"b"
     assert lasting_words("'a\\'b \"c\" it's 7") == "'…'s #"
     assert lasting_words("\"a\\\"b 'c'") == "\"a\\\"b '…'"

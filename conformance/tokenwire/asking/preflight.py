@@ -9,16 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, NotAsked, Sender
+from tokenwire.checks.reading.refusals import words_of
 from tokenwire.dialects.dialect import Dialect, Unsupported
 from tokenwire.dialects.recognition import Detected, detect
 from tokenwire.judging.run import has_record
 from tokenwire.record import Stream
-from tokenwire.report.wording import cut
+from tokenwire.report.wording import cut, first_few
 from tokenwire.target.advertised import Advertised, advertised_by, information_paths
 from tokenwire.target.death import failure
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
@@ -42,6 +44,9 @@ _IN_TEXT = "prompts as text"
 """Describes a server that accepts prompts only as text."""
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
+WAITED_S = 5.0
+"""Seconds after which the requests without an answer are named."""
+_MOST_NAMED = 3
 
 
 @dataclass(frozen=True)
@@ -112,7 +117,15 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
     statuses = {exchange.status for exchange in exchanges}
     there = [exchange for exchange in exchanges if exchange.status not in _ABSENT]
-    if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
+    refusals = [cut(words, 200).rstrip(".") for exchange in there if (words := _message_of(exchange))]
+    if all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges) and (
+        scheme := _spoken_scheme(first)
+    ):
+        fact = (
+            f"{url} does not answer in the protocol that the URL names: the server seems to speak {scheme}."
+        )
+        way_out = f"Use {scheme}://{url.partition('://')[2]}."
+    elif all(exchange.ending is Ending.UNREACHABLE for exchange in exchanges):
         fact = f"Nothing answers at {url} ({first.detail})."
         way_out = (
             "Start the server first, or check host and port: a target looks like http://127.0.0.1:30000."
@@ -147,6 +160,9 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     ) is not None:
         fact = f"{url}: GET {no_list.request.path} answered {no_list.status}, so no model is known."
         way_out = "Name the model: --model NAME."
+    elif refusals and len(refusals) == len(there) and len(set(refusals)) == 1:
+        fact = f"{url} refuses the request at every endpoint (status {there[0].status}): {refusals[0]}."
+        way_out = "Check --header, and what else goes into each request."
     else:
         telling = _why_no_record((there or exchanges)[0])
         fact = f"{url} answers, but not in a shape that this suite knows: {telling}."
@@ -160,6 +176,22 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
     if about_the_model is not None and "--model" not in way_out:
         way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
     return inert(f"{fact} {way_out}")  # escaped, because commands print it on a terminal
+
+
+def _spoken_scheme(exchange: Exchange) -> str:
+    """Return the scheme of a server that speaks the other one; empty if that does not show."""
+    if "WRONG_VERSION_NUMBER" in exchange.detail:
+        return "http"
+    # h11's words for a control character, with which the alert of a TLS server begins.
+    return "https" if "illegal request line" in exchange.detail else ""
+
+
+def _message_of(exchange: Exchange) -> str:
+    """Return the error message of a refusal; empty if it has none."""
+    try:
+        return words_of(json.loads(_words_of_refusal(exchange) or "null"))
+    except (ValueError, RecursionError):
+        return ""
 
 
 def _is_failed_list(exchange: Exchange) -> bool:
@@ -195,6 +227,21 @@ class _Introduced:
     @property
     def answer(self) -> Exchange:
         return self.exchanges[-1]
+
+
+class _Awaited:
+    """A sender that lists the requests without an answer."""
+
+    def __init__(self, sender: Sender, pending: list[str]) -> None:
+        self._sender, self._pending = sender, pending
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        line = f"{request.method} {request.path}"
+        self._pending.append(line)
+        try:
+            return await self._sender.send(name, scenario, request, **how)
+        finally:
+            self._pending.remove(line)
 
 
 class _Introduction:
@@ -289,18 +336,45 @@ async def preflight(
     named: bool = False,
     scout: Sender | None = None,
     patience_s: float = 0.0,
+    on_wait: Callable[[str], object] = lambda _: None,
 ) -> Preflight:
     """Request the information endpoints, then send each dialect's minimal request, concurrently.
 
     `model`: the model name; empty for the first model that the target lists. `named`: the user chose the
     dialects, so a parseable response is enough evidence. `scout`: sends the information requests.
-    `patience_s`: seconds for which a busy server is retried. Raises NotAsked if a limit prevents a first
-    request. If a limit prevents a retry, the last response counts.
+    `patience_s`: seconds for which a busy server is retried. `on_wait`: called with the requests that have no
+    answer after some seconds. Raises NotAsked if a limit prevents a first request. If a limit prevents a
+    retry, the last response counts.
     """
+    pending: list[str] = []
+    sender = _Awaited(sender, pending)
+    scout = _Awaited(scout, pending) if scout else sender
+
+    def tell() -> None:
+        missing = list(dict.fromkeys(pending))
+        on_wait(f"no answer after {WAITED_S:g} s from {url} to {first_few(missing, _MOST_NAMED)}")
+
+    told = asyncio.get_running_loop().call_later(WAITED_S, tell)
+    try:
+        return await _preflight(url, sender, dialects, model, named=named, scout=scout, patience_s=patience_s)
+    finally:
+        told.cancel()
+
+
+async def _preflight(
+    url: str,
+    sender: Sender,
+    dialects: Sequence[Dialect],
+    model: str,
+    *,
+    named: bool,
+    scout: Sender,
+    patience_s: float,
+) -> Preflight:
 
     async def ask_information(path: str) -> Exchange:
         request = HttpRequest("GET", path)
-        return await (scout or sender).send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
+        return await scout.send(exchange_name(SCENARIO, path.strip("/")), SCENARIO, request)
 
     # Information comes first, because the requests below need the model name.
     information = await asyncio.gather(*map(ask_information, information_paths()))

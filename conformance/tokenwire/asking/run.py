@@ -42,6 +42,7 @@ from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.settings import Settings
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
+from tokenwire.typed_table import counted
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Exchange, HttpRequest, Server
@@ -285,7 +286,7 @@ class _Interrogation:
     def subject(self, *, unrecorded: str = "") -> Subject:
         """Return the input of the report. `unrecorded`: the reason why the recording is incomplete."""
         plan, found, run = self.plan, self.found, self.run()
-        left = f"{len(self.transcript.not_asked)} exchanges were not asked"
+        left = f"{counted(len(self.transcript.not_asked), 'exchange')} were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
         # If the run waits for restarts, it did not end because of the crash.
         waits = "--wait N goes on when it is back" if died and plan.revival is None else ""
@@ -379,7 +380,7 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
     notes = _notes(plan.record, plan) if plan.record else None
     # A resumed recording contains the preflight already.
     is_resumed = notes is not None and bool(notes.server)
-    found, polite = await _find_out(plan, None if is_resumed else capture)
+    found, polite = await _find_out(plan, None if is_resumed else capture, progress)
     parrot = await find_parrot(found, polite, plan.tokenizer)
     behind = replace(plan, settings=replace(plan.settings, target=plan.settings.worker), headers=())
     worker = await _worker(behind, polite) if plan.settings.worker else None
@@ -446,13 +447,16 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
             loop.remove_signal_handler(handled)
 
 
-async def _find_out(plan: Plan, capture: CaptureWriter | None) -> tuple[Preflight, PoliteSender]:
+async def _find_out(
+    plan: Plan, capture: CaptureWriter | None, progress: Progress
+) -> tuple[Preflight, PoliteSender]:
     """Identify the target; return the result and the sender that charges requests to the limits.
 
     Raises UsageError for an invalid URL.
     """
     polite = PoliteSender(_first(plan, capture), plan.purse)
-    return await _found(plan, polite, capture, named=bool(plan.settings.dialect)), polite
+    named = bool(plan.settings.dialect)
+    return await _found(plan, polite, capture, named=named, on_wait=progress.waiting), polite
 
 
 def _notes(folder: Path, plan: Plan) -> Notes:
@@ -507,7 +511,12 @@ def _dialects(plan: Plan) -> list[Dialect]:
 
 
 async def _found(
-    plan: Plan, sender: PoliteSender, capture: CaptureWriter | None, *, named: bool
+    plan: Plan,
+    sender: PoliteSender,
+    capture: CaptureWriter | None,
+    *,
+    named: bool,
+    on_wait: Callable[[str], object] = lambda _: None,
 ) -> Preflight:
     """Identify a target. `named`: the user named the dialects.
 
@@ -526,6 +535,7 @@ async def _found(
             named=named,
             scout=sender.to(_first(plan, capture, scouts=True)),
             patience_s=settings.timeout,
+            on_wait=lambda words: on_wait(f"{words}; waiting up to {settings.timeout:g} s (--timeout)"),
         )
     except Spent as reason:
         raise UsageError(_unaffordable(plan, least, str(reason))) from reason

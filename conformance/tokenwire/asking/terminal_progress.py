@@ -30,6 +30,7 @@ class TerminalProgress(Meter, Progress):
 
     def waiting(self, words: str) -> None:
         self.show(words=words)
+        self.say(words)
 
     def finished(self, conversation: Conversation) -> None:  # noqa: ARG002  # only that it is over
         self.show(done=1)

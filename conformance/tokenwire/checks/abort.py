@@ -28,6 +28,7 @@ from tokenwire.dialects.dialect import family_of, known_as, names_of
 from tokenwire.record import Answer, Choice, Delivery, Stream, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.advertised import clears_refused_after_s
+from tokenwire.typed_table import counted
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
@@ -166,7 +167,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     for name in sorted(per_token):
         entries = choice.series(name)
         if not fault and entries is not None and len(entries) != len(ids):
-            fault = f"{name} has {len(entries)} entries for {len(ids)} output ids"
+            fault = f"{name} has {counted(len(entries), 'entry')} for {len(ids)} output ids"
     if not fault and not ids:
         return
     expected = "all ids that were delivered, counted"

@@ -14,6 +14,7 @@ from typing import Any
 
 from tokenwire.record import Choice, Delivery
 from tokenwire.target.alike import alike
+from tokenwire.typed_table import counted
 from tokenwire.wire.sharing import same_values
 
 
@@ -169,7 +170,7 @@ def _judge_series(
                 return Illegal(name, f"is missing beside {due} output ids")
             continue
         if len(entries) != due:
-            return Illegal(name, f"holds {len(entries)} entries for {due} output ids")
+            return Illegal(name, f"holds {counted(len(entries), 'entry')} for {due} output ids")
         same = partial(alike, tolerance=rules.logprob_tolerance)
         wrong = None if whole is None else _first_difference(whole[start:], entries, same)
         if wrong is not None:

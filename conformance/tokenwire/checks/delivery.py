@@ -22,6 +22,7 @@ from tokenwire.checks.reading.fields import read_once, untold_count, usage_count
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.dialects.logprobs import LISTS
 from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact
+from tokenwire.typed_table import counted
 
 LONG_ANSWER = 50
 """The least number of ids that proves accumulation, because servers may collect fewer in one piece.
@@ -206,7 +207,7 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
     for name, value in {"output_ids": emission.output_ids, **series}.items() if count is not None else ():
         entries = as_list(value)
         if entries is not None and count is not None and (count > LONG_ANSWER or len(entries) != count):
-            message = f"{name} holds {len(entries)} entries of an answer of {count} tokens"
+            message = f"{name} holds {counted(len(entries), 'entry')} of an answer of {count} tokens"
             yield expect(emission.at(name), count, len(entries), message)
 
 
@@ -324,7 +325,7 @@ def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> It
         place = emissions[-1].event.place
         took = share * place.time
         came = f"within {took:.3f} s, {place.time:.1f} s after the request"
-        message = f"all {len(emissions)} events came {came}"
+        message = f"all {counted(len(emissions), 'event')} came {came}"
         expected = "events that come as they are made"
         as_made = share > _AT_ONCE and took > _TOO_CLOSE_S * len(emissions)
         yield expect(place, expected, "a burst", message, holds=as_made)

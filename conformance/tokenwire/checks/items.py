@@ -24,6 +24,7 @@ from tokenwire.dialects.markup import as_object
 from tokenwire.record import Answer, Choice, Delivery, Event, Stream, as_list, fact
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
+from tokenwire.typed_table import counted
 from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
 
 
@@ -171,7 +172,7 @@ def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iter
     message = (
         f"item {wrong} of the response is not the one that was closed"
         if wrong is not None
-        else f"the response holds {len(actual)} items, and {len(due)} were closed"
+        else f"the response holds {counted(len(actual), 'item')}, and {len(due)} were closed"
     )
     shown = slice(wrong, None if wrong is None else wrong + 1)
     yield expect(place, due[shown], actual[shown], message, holds=due == actual)

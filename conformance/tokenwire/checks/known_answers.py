@@ -18,6 +18,7 @@ from tokenwire.parrot.script import Truth, deaf_to_stops, truth
 from tokenwire.parrot.vocabulary import Words
 from tokenwire.record import BROKEN, Choice, Emission, Place, Stream
 from tokenwire.requirement import Level
+from tokenwire.typed_table import counted
 
 SOURCE = "the right answer"
 
@@ -167,7 +168,7 @@ def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observat
     for known in known_choices(stream, target):
         if _came_to_an_end(known.choice, stream):
             due, right = known.right.finish, known.right
-            words = f"the right answer ends with {due} after {len(right.ids)} ids"
+            words = f"the right answer ends with {due} after {counted(len(right.ids), 'id')}"
             actual = _type_of(known.choice)
             message = f"choice {known.choice.index} finished with {actual}; {words}"
             place = _last_finish(known.choice).at("finish")

@@ -13,6 +13,7 @@ from tokenwire.checks.evidence import Observation, Row, expect, expect_each, in_
 from tokenwire.checks.reading.fields import untold_count
 from tokenwire.dialects.logprobs import LISTS, NAMED_TOP
 from tokenwire.record import Delivery, Emission, Stream, as_list
+from tokenwire.typed_table import counted
 
 
 def _observe_no_list(emission: Emission, name: str, value: object) -> Observation:
@@ -63,7 +64,9 @@ def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterato
         due = untold_count(stream, choice)
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
             if (entries := choice.series(name)) is not None:
-                message = f"{name} holds {len(entries)} entries in all, and the usage counts {due} tokens"
+                message = (
+                    f"{name} holds {counted(len(entries), 'entry')} in all, and the usage counts {due} tokens"
+                )
                 yield expect(choice.last_at(name), due, len(entries), message)
 
 

@@ -42,6 +42,7 @@ from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, f
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.shown import LOGPROBS_LENGTH, MIRRORED_ID
+from tokenwire.typed_table import counted
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"
@@ -247,11 +248,15 @@ def _fault_in_top(
         return f"is {position.written_top!r}, not a list of entries"
     if reported.by_text:
         # The sampled token may be beside the k likeliest, and tokens of one text share an entry.
-        return "" if 1 <= len(entries) <= k + 1 else f"holds {len(entries)} entries for {k} and the sampled"
+        return (
+            ""
+            if 1 <= len(entries) <= k + 1
+            else f"holds {counted(len(entries), 'entry')} for {k} and the sampled"
+        )
     if besides and len(entries) == k + 1 and _is_besides(position, entries):
         return ""
     if len(entries) > k or len(entries) < (1 if fewer else k):
-        return f"holds {len(entries)} entries instead of {k}"
+        return f"holds {counted(len(entries), 'entry')} instead of {k}"
     ids = [entry.id for entry in entries if entry.names_id]
     return "names an id twice" if any(ids.count(token) > 1 for token in ids) else ""
 

@@ -43,6 +43,7 @@ from tokenwire.record import Answer, Choice, ChoiceFacts, Delivery, Emission, Pl
 from tokenwire.requirement import Level, tolerance
 from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
+from tokenwire.typed_table import counted
 
 
 def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
@@ -59,7 +60,7 @@ def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> 
     if entries is None:
         return "is not a list of entries"
     if len(entries) != k:
-        return f"holds {len(entries)} entries instead of {k}"
+        return f"holds {counted(len(entries), 'entry')} instead of {k}"
     numbers = [entry.value for entry in entries]
     if not _legal_and_falling(entries):
         return f"holds {numbers}, which are not logprobs in falling order"
@@ -86,7 +87,7 @@ def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
     if type(token) is int and all(entry.id != token for entry in entries):
         return f"leaves the prompt id {token} out"
     if not k <= len(entries) <= k + 1:
-        return f"holds {len(entries)} entries for {k} and the prompt id's own"
+        return f"holds {counted(len(entries), 'entry')} for {k} and the prompt id's own"
     if not _legal_and_falling(entries):
         numbers = [entry.value for entry in entries]
         return f"holds {numbers}, which are not logprobs that fall with their ranks"
@@ -101,7 +102,7 @@ def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
     if entries is None:
         return "is not an object of logprobs by text"
     if not 1 <= len(entries) <= k + 1:
-        return f"holds {len(entries)} entries for {k} and the prompt token's own"
+        return f"holds {counted(len(entries), 'entry')} for {k} and the prompt token's own"
     numbers = [entry.value for entry in entries]
     if not all(is_legal(entry.value) for entry in entries):
         return f"holds {numbers}, which are not logprobs"

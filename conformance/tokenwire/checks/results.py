@@ -15,6 +15,7 @@ from tokenwire.checks.reading.fields import end_place, usage_count
 from tokenwire.dialects.dialect import gives_results, is_ranked
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 from tokenwire.requirement import tolerance
+from tokenwire.typed_table import counted
 from tokenwire.wire.json_pointer import parse
 
 RESULT = "result"
@@ -153,7 +154,7 @@ def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) 
         if not known or count is None or (nearest := min(known)) > _APART:
             continue
         run, same = known[nearest]
-        message = f"prompt_tokens is {count}, and the result is that of {len(run)} tokens"
+        message = f"prompt_tokens is {count}, and the result is that of {counted(len(run), 'token')}"
         place = choice.last_at("prompt_tokens")
         yield expect(place, len(run), count, message, related=(same.last_at(RESULT),))
 

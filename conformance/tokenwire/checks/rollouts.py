@@ -18,6 +18,7 @@ from tokenwire.checks.reading.refusals import refused_as_bad
 from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
+from tokenwire.typed_table import counted
 
 
 def _under_way(stream: Answer, call: ControlCall) -> bool:
@@ -141,8 +142,8 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
                 continue
             yield expect(
                 choice.last_at(),
-                f"{len(ours)} ids and the finish {due}, as without a pause",
-                f"{len(theirs)} ids and the finish {ends_as}",
+                f"{counted(len(ours), 'id')} and the finish {due}, as without a pause",
+                f"{counted(len(theirs), 'id')} and the finish {ends_as}",
                 "the choice was paused and continued, and is not what it is undisturbed",
                 holds=holds,
                 related=(other.last_at(), _place(call)),

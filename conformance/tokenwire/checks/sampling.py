@@ -21,6 +21,7 @@ from tokenwire.dialects.logprobs import Position, reported_along, sampled_entrie
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
+from tokenwire.typed_table import counted
 
 FORCES = tolerance("forcing_bias")
 """A bias that forces or excludes an id, because logits of models are closer together."""
@@ -306,7 +307,7 @@ def _left_out(position: Position, asked: Asked) -> str:
         return ""
     likelier = [number for number in numbers if number is not None and number > sampled + _TIED]
     if (asked.top_k or 0) > 0 and len(likelier) >= (asked.top_k or 0):
-        return f"comes after {len(likelier)} ids, with top_k {asked.top_k}"
+        return f"comes after {counted(len(likelier), 'id')}, with top_k {asked.top_k}"
     if asked.temperature != 1.0 or not likelier:
         return ""  # at another temperature the probabilities differ from these
     mass = sum(map(math.exp, likelier))

@@ -21,6 +21,7 @@ from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, 
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
+from tokenwire.typed_table import counted
 
 _EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
 _ROUNDING = tolerance("rounding")
@@ -226,7 +227,7 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
         if isinstance(array, str):
             holds, actual, message = False, array, f"{source.rule.name}: {array}"
         elif array.shaped:
-            holds, actual = len(array.rows) == source.due, f"{len(array.rows)} rows"
+            holds, actual = len(array.rows) == source.due, counted(len(array.rows), "row")
         else:
             numbers = len(array.rows[0])
             actual = f"{numbers} numbers"
@@ -311,7 +312,7 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
                 yield expect(
                     source.place,
                     f"the {rows} rows of the other answer",
-                    f"{len(array.rows)} rows",
+                    counted(len(array.rows), "row"),
                     f"{source.rule.name} has other rows for the tokens of an answer of another length",
                     holds=[*map(list, array.rows[:rows])] == [*map(list, known[1].rows[:rows])],
                     related=(known[0].place,),
@@ -339,7 +340,7 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
             yield expect(
                 other.at(rule.name),
                 "the rows of the whole answer",
-                f"{len(actual.rows)} rows" if actual.shaped else f"{len(actual.rows[0])} numbers",
+                counted(len(actual.rows), "row") if actual.shaped else f"{len(actual.rows[0])} numbers",
                 f"{rule.name} differs between two answers to one request",
                 holds=_alike(expected.rows, actual.rows, rounding),
                 related=(emission.at(rule.name),),

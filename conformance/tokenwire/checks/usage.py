@@ -15,6 +15,7 @@ from tokenwire.dialects.dialect import gives_results, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
+from tokenwire.typed_table import counted
 
 _COUNTS = ("prompt_tokens", "completion_tokens")
 
@@ -53,7 +54,7 @@ def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
         reported = f"the choices have {count} output ids"
     elif budget and budget > 0 and len(spent) > 1 and all(spent):
         count = budget * len(spent)
-        reported = f"{len(spent)} choices that spent their budgets have {count} tokens"
+        reported = f"{counted(len(spent), 'choice')} that spent their budgets have {count} tokens"
     else:
         return
     stated = usage["completion_tokens"]
@@ -190,7 +191,7 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
-    message = f"{len(early)} events before the last one carry usage, too"
+    message = f"{counted(len(early), 'event')} before the last one carry usage, too"
     place = early[0].place if early else stream.usages[-1].place
     events = [usage.place.event for usage in stream.usages]
     seen = expect(place, "usage in the last event only", events, message, holds=not early)

@@ -13,6 +13,7 @@ from typing import Any
 
 from tokenwire.checks.evidence import Observation
 from tokenwire.judging.judge import Judgement
+from tokenwire.typed_table import plural_of
 from tokenwire.wire.inert import inert
 
 _QUOTE = re.compile(r"['\"]")
@@ -25,7 +26,9 @@ _WORD = re.compile(r"[\w.+-]++")
 _DIGIT = re.compile(r"\d")
 _REPEATED = re.compile(r"#(?:, #)+")
 # "1 output id" and "4 output ids" are one kind: how many there are differs from run to run.
-_SINGLE_ID = re.compile(r"(?<=# output )id\b")
+_SINGLE = re.compile(
+    r"(?<=# )(?:output )?(?:byte|character|choice|entry|event|exchange|field|id|item|number|row|token)\b"
+)
 # A race loses an entry on one side or on the other: which of them lacks it is not part of the kind.
 _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
 # Of two requests that must be decided alike, either may be the one that the other is held against.
@@ -65,13 +68,14 @@ def lasting_words(text: str) -> str:
         before, text = text, _BRACKETED.sub("…", text)
         if before == text:
             break
-    return either_way(_SINGLE_ID.sub("ids", _REPEATED.sub("#, …", _WORD.sub(_without_digits, text))))
+    return either_way(_REPEATED.sub("#, …", _WORD.sub(_without_digits, text)))
 
 
 def either_way(says: str) -> str:
-    """Return the words of a kind without the difference between the sides of a pair, as in baselines of
-    earlier versions.
+    """Return the words of a kind without the difference between the sides of a pair, and between one and
+    several, as in baselines of earlier versions.
     """
+    says = _SINGLE.sub(lambda found: plural_of(found[0]), says)
     says = _ONE_WAS_REFUSED.sub("were refused or answered, and not so in", says)
     return _ONE_SIDE_HAS_MORE.sub("is missing or too much: # instead of the #", says)
 

@@ -68,5 +68,8 @@ class Meter:
             self._last_line = now
             (task,) = self._bar.tasks
             so_far = f"{task.completed:.0f} of {task.total or 0:.0f} after {now - self._begun:.0f} s"
-            line = f"{self._phase}: {so_far}; {task.description}"
-            self._bar.console.print(line, markup=False, soft_wrap=True)
+            self.say(f"{so_far}; {task.description}")
+
+    def say(self, words: str) -> None:
+        """Print a line, on a terminal above the bar."""
+        self._bar.console.print(f"{self._phase}: {words}", markup=False, highlight=False, soft_wrap=True)

@@ -16,6 +16,7 @@ from tokenwire.ask import RULES, Asked, Kind
 from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import dialect_of, policy_of
 from tokenwire.record import ID_LIMIT, Answer, Stream, fact
+from tokenwire.typed_table import counted
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 
@@ -205,7 +206,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
     for name in sorted(named | {"sampling_params"}):
         value = body.get(name)
         if isinstance(value, list) and len(value) != asked.prompts:
-            yield BadValue(name, value, f"has {len(value)} entries for {asked.prompts} prompts")
+            yield BadValue(name, value, f"has {counted(len(value), 'entry')} for {asked.prompts} prompts")
 
 
 def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
