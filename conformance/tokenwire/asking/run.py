@@ -117,6 +117,9 @@ class Progress:
         """Called before each repeated request: `done` of `total` have been sent."""
 
 
+_SILENT = Progress()
+
+
 @dataclass(frozen=True)
 class Unreached:
     """The result if the target supports no dialect: no scenario ran, and nothing is judged."""
@@ -448,7 +451,7 @@ async def _until_stopped(asking: Coroutine[Any, Any, None], vitals: VitalSigns) 
 
 
 async def _find_out(
-    plan: Plan, capture: CaptureWriter | None, progress: Progress
+    plan: Plan, capture: CaptureWriter | None, progress: Progress = _SILENT
 ) -> tuple[Preflight, PoliteSender]:
     """Identify the target; return the result and the sender that charges requests to the limits.
 
