@@ -5,6 +5,7 @@ that would go on. Each has to end, and none as if it were complete. Then the fro
 has to give the right answer.
 
     python -m proofs.engine_death 'vllm-rs serve'
+    python -m proofs.engine_death --record DIR 'python -m sglang.launch_server'
 """
 
 from __future__ import annotations
@@ -14,10 +15,12 @@ import asyncio
 import shlex
 import sys
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 
 from proofs.schedules import TOKENS, FrontEnd, ScheduledRequest, found_at
 from tokenwire.asking.recorder import Recorder
 from tokenwire.record import Stream
+from tokenwire.wire.capture import CaptureWriter
 from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire_engine.launch import Family, Wanted, front_end
 from tokenwire_engine.schedule import parse_schedule
@@ -26,10 +29,12 @@ AT = 3
 _TIMEOUT_S = 30.0
 _JOIN = "join=3:death"
 _FINISHES = frozenset({"abort", "error"})
+_DIES, _BESIDE = "death", "beside-a-death"
+"""Scenarios of a capture: the request that kills the engine, and those under way with it."""
 _REQUESTS = {
-    "the stream in which it dies": (True, f"{_JOIN};die={AT}"),
-    "a stream beside it": (True, f"{_JOIN};wait=999999"),
-    "a whole answer beside it": (False, f"{_JOIN};wait=999999"),
+    "stream-in-which-it-dies": (True, f"{_JOIN};die={AT}"),
+    "stream-beside-it": (True, f"{_JOIN};wait=999999"),
+    "whole-answer-beside-it": (False, f"{_JOIN};wait=999999"),
 }
 
 
@@ -49,13 +54,19 @@ def is_honest(exchange: Exchange, stream: Stream) -> bool:
     return exchange.ending is Ending.COMPLETE and told
 
 
-async def die(url: str) -> Mapping[str, tuple[Exchange, Stream]]:
-    """Let the engine die; the answers that were under way, by the names of their requests."""
+async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchange, Stream]]:
+    """Let the engine die. Return the answers that were under way, by the names of their requests.
+
+    `record` is a folder for a capture of them.
+    """
     asked = await found_at(Recorder(url, timeout_s=_TIMEOUT_S))
+    capture = CaptureWriter(record) if record is not None else None
+    recorder = Recorder(url, timeout_s=_TIMEOUT_S, capture=capture)
 
     async def one(name: str, *, stream: bool, schedule: str) -> tuple[Exchange, Stream]:
         case = ScheduledRequest("plain", parse_schedule(schedule), TOKENS, stream)
-        exchange = await asked.recorder.send(f"death/{name}", "death", asked.request(case, schedule))
+        scenario = _BESIDE if case.schedule.die is None else _DIES
+        exchange = await recorder.send(f"{scenario}/{name}", scenario, asked.request(case, schedule))
         return exchange, asked.dialect.read(exchange)
 
     answers = await asyncio.gather(
@@ -81,11 +92,15 @@ def main() -> int:
     """Print how each answer ended; status 1 if one does not tell, or if the second life is wrong."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", help="the command that starts a front end")
-    command = parser.parse_args().command
+    parser.add_argument(
+        "--record", type=Path, metavar="DIR", help="write the answers that were under way there"
+    )
+    options = parser.parse_args()
+    command = options.command
     family = Family.SGLANG if "sglang" in command else Family.VLLM
     wanted = Wanted(family, tuple(shlex.split(command)))
     with front_end(wanted) as running:
-        answers = asyncio.run(die(running.url))
+        answers = asyncio.run(die(running.url, options.record))
     for name, (exchange, stream) in answers.items():
         print(f"{name}: {shown(exchange, stream)}")
     wrong = list(findings(answers))

@@ -38,7 +38,7 @@ from tokenwire.parrot.recognition import KnownModel
 from tokenwire.parrot.script import Script, Truth, truth
 from tokenwire.parrot.vocabulary import Vocabulary, Words, byte_letters, crossing, words_of
 from tokenwire.record import Choice, Stream
-from tokenwire.wire.exchange import Ending
+from tokenwire.wire.exchange import Ending, Exchange
 from tokenwire_engine.schedule import KEY, Key, Schedule
 from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.output_streamer import OutputStreamer
@@ -228,11 +228,20 @@ class FrontEnd:
             raise TypeError(f"{self.dialect.name} cannot ask: {request.reason}")
         return request
 
+    async def shows_keys(self) -> bool:
+        """Return True if the value of a key reaches the client."""
+        case = ScheduledRequest("plain", Schedule(info=KEYS[1]), 1, stream=False)
+        _, stream = await self._answer(case, str(case.schedule), "keys")
+        return any(choice.customized for choice in stream.choices)
+
+    async def _answer(self, case: ScheduledRequest, schedule: str, name: str) -> tuple[Exchange, Stream]:
+        request = self.request(case, schedule)
+        exchange = await self.recorder.send(f"schedules/{name}", "schedules", request)
+        return exchange, self.dialect.read(exchange)
+
     async def _one(self, case: ScheduledRequest, join: tuple[int, str], name: str) -> list[tuple[str, str]]:
         schedule = replace(case.schedule, join=join) if join[0] > 1 else case.schedule
-        request = self.request(case, str(schedule))
-        exchange = await self.recorder.send(f"schedules/{name}", "schedules", request)
-        stream = self.dialect.read(exchange)
+        exchange, stream = await self._answer(case, str(schedule), name)
         cut = exchange.ending is not Ending.COMPLETE
         if cut or not stream.answered or stream.error is not None:
             body = b"".join(read.data for read in exchange.reads)[-_SHOWN:]
@@ -346,8 +355,11 @@ async def run(
     lives = Lives(start)
     try:
         front_end = await lives.begin()
-        takes_keys = front_end.dialect.family == "sglang"
-        fitting = [batch for batch in batches if takes_keys or not _has_keys(batch)]
+        every = list(batches)
+        shows_keys = await front_end.shows_keys()
+        fitting = [batch for batch in every if shows_keys or not _has_keys(batch)]
+        if len(fitting) < len(every):
+            print(f"the front end shows no customized_info; {len(every) - len(fitting)} schedules need it")
         async for batch, failures in lives.each(fitting, most):
             asked, requests = asked + 1, requests + len(batch)
             _note(failed, batch, failures)
@@ -381,8 +393,7 @@ async def found_at(recorder: Recorder) -> FrontEnd:
         front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())
         ((case,),) = [next(alone(1))]
         answered = not _UNANSWERED & dict(await front_end.failures((case,))).keys()
-        probe = front_end.request(case._replace(stream=False), _PROBE)
-        aborted = front_end.dialect.read(await recorder.send(f"schedules/{name}", "schedules", probe))
+        _, aborted = await front_end._answer(case._replace(stream=False), _PROBE, name)
         if answered and any(choice.finish and choice.finish.type == "abort" for choice in aborted.choices):
             return front_end
     raise SystemExit("no endpoint of vLLM or SGLang passes schedules on; start one with `tokenwire engine`")

@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -124,9 +125,12 @@ def test_a_reference_that_shows_a_late_key_too_early_is_found(monkeypatch: pytes
 class Mortal:
     """A front end that dies of two requests of a token each, and keeps what was asked at once."""
 
+    keys: bool = True
     is_dead: bool = False
-    dialect: Any = schedules.load_dialects()["sglang-generate"]
     running: int = 0
+
+    async def shows_keys(self) -> bool:
+        return self.keys
 
     async def failures(self, batch: Batch) -> list[tuple[str, str]]:
         self.running += 1
@@ -141,10 +145,11 @@ class Mortal:
 class Reborn(Lives):
     """A mortal front end."""
 
+    keys: bool = True
     front_end: Any = None
 
     async def begin(self) -> Any:
-        self.front_end = Mortal()
+        self.front_end = Mortal(self.keys)
         return self.front_end
 
 
@@ -162,6 +167,19 @@ def test_a_front_end_that_dies_is_started_again_and_every_killer_is_counted(
     assert smallest == killers[0]
     assert message == "cut"
     assert "; 0 schedules were not asked for" in capsys.readouterr().out
+
+
+def test_schedules_with_keys_are_left_out_where_no_key_is_shown(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(schedules, "Lives", partial(Reborn, keys=False))
+    batches = list(scope(1, 1, each=False))
+    asked, _, failed = asyncio.run(run(nullcontext, batches))
+    assert asked == len(list(alone(1)))
+    assert not failed
+    left = len(batches) - asked
+    assert left > 0
+    assert f"shows no customized_info; {left} schedules need it" in capsys.readouterr().out
 
 
 def test_after_too_many_deaths_the_rest_is_left_out_and_counted(
