@@ -100,7 +100,7 @@ def test_a_defect_of_a_released_server_is_told_with_its_release_and_its_bytes():
     assert "### Chat streams with n 2 give the finish chunk of one choice the id of another" in content
     part = content.split("### Chat streams with n 2")[1].split("###")[0]
     assert "**Releases:** SGLang 0.5.23" in part
-    assert "**In its source:** SGLang 0.5.23 serving_chat.py" in part
+    assert "**Source:** SGLang 0.5.23 serving_chat.py" in part
     assert "issues/39864" in part
     assert " > 7  data: {}" in part
     assert "curl" not in part
