@@ -115,14 +115,14 @@ def written(captures: list[Path]) -> Path:
 def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     whole = written.read_bytes()
     for change, words in (
-        (lambda lines: lines.pop(), "ends before its foot"),
+        (lambda lines: lines.pop(), "is incomplete; write it"),
         (lambda lines: lines[0].update(tokenwire="0.0.0"), "written by tokenwire 0.0.0"),
-        (lambda lines: lines[0].update(format=9), "not a head of format 1"),
+        (lambda lines: lines[0].update(format=9), "not the head of a tally file"),
         (lambda lines: lines[0].update(requirements=["x"]), "'x' is not a requirement"),
         (lambda lines: lines.insert(1, {"kind": "x"}), "line 2: .*'x' is not a kind of line"),
         (lambda lines: lines.append({"kind": "run"}), "there are lines after the foot"),
-        (lambda lines: lines[-1].update(runs=2), "1 runs of 2 are in the file"),
-        (lambda lines: lines.pop(-2), "0 of 1 requirements are judged"),
+        (lambda lines: lines[-1].update(runs=2), "the file has 1 runs, not 2"),
+        (lambda lines: lines.pop(-2), "judgements on 0 of 1 requirements"),
         (lambda lines: lines[-2]["judgements"][0].update(verdict="x"), "'x' is not a valid Verdict"),
     ):
         written.write_bytes(whole)
@@ -141,7 +141,7 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
 
 def test_what_was_judged_otherwise_is_not_merged(written: Path, captures: list[Path]) -> None:
     other = written_and_read(judged(captures[1]), "other.gz")
-    with pytest.raises(UsageError, match=r"other.gz was judged with other requirements than one.gz"):
+    with pytest.raises(UsageError, match=r"other.gz was judged with different requirements from one.gz"):
         merged([("one.gz", read_tally(written)), other])
 
 

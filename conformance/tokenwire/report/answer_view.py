@@ -1,6 +1,6 @@
-"""One answer as a page shows it, complete or still streaming: its violations and its playback.
+"""Shows one answer on a page, complete or still streaming: its violations and its playback.
 
-All of it is computed here, in bounded size; the script of a page only displays it.
+Everything is computed here, with a limited size. The script of the page only displays it.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_BYTES = 20_000
-"""The last bytes of the raw response that are shown."""
+"""The number of bytes of the raw response that are shown. They are the last ones."""
 _MOST_READS = 200
 _SHOWN = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 
 
 @dataclass(frozen=True)
 class _Violated:
-    """A sentence that the answer violates, and the place of the first violation."""
+    """A requirement that the answer violates, with the place of the first violation."""
 
     requirement: str
     verdict: str
@@ -41,7 +41,7 @@ class _Violated:
 
 @dataclass(frozen=True)
 class _Row:
-    """An event as a row of the table."""
+    """A row of the table of events."""
 
     index: int
     time: float
@@ -63,10 +63,10 @@ def answer_view(
     spell: Spell = lambda _: None,
     root: str = "",
 ) -> dict[str, Any]:
-    """Return an answer as HTML, with the data of its player.
+    """Return an answer as HTML, with the data for its player.
 
-    beside: the answer to compare it with. root: the relative address of the folder with the pages of
-    sentences.
+    `beside`: another answer to compare with. `root`: relative address of the folder with the pages of
+    requirements.
     """
     name = stream.exchange.name
     bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
@@ -123,7 +123,7 @@ def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Colle
 
 
 def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
-    """Yield the last bytes as they came, read by read, with their times."""
+    """Yield the last bytes of the response as they were read, each read with its time."""
     left = _MOST_BYTES
     last: list[tuple[float, str]] = []
     for read in islice(reversed(stream.exchange.reads), _MOST_READS):
@@ -135,7 +135,7 @@ def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
 
 
 def _difference(stream: Stream, other: Stream) -> str:
-    """Describe the first difference of two answers: the token or the character."""
+    """Describe the first difference between two answers: a token or a character."""
     pairs = zip(stream.choices, other.choices, strict=False)
     words = (_parting(ours, theirs, other.exchange.name) for ours, theirs in pairs)
     return inert(next(filter(None, words), "as far as both have come, their tokens and texts are the same"))

@@ -1,4 +1,4 @@
-"""The badge, as JSON for the endpoint of a badge server."""
+"""The JSON from which a badge server, such as shields.io, draws a badge."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ _COLOURS = {ExitStatus.CONFORMS: "brightgreen", ExitStatus.VIOLATION: "red"}
 
 
 def badge(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the badge of a JSON report: the kept MUSTs of the first level, and the number of failed
-    requirements.
+    """Return the badge for a JSON report.
+
+    It shows the number of satisfied MUSTs of the first level, and the number of violated requirements.
     """
     number = counts(summaries(report))
     levels = [_in_short(level) for level in report.get("levels", ()) if level["shown"]]
@@ -38,6 +39,6 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_short(level: Mapping[str, Any]) -> str:
-    """Describe the numbers of kept and undecided MUSTs of a level."""
+    """Describe the numbers of satisfied and undecided MUSTs of a level."""
     undecided = f" ({len(level['undecided'])} undecided)" if level["undecided"] else ""
     return f"{level['title']} {level['holds']}/{level['of']}{undecided}"

@@ -1,4 +1,4 @@
-"""The console for all output. It escapes text from servers, so that it cannot control the terminal."""
+"""The console for all output. Text from servers is escaped, so that it cannot control the terminal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PIPE_WIDTH = 140
 
 
 class _InertConsole(Console):
-    """Escapes all control characters except the styles and controls of this program."""
+    """Escapes all control characters except those that this program writes, such as for colours."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -22,10 +22,9 @@ class _InertConsole(Console):
 
 
 def make_console(*, stderr: bool = False) -> Console:
-    """Return a console on which all text is inert.
+    """Return a console that escapes control characters in text.
 
-    Its lines are as wide as the terminal, or as COLUMNS says. A pipe has no width, so lines are not folded
-    there.
+    Lines are as wide as the terminal, or as COLUMNS. Output to a pipe is not wrapped.
     """
     console = _InertConsole(stderr=stderr, highlight=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():

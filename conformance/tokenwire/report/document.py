@@ -1,4 +1,4 @@
-"""The JSON report (`spec/schemas/report.json`), from which all other forms are made."""
+"""The JSON report (`spec/schemas/report.json`). All other reports are made from it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,18 @@ from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
 SURVIVAL = "requests-do-not-break-the-server"
-"""Its violations come first in a report, because a crash of the server causes many others."""
+"""The requirement that comes first in a report. A crash of the server causes many other violations."""
 MOST_EVIDENCE = 20
-"""The most violations shown for one requirement in one scenario, because one fault may break every event."""
+"""The most violations that a report lists for one requirement in one scenario."""
 
 _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
-def _plain(value: Any) -> Any:  # an untrusted value
-    """Convert a value to JSON: tuples to lists, infinite numbers to text, and text made inert."""
+def _plain(value: Any) -> Any:  # may be an untrusted value
+    """Convert a value to JSON.
+
+    Tuples become lists, infinite numbers become text, and control characters are escaped.
+    """
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, str):
@@ -76,7 +79,10 @@ def _evidence(observation: Observation, run: Run) -> dict[str, Any]:
 
 
 def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) -> dict[str, Any]:
-    """Return the row of one requirement in one scenario, with at most `most` of its violations."""
+    """Return the entry of `verdicts` for one requirement in one scenario.
+
+    `most`: the number of violations to list.
+    """
     made = {
         "requirement": judgement.requirement.id,
         "chapter": judgement.requirement.chapter,
@@ -100,9 +106,9 @@ def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) ->
 
 
 def furthest(judgements: Iterable[Judgement]) -> set[int]:
-    """Return the ids (`id()`) of the judgements whose witness a report shows.
+    """Return the `id()` of each judgement whose witness is shown in a report.
 
-    For each requirement, this is the PASS whose witness is furthest into a stream.
+    For each requirement, this is the PASS whose witness is furthest from the beginning of a stream.
     """
     found: dict[str, Judgement] = {}
     for judgement in judgements:
@@ -130,7 +136,7 @@ def _rows(
 
 
 def leading(requirement: Requirement) -> tuple[Any, ...]:
-    """Return a sort key of violations: crashes and schemas first, then the most specific requirement."""
+    """Return a sort key for violations: crashes and schema errors first, then specific requirements."""
     leads = requirement.id == SURVIVAL or requirement.oracle == "schema"
     return not leads, specificity(requirement)
 
@@ -138,10 +144,11 @@ def leading(requirement: Requirement) -> tuple[Any, ...]:
 def _causes(
     judgements: Sequence[Judgement], folded: Mapping[int, int], of_worker: Container[int]
 ) -> list[dict[str, Any]]:
-    """Return the violated requirements that no other violation implies, the gravest and most specific first.
+    """Return the violated requirements that are not a consequence of another violation, the most serious
+    first.
 
-    Each lists the violations that follow from it, and their scenarios. Those of a gateway that are its
-    worker's own come last.
+    Each lists its consequences and their scenarios. A gateway's violations that its worker has as well come
+    last.
     """
     own: set[str] = set()
     found: dict[str, Judgement] = {}
@@ -169,7 +176,7 @@ def _causes(
             "follow": [
                 {"requirement": name, "scenarios": list(dict.fromkeys(scenarios))}
                 for name, scenarios in following.get(judgement.requirement.id, {}).items()
-                if name not in found  # it has its own cause
+                if name not in found  # this violation has its own cause
             ],
         }
         for judgement in sorted(found.values(), key=first)
@@ -188,7 +195,7 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
-    """Collect the sources of each capability that is declared, advertised or seen."""
+    """Collect how each capability is known: declared by the user, reported by the server, or observed."""
     sources: dict[str, Any] = {}
     for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
         if capability.declared or capability.advertised or capability.seen:
@@ -227,7 +234,7 @@ def _target(subject: Subject) -> dict[str, Any]:
 
 
 def verdict_of_each(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
-    """Return the verdict on each requirement over all scenarios."""
+    """Return the verdict on each requirement, over all scenarios."""
     verdicts: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         verdicts.setdefault(judgement.requirement.id, []).append(judgement.verdict)
@@ -244,10 +251,10 @@ def document(
     profiles: Sequence[Standing] = (),
     twin: Mapping[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """Return the report as one JSON value. Its last key, `footer`, shows that nothing was cut off.
+    """Return the report as one JSON value. Its last key, `footer`, shows that the file is complete.
 
-    `selection` is what the run was limited to, `baseline` the results of known failures, `profiles` the
-    standing in each requested profile, `twin` the comparison with another deployment.
+    `selection`: the options that limited the run. `baseline`: the results of known failures. `profiles`: the
+    result for each requested profile. `twin`: the comparison with another deployment.
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
@@ -276,7 +283,7 @@ def document(
 
 
 def read_report(path: Path) -> Mapping[str, Any]:
-    """Read a JSON report. Raises UsageError for a file that is not a complete report."""
+    """Read a JSON report from a file. Raises UsageError if the file is not a complete report."""
     try:
         report: Mapping[str, Any] = json.loads(path.read_text("utf-8"))
     except OSError as error:
@@ -286,11 +293,11 @@ def read_report(path: Path) -> Mapping[str, Any]:
     whole = isinstance(report, dict) and report.get("footer") is True
     if not (whole and isinstance(report.get("target"), dict) and isinstance(report.get("verdicts"), list)):
         raise UsageError(
-            f"{path} is not a complete report; write one with tokenwire check --json {path}, and let it end"
+            f"{path} is not a complete report; write one with tokenwire check --json {path}, uninterrupted"
         )
     return report
 
 
 def as_json(report: Mapping[str, Any]) -> str:
-    """Return the text of the JSON report."""
+    """Return a JSON report as text."""
     return json.dumps(report, ensure_ascii=False, indent=1, allow_nan=False) + "\n"

@@ -1,4 +1,4 @@
-"""Excerpts of an event: the value at a pointer, the path to it, and the tokens beside it."""
+"""Short excerpts of an event: the value at a pointer, its surroundings, and the tokens in the same event."""
 
 from __future__ import annotations
 
@@ -20,32 +20,35 @@ _LONGEST_WRITTEN = 160
 _LONGEST_MARKED = 400
 _MOST_MEMBERS = 24
 _NEIGHBOURS = 2
-"""The entries of a list shown on each side of the pointer's entry."""
+"""The number of list entries that are shown before and after the marked one, in indented JSON."""
 _AROUND = 10
-"""The characters of a long text, or entries of a long list, shown on each side of the mark."""
+"""The number of characters or list entries that are shown before and after the marked part."""
 _TOKENS = ("output_ids", "text")
-"""Fields with tokens. The first one present is shown beside any other field."""
+"""Fields with tokens.
+
+The first of them that is present is also shown if the marked value is another field.
+"""
 _INDEX = "index"
 _DATA = "data: "
 
 
 @dataclass(frozen=True)
 class Excerpt:
-    """A part of an event as text."""
+    """A part of an event, as text."""
 
     text: str
     mark: tuple[int, int] | None = None
-    """Start and end of the pointer's value; None if the event has no such value."""
+    """The range of the marked value in `text`; None if the event does not have this value."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """Return the text before the mark, the marked text and the rest."""
+        """Return the text before the marked part, the marked part, and the text after it."""
         start, end = self.mark or (len(self.text), len(self.text))
         return self.text[:start], self.text[start:end], self.text[end:]
 
 
 class _Marked(str):
-    """The marked piece of an excerpt."""
+    """A piece of text that is to be marked."""
 
     __slots__ = ()
 
@@ -60,12 +63,14 @@ def _joined(pieces: Iterable[str]) -> Excerpt:
 
 
 def _dumped(value: Any) -> str:
-    """Return a value as compact JSON that cannot control a terminal."""
+    """Return a value as compact JSON, with control characters escaped."""
     return inert(json.dumps(value, ensure_ascii=False, separators=(",", ":"), default=str))
 
 
 def _entry(entries: list[Any], actual: Any) -> list[str]:
-    """Return a list around its wrong entry; empty unless exactly one entry equals it."""
+    """Return the pieces of a list around an entry equal to `actual`, marked; empty unless there is exactly
+    one.
+    """
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
     if dumped.count(wrong) != 1 or len(wrong) > _LONGEST_NAMED:
@@ -84,7 +89,7 @@ def _entry(entries: list[Any], actual: Any) -> list[str]:
 
 
 def _text(text: str, actual: str) -> list[str]:
-    """Return a long text around its wrong part; empty unless it occurs exactly once."""
+    """Return the pieces of a long text around `actual`, marked; empty unless it occurs exactly once."""
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -99,9 +104,7 @@ def _text(text: str, actual: str) -> list[str]:
 
 
 def _marked_value(value: Any, actual: Any) -> list[str]:
-    """Return the value at the pointer, marked. If `actual` is found in a list or long text, only
-    that is marked.
-    """
+    """Return a value, marked. If a list or a long text contains `actual`, only this part is marked."""
     pieces: list[str] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
@@ -113,8 +116,9 @@ def _marked_value(value: Any, actual: Any) -> list[str]:
 def _line(
     value: Any, here: Keys, marked: Keys | None, beside: Collection[Keys], actual: Any
 ) -> Iterator[str]:
-    """Yield a value in one line, with the values at the pointers `marked` and `beside`, and an ellipsis for
-    the rest.
+    """Yield a value as one line of JSON.
+
+    Only the values at the pointers `marked` and `beside` are shown, and an ellipsis for all others.
     """
     if here == marked:
         yield from _marked_value(value, actual)
@@ -138,9 +142,9 @@ def _line(
 
 
 def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: Any = None) -> Excerpt:
-    """Return the value at a pointer in the data of an event, and the values at the pointers `beside`.
+    """Return an excerpt of an event's data with the values at `pointer` (marked) and `beside`.
 
-    `actual` is the wrong part: a long text or list is shown around it.
+    `actual`: the wrong part of a long text or list. Only its surroundings are shown.
     """
     keys = parse(pointer)
     there = bool(keys) and find(data, keys) is not ABSENT
@@ -151,9 +155,9 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 
 
 def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
-    """Return the pointers to the tokens of the choice that `pointer` leads into, if the event has any.
+    """Return the pointers of the tokens in the choice to which `pointer` leads, if the event has tokens.
 
-    With several choices, the pointer to the index is included.
+    If the answer has several choices, the pointer of the choice's index is added.
     """
     emission = emission_at(stream, event.index, pointer)
     pointers = {} if emission is None else emission.pointers
@@ -166,15 +170,15 @@ def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
 
 
 def written(body: bytes, place: Place) -> str:
-    """Return the bytes at a place of a body, as text, cut to a readable length."""
+    """Return the bytes of an event as text, shortened."""
     end = min(place.end, place.start + 4 * _LONGEST_WRITTEN)
     text = body[place.start : end].decode(errors="replace").rstrip("\r\n")
     return text if len(text) <= _LONGEST_WRITTEN and end == place.end else text[:_LONGEST_WRITTEN] + "…"
 
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
-    """Return the excerpt of an event, or of an answer that is one document."""
-    if not isinstance(event.data, dict | list):  # not JSON, or the end mark
+    """Return an excerpt of an event, or of a JSON document."""
+    if not isinstance(event.data, dict | list):  # the data is not JSON, or is the end mark
         return Excerpt(cut(written(stream.exchange.body, event.place), _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
     if event.place.event is None:
@@ -184,20 +188,21 @@ def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> E
 
 
 def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
-    """Return the excerpt of the event that a place is in, or of the document."""
+    """Return an excerpt of the event (or the JSON document) to which a place belongs."""
     index = place.event or 0
     if index >= len(stream.events) or stream.events[index].place.event != place.event:
         return Excerpt(written(stream.exchange.body, place))
     return excerpt(stream, stream.events[index], place.pointer, actual)
 
 
-# The event as indented JSON.
+# The event as indented JSON:
 
 
 def indented(document: Any, pointer: str) -> Excerpt:
-    """Return a document as indented JSON, shortened away from the pointer's path, with the value marked.
+    """Return a document as indented JSON, with the value at a pointer marked. Values off the path are
+    shortened.
 
-    If nothing is there, the mark is on the last existing value of the path.
+    If the document does not have this value, the last existing value on the path is marked.
     """
     keys = parse(pointer) if not pointer or pointer.startswith("/") else ()
     while keys and find(document, keys) is ABSENT:
@@ -210,7 +215,10 @@ def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
 
 
 def _lines(value: Any, keys: Keys, indent: str) -> Iterator[str]:
-    """Yield the text of a value with the value at `keys` marked. A list is shown only near that entry."""
+    """Yield the text of a value as indented JSON, with the value at `keys` marked.
+
+    Of lists, only the neighbourhood is shown.
+    """
     is_list = not isinstance(value, dict)
     members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []
     if not members:

@@ -1,7 +1,7 @@
-"""The evidence of a verdict: the surroundings of the first violation, or of one witness of a PASS.
+"""The evidence for a verdict: the events around the first violation, or around one witness of a PASS.
 
-It is part of the JSON report (`exhibit` in `spec/schemas/report.json` lists its fields). All other forms are
-made from there.
+It is the member `exhibit` of the JSON report, whose fields are in `spec/schemas/report.json`. All other
+reports are made from that.
 """
 
 from __future__ import annotations
@@ -23,18 +23,27 @@ from tokenwire.report.wording import first_few, value, where
 from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
-"""The events shown before and after the first illegal one; for a whole stream, at each end."""
+"""The number of events before and after the violation that are shown.
+
+For a violation of a whole stream, the number at each end.
+"""
 _MOST_NAMED = 8
 _MOST_POINTS = 150
-"""The most points of a timeline. In longer streams, these are around the illegal event."""
+"""The most points of a timeline. In a longer stream, the points around the violation are used."""
 _MOST_WITNESSED = 3
-"""The most events of a witness, because most runs have a hundred PASSes with one each."""
+"""The most events that are shown for a witness.
+
+It is small, because a run has a hundred PASSes, each with a witness.
+"""
 _LONGEST_COMMAND = 400
-"""The longest `curl` line of a witness. A longer one would contain a prompt of many ids."""
+"""The longest `curl` command that is shown for a witness, in characters.
+
+A longer one would contain a long prompt.
+"""
 
 
 def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """Return the evidence of a violation."""
+    """Return the evidence for a violated requirement."""
     first = judgement.violations[0]
     shown = _exhibit_of_observation(first, judgement, subject) | {
         "message": first.message,
@@ -54,7 +63,7 @@ def exhibit(judgement: Judgement, subject: Subject) -> dict[str, Any]:
 
 
 def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """Return the evidence of a PASS, in bounded size: the events of one witness, without a drawing."""
+    """Return the evidence for a PASS: a few events of one witness, without a timeline."""
     shown = _exhibit_of_observation(
         witness._replace(related=witness.related[:_MOST_WITNESSED]), judgement, subject
     )
@@ -66,7 +75,7 @@ def witnessed(witness: Observation, judgement: Judgement, subject: Subject) -> d
 
 
 def _exhibit_of_observation(seen: Observation, judgement: Judgement, subject: Subject) -> dict[str, Any]:
-    """Return the exhibit of an observation; all other fields are empty."""
+    """Return an exhibit with the fields of one observation. All other fields are empty."""
     return {
         "expected": value(seen.expected),
         "actual": value(seen.actual),
@@ -89,8 +98,8 @@ def _event(
 ) -> dict[str, Any]:
     """Return an event as JSON.
 
-    `time` is in seconds since the request, `start` and `end` in bytes of the body. `mark` is the range of the
-    pointer's value in `excerpt`, or None.
+    `time`: seconds since the request. `start`, `end`: byte range in the body. `mark`: the range of the
+    pointer's value in `excerpt`; None if the event does not have it.
     """
     place, shown = event.place, excerpt(stream, event, pointer, actual)
     return {
@@ -105,8 +114,9 @@ def _event(
 
 
 def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str, Any]]:
-    """Return the events of these places, or the first ones of the answer if the last place is not in an
-    event.
+    """Return the events at these places.
+
+    If the last place is not an event, return the first events of the answer.
     """
     last = places[-1]
     if last.event is None:
@@ -118,7 +128,10 @@ def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str,
 
 
 def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
-    """Return the events around a finding; for a finding on the whole answer, its first and last."""
+    """Return the events around a violation.
+
+    If it concerns the whole answer, return the first and the last events.
+    """
     place, events = finding.place, stream.events
     if place.event is not None:
         events = [event for event in events if abs(event.index - place.event) <= _AROUND]
@@ -137,7 +150,7 @@ def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
 
 
 def _others(judgement: Judgement) -> str:
-    """Describe the number of further violations; empty without any."""
+    """Describe how many further violations there are; empty if none."""
     others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""
@@ -148,8 +161,9 @@ def _others(judgement: Judgement) -> str:
 
 
 def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
-    """Return the timeline around a place; None for an answer that is one document, or without tokens and
-    text.
+    """Return the timeline around a place.
+
+    Return None for a JSON document, or for a stream without tokens and text.
     """
     full = timeline(stream)
     points = full.points
@@ -161,7 +175,7 @@ def _timeline(stream: Stream, place: Place) -> dict[str, Any] | None:
 
 
 def _reads(stream: Stream) -> list[dict[str, int]]:
-    """Count the reads by size, in powers of two from the smallest that occurred to the largest."""
+    """Count the reads by size. The size classes are powers of two."""
     powers = Counter(max(0, len(read.data) - 1).bit_length() for read in stream.exchange.reads if read.data)
     if not powers:
         return []

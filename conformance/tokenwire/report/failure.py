@@ -1,5 +1,5 @@
-"""A failure for the user: the requirement, the finding, the events around it, and the commands to see it
-again.
+"""Renders a violation as plain text: the requirement, the violation, the events around it, and commands to
+repeat it.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from rich.cells import cell_len
 
 WIDTH = 120
-"""The width if the reader's is unknown."""
+"""The default width of lines."""
 _LABEL = 14
 _LEAST_ROOM = 20
 
 
 def _column(label: str, words: str, width: int) -> list[str]:
-    """Return words after their label, wrapped as a column. A text without spaces is cut anywhere."""
+    """Return text after a label, wrapped as a column. Words that are too long are broken."""
     return textwrap.wrap(
         words,
         max(width, _LABEL + _LEAST_ROOM),
@@ -28,14 +28,14 @@ def _column(label: str, words: str, width: int) -> list[str]:
 
 
 def _verbatim(label: str, text: str, width: int) -> list[str]:
-    """Return the lines of a text from the wire after its label. Its spaces are kept."""
+    """Return the lines of a text from the server after a label. Spaces are kept."""
     room = max(width - _LABEL, _LEAST_ROOM)
     parts = [text[start : start + room] for start in range(0, len(text), room)] or [""]
     return [f"{'' if n else f'  {label}':<{_LABEL}}{part}" for n, part in enumerate(parts)]
 
 
 def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
-    """Return a caret below the first wrong character of a text."""
+    """Return a line with a caret below the first wrong character of a text."""
     index = shown["differs_at"]
     if index is None or len(shown["actual"]) > width - _LABEL:
         return []
@@ -43,7 +43,7 @@ def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int] | None]:
-    """Cut a text to the room, around its marked part."""
+    """Shorten a text so that it fits and its marked part is visible."""
     if len(text) <= room:
         return text, mark
     if mark is None:
@@ -56,7 +56,7 @@ def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int
 
 
 def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """Yield each event in a line, with a mark below the wrong part of the illegal one."""
+    """Yield a line for each event. In the event with the violation, the wrong part is marked below."""
     digits = max((len(str(event["index"])) for event in events), default=1)
     for event in events:
         head = f" {'>' if event['illegal'] else ' '} {event['index']:>{digits}}  {event['time']:.3f} s  "
@@ -67,14 +67,14 @@ def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 
 def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] = ()) -> str:
-    """Render a violated requirement in one scenario as plain text, from its row of the JSON report.
+    """Render a violated requirement in one scenario as plain text. `row`: its entry in the JSON report.
 
-    `without`: labels of parts to leave out. Only commands exceed the width, because they are to be copied.
-    Raises ValueError for a row without a violation.
+    `without`: labels of the parts to leave out. Commands may exceed the width, because users copy them.
+    Raises ValueError if the entry has no violation.
     """
     shown = row.get("exhibit")
     if shown is None:
-        raise ValueError(f"{row['requirement']} has no violation to show; its verdict is {row['verdict']}")
+        raise ValueError(f"{row['requirement']} has no violation; its verdict is {row['verdict']}")
     labelled = {
         "sentence": _column("sentence", row["sentence"], width),
         "found": _column("found", shown["message"], width) if shown["message"] else [],

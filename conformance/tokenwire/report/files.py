@@ -1,4 +1,4 @@
-"""Writes the report: one file for each form, and the outputs for a GitHub workflow."""
+"""Writes the reports: one file for each format, and the outputs for a GitHub workflow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tokenwire.report.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """The files to write by form; None for no file."""
+    """The path of the report in each format; None if it is not to be written."""
 
     json: Path | None = None
     junit: Path | None = None
@@ -36,7 +36,7 @@ class Outputs:
 
     @classmethod
     def within(cls, folder: Path) -> Outputs:
-        """Return all forms in one folder, except the trace, which is large."""
+        """Return paths in one folder for all formats except the trace, which is large."""
         return cls(
             folder / "report.json",
             folder / "report.xml",
@@ -46,27 +46,27 @@ class Outputs:
         )
 
     def or_else(self, other: Outputs) -> Outputs:
-        """Return these files, with the files of another for missing forms."""
+        """Return these paths; where one is missing, use the path of `other`."""
         return Outputs(**{form: file or getattr(other, form) for form, file in vars(self).items()})
 
     @property
     def bodies(self) -> Path | None:
-        """Return the folder for request bodies beside the report; None if no form shows commands."""
+        """Return the folder for request bodies beside a report; None if no report contains commands."""
         shows = next(filter(None, (self.html, self.json, self.junit)), None)
         return shows.parent / "bodies" if shows is not None else None
 
     def files(self) -> Iterator[Path]:
-        """Yield all files to write."""
+        """Yield the paths of all files to write."""
         yield from filter(None, vars(self).values())
 
 
 def write_reports(
     report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
 ) -> list[str]:
-    """Write every form; return a sentence for each failure. pytest has written the JUnit file.
+    """Write the report in each format. Return an error message for each file that could not be written.
 
-    `judgements` are those of the report: their streams become playbacks of the page and the trace. Without
-    them, the page has no playback.
+    pytest has already written the JUnit file. `judgements`: their answers become the playbacks of the HTML
+    page, and the trace; without them, the page has no playbacks.
     """
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
@@ -84,13 +84,13 @@ def write_reports(
                 write_whole(path, text(path))
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
-        except Exception:  # our own crash in one form must not affect the others
+        except Exception:  # a bug in the code for one format must not prevent the others
             problems.append(f"{path} was not written: this is a bug of tokenwire\n{format_exc()}")
     return problems
 
 
 def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[str]:
-    """Write the bodies that commands of the report refer to; return a sentence for each failure."""
+    """Write the request bodies that commands in the report use. Return an error message for each failure."""
     problems = []
     for judgement in judgements:
         for seen in judgement.violations[:1]:
@@ -106,7 +106,7 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
 
 
 def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Append the summary to the file that a workflow names; return a sentence if that fails."""
+    """Append the summary to the file that GitHub Actions names. Return an error message if that fails."""
     summary = environment.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return []
@@ -119,5 +119,5 @@ def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str
 
 
 def workflow_lines(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the workflow commands to print; empty outside of a workflow."""
+    """Return the workflow commands (annotations) to print; empty outside of GitHub Actions."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

@@ -1,6 +1,7 @@
-"""The surroundings of a finding: its answer, the illegal events, and the tokens delivered so far.
+"""The answer in which a violation was found: the illegal events, and the tokens that were delivered until
+then.
 
-The exhibit of the JSON report, the player of the page and the tally file all use this module.
+The exhibit of the JSON report, the player of the HTML page and the tally file use this module.
 """
 
 from __future__ import annotations
@@ -16,24 +17,26 @@ from tokenwire.judging.run import Run
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
 
 _LEAST_ALIKE = 4
-"""The least number of equal leading characters for texts in which the first difference is shown."""
+"""The number of equal leading characters from which the first difference between two texts is shown."""
 
 
 @dataclass(frozen=True)
 class Point:
-    """The amount that a stream had delivered after one event."""
+    """The amount of output that a stream had delivered after one event."""
 
     event: int
     time: float
     total: int
-    """Tokens (or characters) of all choices so far."""
+    """The number of tokens (or characters) of all choices so far."""
     least: int | None
-    """The least total that `stream_interval` demands at this time; None without a known interval."""
+    """The number that the stream must have delivered by then, according to `stream_interval`; None if it is
+    not set.
+    """
 
 
 @dataclass(frozen=True)
 class Timeline:
-    """Tokens over time, one point for each event that carried some."""
+    """The delivered output over time. It has a point for each event with output."""
 
     unit: str
     """`tokens`, or `characters` if the server sends no ids."""
@@ -43,17 +46,16 @@ class Timeline:
 
 
 def answer_of(run: Run, finding: Observation) -> Stream | None:
-    """Return the answer of a finding, with its content; None if the finding is not about an answer of the
-    run.
-    """
+    """Return the answer in which an observation was made, with its content, if the run has it."""
     stream = run.by_exchange.get(finding.place.exchange)
     return None if stream is None else stream.load()
 
 
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
-    """Return the indexes of illegal events, each with the pointer of its first violation, in their order.
+    """Return the violations in an answer: the pointer of the first violation in each event, by index of the
+    event.
 
-    A violation of the whole answer counts for its first event.
+    A violation of the whole answer is assigned to its first event.
     """
     pointers: dict[int, str] = {}
     for finding in findings:
@@ -65,18 +67,22 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
 
 
 def differs_at(expected: str, actual: str) -> int | None:
-    """Return the index of the first difference of texts with an equal beginning; None for other texts."""
+    """Return the index of the first difference between two texts; None unless they begin with a few equal
+    characters.
+    """
     index = first_difference(expected, actual)
     return index if index is not None and index >= _LEAST_ALIKE else None
 
 
 def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
-    """Return the emissions of a choice up to and including an event."""
+    """Return the emissions of a choice up to an event, including that of the event."""
     return choice.emissions[: bisect_right(choice.emissions, event, key=_event_of)]
 
 
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """Return the emission of an event that a pointer leads into, or else its first one; None without any."""
+    """Return the emission of an event to which a pointer leads, or the event's first emission; None if it has
+    none.
+    """
     here = [
         emission
         for choice in stream.choices
@@ -93,8 +99,8 @@ def _event_of(emission: Emission) -> int:
 
 
 def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | None:
-    """Return the answer to compare a stream with: the one in the finding, or else the whole answer to the
-    same request.
+    """Return the answer with which a stream is compared: the one in the observation, or else the non-streamed
+    answer to the same request.
     """
     related = (run.by_exchange.get(place.exchange) for place in finding.related)
     named = next((other for other in related if other and other.choices and other is not stream), None)
@@ -115,13 +121,15 @@ def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | Non
 
 
 def window(length: int, middle: int, *, most: int, before: int) -> slice:
-    """Return the range of a long row to show: at most `most` entries, `before` of them before the middle."""
+    """Return the part of a long sequence to show: at most `most` entries, at most `before` of them before
+    `middle`.
+    """
     first = max(0, min(middle - before, length - most))
     return slice(first, first + most)
 
 
 def timeline(stream: Stream) -> Timeline:
-    """Compute the amount delivered after each event with ids, or with text if the stream has no ids."""
+    """Compute how much output was delivered after each event: ids, or characters if the stream has no ids."""
     emissions = stream.emissions()
     tokens = any(emission.output_ids is not None for emission in emissions)
     carrying = [

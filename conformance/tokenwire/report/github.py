@@ -1,4 +1,4 @@
-"""The output for a GitHub workflow: annotations in the log, and the summary of the step."""
+"""Output for GitHub Actions: annotations in the log, and a summary of the workflow step."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from tokenwire.report.templates import template
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
 _MOST_ANNOTATIONS = 10
-"""The most annotations of one kind that GitHub shows for a step."""
+"""GitHub shows at most this number of annotations of one kind for a step."""
 _MOST_FAILURES = 30
 _MOST_BYTES = 900_000
-"""The most bytes of a summary; GitHub accepts 1 MiB."""
+"""The most bytes of a summary. GitHub's limit is 1 MiB."""
 _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.WARN: "⚠️", Verdict.HARNESS_ERROR: "💥"}
 
 
 @contextmanager
 def fenced(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Keep a workflow's runner from interpreting the printed text as commands. Outside of a workflow, do
-    nothing.
+    """Prevent GitHub Actions from interpreting text that is printed in this context as commands.
+
+    Outside of GitHub Actions, nothing is done.
     """
     if environment.get("GITHUB_ACTIONS") != "true":
         yield
@@ -48,7 +49,7 @@ def _property(text: str) -> str:
 
 
 def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
-    """Yield one workflow command for each cause of violations, which the page of the run shows."""
+    """Yield a workflow command (an annotation) for each cause of violations."""
     view = overview(report)
     for summary in view.shown:
         row = summary.shown[0]
@@ -64,7 +65,7 @@ def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def workflow_commands(report: Mapping[str, Any]) -> list[str]:
-    """Return as many annotations as GitHub shows, and one that counts the rest."""
+    """Return the annotations up to GitHub's limit. The last one counts those that were left out."""
     commands = list(_annotations(report))
     more = len(commands) - _MOST_ANNOTATIONS
     rest = [f"::notice title=tokenwire::{more} more are in the summary of the step"] if more > 0 else []
@@ -72,19 +73,19 @@ def workflow_commands(report: Mapping[str, Any]) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    """Escape text for one cell of a table, because text of the target must not become markup."""
+    """Escape text for a table cell, because text from the target must not become markup."""
     escaped = text.replace("&", "&amp;").replace("<", "&lt;").replace("|", "&#124;").replace("`", "&#96;")
     return " ".join(escaped.split())
 
 
 def _fenced_block(text: str) -> str:
-    """Return a code block with a fence longer than any run of backticks in the text."""
+    """Return a code block. Its fence is longer than any run of backticks in the text."""
     fence = "`" * max(3, 1 + max(map(len, re.findall("`+", text)), default=0))
     return f"{fence}text\n{text}\n{fence}"
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
-    """Return the summary of the step in Markdown: one line, the failures, and the folded table."""
+    """Return the summary of the step as Markdown: a line, the failures, a folded table of all verdicts."""
     text = template("tokenwire.report", "summary.md.jinja").render(
         vars(overview(report)),
         most=_MOST_FAILURES,

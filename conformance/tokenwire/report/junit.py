@@ -1,4 +1,4 @@
-"""The JUnit report, with one failure for each cause. pytest writes all verdicts; this module folds them."""
+"""Rewrites the JUnit report that pytest has written, so that each cause of violations is one failure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from tokenwire.report.overview import Summary, summaries
 
 
 def fold(path: Path, report: Mapping[str, Any]) -> str:
-    """Rewrite pytest's file with one failure for each cause, which lists its consequences.
+    """Rewrite a JUnit file of pytest. Each cause becomes a failure that lists its consequences.
 
-    Every other violation becomes skipped, with the name of its cause. Raises OSError.
+    The consequences become skipped tests that name their cause. Raises OSError.
     """
     first: dict[str, Summary] = {}
     follows: dict[str, str] = {}
@@ -29,7 +29,7 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
                 follows[name] = summary.requirement
             else:
                 first[name] = summary
-    document = ET.parse(path)  # pytest wrote it a moment ago
+    document = ET.parse(path)  # pytest has just written this file
     for suite in document.iter("testsuite"):
         skipped = 0
         for case in suite.iter("testcase"):
@@ -44,5 +44,5 @@ def fold(path: Path, report: Mapping[str, Any]) -> str:
                 failure.text = f"{failure.text or ''}\n\n  {first[name].following}"
         for count, change in (("failures", -skipped), ("skipped", skipped)):
             suite.set(count, str(int(suite.get(count, "0")) + change))
-    ET.indent(document)  # pytest writes it in one line
+    ET.indent(document)  # pytest writes the file in one line
     return '<?xml version="1.0" encoding="utf-8"?>\n' + ET.tostring(document.getroot(), encoding="unicode")

@@ -1,4 +1,4 @@
-"""Converts the Markdown of the specification to HTML, as far as its sentences and passages use it."""
+"""Converts Markdown to HTML: the subset that the specification's sentences and passages use."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ _CELL = re.compile(r"((?:`[^`]*+`|[^|])*+)\|?")
 
 
 def inline(text: str) -> Markup:
-    """Return a sentence as HTML. HTML in it is escaped, and a link is reduced to its words, because its page
-    may be missing.
+    """Convert a sentence to HTML.
+
+    HTML in it is escaped. Links become plain text, because the linked page may not exist.
     """
     made, end = Markup(), 0
     for found in _SPAN.finditer(text):
@@ -31,7 +32,7 @@ def inline(text: str) -> Markup:
 
 
 def blocks(text: str) -> Markup:
-    """Return paragraphs, numbered lines, tables and examples as HTML."""
+    """Convert paragraphs, numbered lists, tables and examples to HTML."""
     return Markup().join(_block(found) for found in _BLOCK.finditer(text))
 
 

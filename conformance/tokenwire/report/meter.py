@@ -1,4 +1,4 @@
-"""The progress of a phase of a run: a bar on a terminal, or a line every half minute in a log."""
+"""Shows the progress of one phase of a run: a bar on a terminal, or a line every half minute in a log."""
 
 from __future__ import annotations
 
@@ -18,8 +18,9 @@ from rich.progress import (
 from rich.table import Column
 
 LINE_EVERY_S = 30.0
-"""Seconds between lines in a log: few enough lines to read, and often enough to show that the run is
-alive.
+"""Seconds between two lines in a log.
+
+This is rare enough to read, and frequent enough to show that the run is alive.
 """
 
 
@@ -61,7 +62,7 @@ class Meter:
         self._bar.stop()
 
     def show(self, *, done: int = 0, total: int | None = None, words: str | None = None) -> None:
-        """Add `done` steps and set the total. `words` describe the last step."""
+        """Count `done` further steps, and set the total. `words`: description of the last step."""
         self._bar.update(self._task, advance=done, total=total, description=words)
         now = self._clock()
         if not self._bar.console.is_terminal and now - self._last_line >= LINE_EVERY_S:

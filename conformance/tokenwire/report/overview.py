@@ -1,4 +1,7 @@
-"""The report by requirement, made from the JSON report. All other reports show it first."""
+"""The report by requirement, computed from the JSON report.
+
+The terminal, the page and GitHub's summary show it.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +24,7 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Summary:
-    """One requirement over all scenarios."""
+    """The result for one requirement, over all scenarios."""
 
     requirement: str
     chapter: str
@@ -30,23 +33,24 @@ class Summary:
     verdict: Verdict
     witnesses: int
     scenarios: tuple[str, ...]
-    """The scenarios with evidence for the verdict."""
+    """The scenarios that gave evidence for the verdict."""
     reason: str
-    """The reason why there is no evidence; empty with evidence."""
+    """The reason why the requirement was not decided; empty if it was."""
     bad: tuple[Row, ...]
-    """The rows of violations and crashed checks that are not in the baseline."""
+    """The entries with violations and crashed checks, without known failures."""
     known: tuple[Row, ...] = ()
-    """The rows of violations in the baseline, with `known_because`."""
+    """The entries with known failures. They have `known_because`."""
     witness: Mapping[str, Any] | None = None
-    """The exhibit of a witness; None unless the verdict is PASS."""
+    """The evidence of one witness; None unless the verdict is PASS."""
     following: str = ""
-    """The other requirements that the same cause violates, in words; empty without any."""
+    """A sentence that lists the requirements violated as a consequence of this one; may be empty.
+    """
 
     @property
     def shown(self) -> tuple[Row, ...]:
-        """The rows of `bad` to show: those that no other violation implies.
+        """The entries of `bad` that are not consequences of another violation.
 
-        The first fails in the way in which most do that are as grave.
+        Of those with the most serious verdict, the most frequent kind of violation comes first.
         """
         rows = [row for row in self.bad if "follows_from" not in row]
         ways = [(row["verdict"], _way(row)) for row in rows]
@@ -57,12 +61,12 @@ class Summary:
 
     @property
     def of_worker(self) -> bool:
-        """True if the worker behind the gateway breaks the requirement, too, and the gateway no more."""
+        """True if the gateway violates the requirement only where its worker violates it as well."""
         return bool(self.shown) and all(row.get("of_worker") for row in self.shown)
 
     @property
     def explanation(self) -> str:
-        """The scenarios with evidence, the reason for its absence, or the cause of all violations."""
+        """The scenarios with evidence, or the reason why there is none, or the cause of all violations."""
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
         if causes and not self.shown:
             return f"follows from {', '.join(causes)}"
@@ -70,7 +74,7 @@ class Summary:
 
     @property
     def mark(self) -> str:
-        """The verdict, or `known FAIL` if the baseline contains the violations of all scenarios."""
+        """The verdict; or `known FAIL` if all violations are known failures."""
         tolerated = self.verdict is Verdict.FAIL and not any(
             row["verdict"] == self.verdict for row in self.bad
         )
@@ -78,7 +82,7 @@ class Summary:
 
 
 def _way(row: Row) -> str:
-    """Return the words of the violation that a row shows, without what differs from answer to answer."""
+    """Return the message of the violation in an entry, without parts that vary between answers."""
     shown = row.get("exhibit") or {}
     return lasting_words(str(shown.get("message") or row.get("message") or ""))
 
@@ -113,12 +117,12 @@ def _in_words(following: Sequence[str]) -> str:
 
 
 def _of_worker(count: int) -> str:
-    """Count the violated requirements of a gateway that its worker breaks, too; empty for none."""
+    """Describe how many requirements are violated by the worker as well; empty if none."""
     return f"{count} {'is' if count == 1 else 'are'} the worker's own" if count else ""
 
 
 def summaries(report: Mapping[str, Any]) -> list[Summary]:
-    """Return a summary of each requirement of a JSON report, in its order."""
+    """Return a summary for each requirement in a JSON report, in the order of the report."""
     grouped: dict[str, list[Row]] = {}
     for row in report["verdicts"]:
         grouped.setdefault(row["requirement"], []).append(row)
@@ -134,19 +138,19 @@ def summaries(report: Mapping[str, Any]) -> list[Summary]:
 
 
 def counts(every: Iterable[Summary]) -> Counter[str]:
-    """Return the number of requirements with each mark (a verdict or `known FAIL`), the gravest first."""
+    """Count the requirements by verdict (or `known FAIL`), the most serious verdict first."""
     marks = Counter(summary.mark for summary in every)
     order = [mark for verdict in MOST_TELLING_FIRST for mark in (verdict.value, f"{KNOWN} {verdict}")]
     return Counter({mark: marks[mark] for mark in order if marks[mark]})
 
 
 def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """Return the errors of the baseline's entries."""
+    """Return the wrong entries of the baseline that the report lists."""
     return list(report.get("baseline", {}).get("faults", ()))
 
 
 def profile_in_words(profile: Mapping[str, Any]) -> str:
-    """Describe if a server keeps a profile: yes, no, or not shown, with the reason."""
+    """Describe if the server satisfies a profile: yes, no, or not shown, with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
     unknown = f"no verdict on {', '.join(profile['missing'])}" if profile["missing"] else ""
@@ -162,7 +166,7 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
 
 
 def _what_to_do(baseline: Mapping[str, Any]) -> str:
-    """Return the way out for a baseline with errors."""
+    """Describe what to do about wrong entries in the baseline."""
     faults = baseline["faults"]
     if any(fault["kind"] != "stale" for fault in faults):
         return "the baseline does not match"
@@ -172,19 +176,19 @@ def _what_to_do(baseline: Mapping[str, Any]) -> str:
 
 
 def level_in_words(level: Mapping[str, Any]) -> str:
-    """Describe how many MUSTs of a level are kept, violated and undecided."""
+    """Describe how many MUSTs of a level are satisfied, violated and undecided."""
     others = [f"{len(level[kind])} {kind}" for kind in ("violated", "undecided") if level[kind]]
     beside = f" ({', '.join(others)})" if others else ""
     return f"{level['title']} {level['holds']} of {level['of']} MUSTs{beside}"
 
 
 def kept(level: Mapping[str, Any]) -> bool:
-    """True if the server may claim the promise of a level."""
+    """True if the server has satisfied a level."""
     return bool(level["shown"] and level["holds"] == level["of"])
 
 
 def levels_in_words(report: Mapping[str, Any]) -> str:
-    """Return the levels that the server may claim; empty if no profile was judged as a whole."""
+    """List the levels that the server satisfies; empty if no level was judged completely."""
     levels = report.get("levels", ())
     words = [level_in_words(level) for level in levels if level["shown"]]
     unshown = [level["title"] for level in levels if not level["shown"]]
@@ -193,13 +197,13 @@ def levels_in_words(report: Mapping[str, Any]) -> str:
 
 
 def title(report: Mapping[str, Any]) -> str:
-    """Return the judged URL or capture."""
+    """Return the URL or the captures that were judged."""
     target = report["target"]
     return str(target.get("url") or target.get("capture") or "")
 
 
 def outcome(report: Mapping[str, Any]) -> str:
-    """Return the meaning of the exit status and the effect of limits, in words."""
+    """Describe the exit status, and the effect of limits on the run."""
     return "; ".join(filter(None, (_outcome(report), report["target"].get("cut_off"))))
 
 
@@ -226,34 +230,34 @@ def _outcome(report: Mapping[str, Any]) -> str:
 
 @dataclass(frozen=True)
 class Overview:
-    """The parts of a report that the terminal, the page and the summary of a GitHub step share."""
+    """The parts of a report that the terminal, the HTML page and GitHub's summary have in common."""
 
     title: str
     outcome: str
     numbers: str
-    """The number of requirements with each verdict, and the number of causes."""
+    """The number of requirements by verdict, and the number of causes, as text."""
     causes: str
-    """The number of causes; empty if every violation has its own cause."""
+    """The number of causes as text; empty if each violation has a cause of its own."""
     levels: str
-    """The levels that the server may claim; empty if the user requested profiles."""
+    """The satisfied levels as text; empty if the user requested profiles."""
     profiles: tuple[str, ...]
-    """The result for each requested profile, in words."""
+    """A sentence for each requested profile."""
     counts: Mapping[str, int]
     summaries: tuple[Summary, ...]
     shown: tuple[Summary, ...]
-    """The summaries with violations to show: causes, the gravest and most specific first, then crashed
-    checks.
+    """The requirements whose violations are shown: causes (the most serious and most specific first), then
+    crashed checks.
     """
     known: tuple[Row, ...]
-    """The violations in the baseline."""
+    """The entries with known failures."""
     faults: tuple[Mapping[str, Any], ...]
-    """The errors of the baseline's entries."""
+    """The wrong entries of the baseline."""
     flaky: tuple[str, ...]
-    """The results of the baseline's flaky entries, in words."""
+    """A sentence for each flaky entry of the baseline."""
 
     @property
     def chapters(self) -> dict[str, list[Summary]]:
-        """Return the summaries by chapter."""
+        """The summaries of requirements, by chapter of the specification."""
         chapters: dict[str, list[Summary]] = {}
         for summary in self.summaries:
             chapters.setdefault(summary.chapter, []).append(summary)
@@ -261,12 +265,12 @@ class Overview:
 
     @property
     def last_line(self) -> str:
-        """Return title, outcome and numbers."""
+        """The last line of the terminal's report: title, outcome and numbers."""
         return f"{self.title}: {self.outcome} ({self.numbers})"
 
 
 def overview(report: Mapping[str, Any]) -> Overview:
-    """Return the overview of a JSON report."""
+    """Compute the overview of a JSON report."""
     every, causes = summaries(report), report.get("causes", ())
     number = counts(every)
     violated = {row["requirement"] for summary in every for row in summary.bad if row.get("evidence")}

@@ -1,7 +1,7 @@
-"""The report as one HTML file, without network access, safe against content from servers.
+"""The report as one HTML file. It needs no network, and content from servers cannot harm the reader.
 
-The template escapes every value. The page's policy forbids all loading, and all scripts but the player, which
-it names by its hash; the player inserts its data as text only.
+The template escapes every value. The content security policy forbids all loading, and all scripts except the
+player, which it names by hash. The player inserts its data only as text.
 """
 
 from __future__ import annotations
@@ -28,29 +28,29 @@ from tokenwire.report.templates import template
 
 _THREAD = "https://github.com/{repository}/{kind}/{number}"
 _MOST_LETTERS = 3_000_000
-"""The most characters of all playbacks of a page. Further ones are skipped, and the page says so."""
+"""The most characters of all playbacks on a page. Further playbacks are left out, and the page says so."""
 _KINDS = {"PR": "pull", "issue": "issues"}
 _COLOURS = {ExitStatus.CONFORMS: Verdict.PASS, ExitStatus.VIOLATION: Verdict.FAIL}
 
 
 @dataclass(frozen=True)
 class _Failure:
-    """One violated requirement in one scenario, with its drawing."""
+    """A violated requirement in one scenario, with its playback or its drawing."""
 
     row: Row
     plot: Plot | None = None
     playback: Playback | None = None
     number: int = 0
-    """The index of its playback in the data of the page."""
+    """The index of its playback among the data on the page."""
 
     @property
     def link(self) -> str:
-        """The fragment of an address for the failure; an event number may follow."""
+        """The fragment of the failure's address. An event number may be appended."""
         return quote(f"{self.row['requirement']}/{self.row['scenario']}")
 
 
 def _thread(words: str) -> str:
-    """Return the address of a thread such as `owner/name PR #1`; empty for other words."""
+    """Return the URL of an issue or pull request such as `owner/name PR #1`; empty for other text."""
     repository, _, rest = words.partition(" ")
     kind, _, number = rest.partition(" #")
     if kind not in _KINDS or not number.isdecimal():
@@ -59,7 +59,7 @@ def _thread(words: str) -> str:
 
 
 def _plot(row: Row) -> Plot | None:
-    """Return the drawing of a failure without a playback."""
+    """Return the timeline drawing of a failure that has no playback."""
     exchange = row["evidence"][0]["exchange"]
     illegal = [found["event"] for found in row["evidence"] if found["exchange"] == exchange]
     return plot(row["exhibit"]["timeline"], illegal)
@@ -67,12 +67,12 @@ def _plot(row: Row) -> Plot | None:
 
 @cache
 def player() -> str:
-    """Return the script that plays playbacks."""
+    """Return the JavaScript that plays the playbacks."""
     return files("tokenwire.report").joinpath("player.js").read_text("utf-8")
 
 
 def policy(script: str) -> str:
-    """Return the content security policy, which allows the style of the page and this script."""
+    """Return the content security policy, which allows only the page's own style and this script."""
     allowed = "default-src 'none'; style-src 'unsafe-inline'"
     if not script:
         return allowed
@@ -81,7 +81,7 @@ def policy(script: str) -> str:
 
 
 def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str:
-    """Return a JSON report as an HTML document. Only failures of `judgements` have playbacks."""
+    """Return a JSON report as an HTML page. `judgements`: the failures that get a playback."""
     view = overview(report)
     judged = {id(row): judgement for row, judgement in zip(report["verdicts"], judgements, strict=False)}
     played: list[dict[str, Any]] = []

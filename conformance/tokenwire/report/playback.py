@@ -1,6 +1,7 @@
-"""The playback of a failure on the page: its events, a client's state after each, and the token ribbon.
+"""The playback of a failure on the HTML page: its events, the client's content after each, and the token
+ribbon.
 
-All of it is computed here, in bounded size; the script of the page only displays it.
+Everything is computed here, with a limited size. The script of the page only displays it.
 """
 
 from __future__ import annotations
@@ -33,71 +34,72 @@ from tokenwire.report.wording import cut
 from tokenwire.wire.inert import inert
 
 _MOST_EVENTS = 60
-"""The most events of a playback. In a longer stream, these are around the first illegal event; the staircase
-shows the same range.
+"""The most events of a playback.
+
+In a longer stream, the events around the first illegal one are used, and the drawing shows the same range.
 """
 _LONGEST_VALUE = 90
 _LONGEST_TAIL = 60
 _LAST_IDS = 8
 _LONG_GAP = 0.1
-"""The least gap in seconds. It must also be `_TIMES_THE_USUAL` as long as usual."""
+"""The least length of a pause that is drawn, in seconds. It must also be much longer than the usual pause."""
 _TIMES_THE_USUAL = 5
 Spell = Callable[[Sequence[int]], bytes | None]
 
 _NO_SERIES = ("output_ids", "text")
-"""The arrays that are fields of an emission; all others are series."""
+"""Arrays that are fields of an emission. All other arrays are series."""
 
 
 @dataclass(frozen=True)
 class _Step:
-    """One event of the stream, as the script reads it."""
+    """One event of the playback, as the script needs it."""
 
     event: int
     words: str
-    """The time of the event, and the tokens delivered so far."""
+    """The time of the event, and the number of tokens so far, as text."""
     illegal: bool
     pointer: str
     json: tuple[str, str, str]
-    """The event as indented JSON: the text before the pointer's value, the value, and the rest."""
+    """The event as indented JSON in three parts: before the marked value, the value, after it."""
     held: tuple[tuple[str, str], ...]
-    """The client's content after the event, as names and texts."""
+    """The content that a client has after the event, as pairs of a name and a text."""
 
 
 @dataclass(frozen=True)
 class Playback:
-    """A failure whose events can be played."""
+    """The data for playing the events of a failure."""
 
     exchange: str
     timeline: Timeline
-    """One point for each step."""
+    """The delivered output, with one point for each step."""
     steps: tuple[_Step, ...]
     left_out: str
-    """A description of the skipped events; empty without any."""
+    """A sentence about the events that were left out; empty if none were."""
     gaps: tuple[Span, ...]
-    """Times without a read."""
+    """Long pauses, in which nothing was read."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
-    """The title of the ribbon row that shows another answer or array."""
+    """The title of the ribbon row that shows the other answer or array."""
 
     @property
     def first(self) -> int:
-        """The index of the step to show first."""
+        """The index of the step that is shown first."""
         illegal = (number for number, step in enumerate(self.steps) if step.illegal)
         return next(illegal, len(self.steps) - 1)
 
     @property
     def plot(self) -> Plot | None:
-        """Return a drawing with a mark for each step, to select one; None for a single step."""
+        """A drawing of the timeline, with a mark for each step; None if there is only one step."""
         illegal = [step.event for step in self.steps if step.illegal]
         return plot(asdict(self.timeline), illegal, self.gaps) if len(self.steps) > 1 else None
 
     def embedded(self) -> dict[str, Any]:
-        """Return the data of the script, as JSON."""
+        """Return the data for the script, as JSON."""
         return {"first": self.first, "steps": list(map(asdict, self.steps)), "ribbons": self.ribbons}
 
 
 def playback_of(judgement: Judgement) -> Playback | None:
-    """Return the playback of a violation; None if its exchange is not in the run, or has no event."""
+    """Return the playback of a violation; None if its answer is not in the run, or has no events."""
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
     if stream is None or not stream.events:
@@ -120,11 +122,11 @@ def played(
     most: int = _MOST_EVENTS,
     spell: Spell = lambda _: None,
 ) -> Playback | None:
-    """Return the playback of an answer; None if it has no event.
+    """Return the playback of an answer; None if it has no events.
 
-    `illegal`: its illegal events with their pointers, the ribbon's first; without any, the ribbon shows the
-    last event. `texts`: the expected and the found value, drawn if both are texts with an equal beginning.
-    `spell`: the bytes of ids, if they are known.
+    `illegal`: the pointers of its illegal events, by index; the ribbon shows the first of them, or the last
+    event if it is empty. `texts`: expected and actual value; they are compared in a ribbon if both are texts
+    with an equal beginning. `spell`: returns the bytes of ids, if the vocabulary is known.
     """
     events = stream.events
     if not events:
@@ -161,14 +163,14 @@ def played(
 
 
 def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """Return the emission of an event that a pointer leads into, or the nearest one."""
+    """Return the emission of an event to which a pointer leads, or the nearest emission."""
     emissions = stream.emissions()
     before = (emission for emission in reversed(emissions) if emission.event.index <= event)
     return emission_at(stream, event, pointer) or next(before, next(iter(emissions), None))
 
 
 def _comparison_in_words(stream: Stream, other: Stream | None) -> str:
-    """Describe what a stream is compared with; empty for a whole answer without a comparison."""
+    """Describe the answer with which a stream is compared; empty for an answer that is not a stream."""
     if other is not None:
         return f"held against {_kind_of_answer(other)} {other.exchange.name}"
     if stream.delivery is Delivery.WHOLE:
@@ -180,11 +182,11 @@ def _kind_of_answer(stream: Stream) -> str:
     return "the whole answer" if stream.delivery is Delivery.WHOLE else "the stream"
 
 
-# Steps: what a client holds after each event.
+# Steps: the content that a client has after each event.
 
 
 def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
-    """Return the timeline with one point for each of these events, even without tokens."""
+    """Return a timeline with one point for each of these events, even if an event has no output."""
     carrying = {point.event: point for point in whole.points}
     earlier = [point.total for point in whole.points if point.event < events[0].index]
     points: list[Point] = []
@@ -211,7 +213,7 @@ def _step(stream: Stream, event: Event, words: str, illegal: Mapping[int, str], 
 
 
 def _client_contents(stream: Stream, event: Event, spell: Spell) -> Iterator[tuple[str, str]]:
-    """Yield the client's content of each choice after an event, as names and texts."""
+    """Yield the content that a client has after an event, for each choice: a name and a text."""
     for choice in stream.choices:
         read = emissions_until(choice, event.index)
         if not read or read[-1].event.index != event.index:
@@ -240,7 +242,7 @@ def _held_of(choice: Choice, spell: Spell) -> Iterator[tuple[str, str]]:
 
 
 def _held_back(choice: Choice, spell: Spell) -> str:
-    """Describe output without text so far: the bytes of its ids, or the number of ids since the last text."""
+    """Describe output whose text has not come yet: the missing bytes, or the number of ids without text."""
     ids, text = choice.output_ids, choice.text
     if not ids or text is None or choice.finish is not None:
         return ""
@@ -257,7 +259,7 @@ def _held_back(choice: Choice, spell: Spell) -> str:
 
 
 def gaps(times: Sequence[float]) -> Iterator[Span]:
-    """Yield long times without a read: the reader was slow, or the server paused."""
+    """Yield long pauses in which nothing was read. Either the server or the reader paused."""
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
@@ -278,7 +280,7 @@ def _joined(choice: Choice, name: str) -> Sequence[Any] | None:
 
 
 def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping[int, int]) -> list[int]:
-    """Return the step that delivered each entry of a joined array."""
+    """Return for each entry of an array the index of the step that delivered it."""
     first, last = next(iter(steps), 0), max(steps.values(), default=0)
     delivered: list[int] = []
     for emission in choice.emissions:
@@ -290,8 +292,9 @@ def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping
 
 
 def _as_of(choice: Choice, emission: Emission, name: str) -> tuple[Sequence[Any] | None, bool]:
-    """Return an array after the illegal event if events are cumulative, or else at the end; and True if it is
-    complete.
+    """Return an array as of this emission if the stream is cumulative, otherwise the whole array.
+
+    The second value is True if the array is complete.
     """
     carried = _carried(emission, name)
     snapshot = choice.delivery is Delivery.CUMULATIVE and isinstance(carried, str | list | tuple)
@@ -313,7 +316,7 @@ def _ribbons(
     ids, _ = _as_of(choice, emission, "output_ids")
 
     def rows(name: str, title: str) -> list[RibbonRow]:
-        """Return the rows of an array in the other answer and in this one."""
+        """Return ribbon rows for an array: that of the other answer, and that of this answer."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
         made = [] if known is None else [RibbonRow(f"{title}, {other_kind}", known, align(known, known))]
@@ -335,7 +338,8 @@ def _ribbons(
     text, known = _as_of(choice, emission, "text")[0], beside.text if beside else None
     if text not in (None, known) and (known is not None or not tokens):
         lines = rows("text", "text")
-        yield ribbon("character", lines[1:] if known == "" else lines, focus)  # an empty text has no cells
+        # An empty text has no cells to compare with.
+        yield ribbon("character", lines[1:] if known == "" else lines, focus)
 
 
 def _ribbon_of_texts(expected: Any, actual: Any) -> Iterator[dict[str, Any]]:
@@ -357,7 +361,7 @@ def _aligned(
     *,
     ended: bool,
 ) -> Aligned:
-    """Return an array aligned to the same array of another answer, or a series to the ids."""
+    """Align an array with the same array of another answer, or a series with the output ids."""
     is_series = name not in _NO_SERIES
     if known is not None:
         aligned = align(known, entries, ended=ended)
@@ -371,7 +375,8 @@ def _aligned(
 def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
     """Return the number of ids and the entries of a series in each event.
 
-    It is empty if ids do not determine the place of entries, or if each event has as many entries as ids.
+    Return an empty list if this does not help: ids do not determine the entries, or each event has equally
+    many of both.
     """
     ids = choice.output_ids
     if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
@@ -386,7 +391,7 @@ def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[A
 def _beside_ids(
     ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
 ) -> Aligned:
-    """Return a series aligned to the ids: by the id in each entry, or else by the number of entries."""
+    """Align a series with the ids: by the id that each entry contains, or else by the numbers of entries."""
 
     def named(some: Sequence[Any]) -> list[Any]:
         return [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in some]

@@ -1,4 +1,4 @@
-"""The timeline of a stream as coordinates of a drawing, which the page's template writes as SVG."""
+"""Computes the drawing of a stream's timeline. The page's template writes it as SVG."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 WIDTH, HEIGHT = 640, 150
 _LEFT, _RIGHT, _TOP, _BOTTOM = 48, 12, 12, 28
 _ROOM = 4
-"""The largest budget to draw, as a multiple of the tokens."""
+"""A token limit is drawn only if it is at most this multiple of the delivered tokens."""
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
-"""The greatest drawn length of a pause, relative to the time without pauses."""
+"""The most that a pause takes in the drawing, relative to the time without pauses."""
 Span = tuple[float, float]
-"""The beginning and the end of a time."""
+"""Beginning and end of a time range, in seconds."""
 
 
 @dataclass(frozen=True)
 class _Mark:
-    """One event."""
+    """A mark for one event."""
 
     x: float
     y: float
@@ -30,7 +30,7 @@ class _Mark:
 
 @dataclass(frozen=True)
 class _Tick:
-    """A label of an axis."""
+    """A label on an axis."""
 
     position: float
     words: str
@@ -38,7 +38,7 @@ class _Tick:
 
 @dataclass(frozen=True)
 class _Pause:
-    """A time without a read."""
+    """A pause, in which nothing was read."""
 
     x: float
     width: float
@@ -51,11 +51,11 @@ class Plot:
 
     unit: str
     steps: str
-    """The total over time, as an SVG path."""
+    """The delivered output over time, as an SVG path."""
     least: str
-    """The least that the interval demands, as an SVG path; empty if unknown."""
+    """The output that `stream_interval` demands over time, as an SVG path; empty if it is not set."""
     budget: float | None
-    """The y of the line at `max_new_tokens`; None if unknown."""
+    """The y coordinate of a line at the token limit; None if it is not drawn."""
     marks: tuple[_Mark, ...]
     times: tuple[_Tick, ...]
     totals: tuple[_Tick, ...]
@@ -65,7 +65,7 @@ class Plot:
 
 
 def _staircase(points: Sequence[tuple[float, float]]) -> str:
-    """Return an SVG path of horizontal steps up to the next point."""
+    """Return an SVG path that is horizontal from each point to the next, and then vertical."""
     if not points:
         return ""
     x, y = points[0]
@@ -75,7 +75,7 @@ def _staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _round_step(span: float, parts: int) -> float:
-    """Return the smallest step of 1, 2 or 5 times a power of ten that cuts a span into at most `parts`."""
+    """Return the distance of labels, so that a range has at most `parts`: 1, 2 or 5 times a power of ten."""
     step = 10.0**-6
     while True:
         for factor in (1, 2, 5):
@@ -85,8 +85,9 @@ def _round_step(span: float, parts: int) -> float:
 
 
 def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
-    """Return the pauses, each with the seconds to cut from it, because a long pause leaves no room for
-    events.
+    """Return the pauses, each with the seconds to cut from it.
+
+    A long pause would leave no room for the events.
     """
     active = span - sum(end - start for start, end in pauses)
     longest = max(_LONGEST_PAUSE * active, span / 1000)
@@ -107,16 +108,16 @@ def plot(
     illegal: Sequence[int],
     pauses: Sequence[Span] = (),
 ) -> Plot | None:
-    """Draw a timeline of the JSON report; None without one.
+    """Draw the timeline in a JSON report; return None if it has none.
 
-    `illegal` are indexes of events, `pauses` the beginnings and ends of times without a read.
+    `illegal`: indices of events to mark. `pauses`: time ranges in which nothing was read.
     """
     if timeline is None or not timeline["points"]:
         return None
     points = timeline["points"]
     most = max(1, *(point["total"] for point in points))
     budget: int | None = timeline["budget"]
-    if budget is not None and budget > _ROOM * most:  # it would flatten the staircase
+    if budget is not None and budget > _ROOM * most:  # a line this high would flatten the drawing
         budget = None
     highest: int = max(most, budget or 0)
     first: float = min([points[0]["time"], *(start for start, _ in pauses)])
@@ -146,7 +147,7 @@ def plot(
     total_step = max(1, round(_round_step(highest, 4)))
     decimals = max(0, -int(f"{step:e}".partition("e")[2]))
     times = [first + n * step for n in range(int(span / step) + 1)]
-    # the axis is not linear, so mark its edges and those of the pauses
+    # the time axis is not linear, so its ends and the pauses are labelled
     if any(less for _, _, less in shortened):
         times = _apart([first, *(edge for pause in pauses for edge in pause), last], x)
     return Plot(

@@ -1,4 +1,4 @@
-"""Command lines that reproduce a failure: `curl` for the request, `tokenwire` for the verdict."""
+"""Command lines that reproduce a failure: `curl` sends the request, `tokenwire` repeats the verdict."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import REDACTED
 
 _LONGEST = 1_200
-"""The most characters of a body in a command line, 15 lines of 80 columns."""
+"""The longest body in a command line, in characters. This is 15 lines of 80 columns."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
 _OF_THE_CLIENT = re.compile(
     "host|connection|content-length|user-agent|accept(-.*)?|transfer-encoding|x-stainless-.*", re.IGNORECASE
 )
-"""Matches headers that each client writes in its own way and that do not change the answer."""
+"""Matches headers that a client writes by itself, and that do not change the answer."""
 
 
 def body_of(exchange: Exchange) -> bytes | None:
-    """Return the request body as bytes; None without one."""
+    """Return the body of a request as bytes; None if it has none."""
     request = exchange.request
     if request.raw_body is not None or request.body is None:
         return request.raw_body
@@ -33,7 +33,7 @@ def body_of(exchange: Exchange) -> bytes | None:
 
 
 def body_file(exchange: Exchange) -> str:
-    """Return the file name of a body that is too long for a command line; empty for a shorter one."""
+    """Return the file name for a body that is too long for a command line; empty for a shorter body."""
     body = body_of(exchange)
     if body is None or _inline(body):
         return ""
@@ -41,7 +41,7 @@ def body_file(exchange: Exchange) -> str:
 
 
 def _inline(body: bytes) -> str:
-    """Return the argument of `--data-binary`, or a program that prints the body; empty if both are
+    """Return a shell expression for the body: the text itself, or a program that prints it; empty if both are
     too long.
     """
     if len(body) <= _LONGEST and _is_text(body):
@@ -51,10 +51,10 @@ def _inline(body: bytes) -> str:
 
 
 def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
-    """Return a command line that sends the request again, to `$URL` if the server is unknown.
+    """Return a `curl` command that sends the request again; to `$URL` if the server is unknown.
 
-    A long or binary body is printed by Python. If that program is too long, the body is a file in the folder
-    `bodies`, or `BODY` without a folder.
+    A long or binary body is printed by a Python program. If that is too long as well, the body is a file in
+    the folder `bodies`; `BODY` means that there is no such folder.
     """
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'
@@ -81,7 +81,7 @@ def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
 
 
 def _is_text(body: bytes) -> bool:
-    """True if a shell passes the bytes unchanged."""
+    """True if a shell can pass the bytes as an argument without changes."""
     try:
         return "\0" not in body.decode()
     except UnicodeDecodeError:
@@ -89,7 +89,7 @@ def _is_text(body: bytes) -> bool:
 
 
 def _expression(body: bytes) -> str:
-    """Return the bytes as a Python expression, with repetitions as products."""
+    """Return a Python expression for the bytes. Repetitions are written as products."""
     parts, done = [], 0
     for found in _REPEATED.finditer(body):
         parts += [repr(body[done : found.start()])] if found.start() > done else []
@@ -99,7 +99,7 @@ def _expression(body: bytes) -> str:
 
 
 def again(judgement: Judgement, subject: Subject) -> str:
-    """Return a command line that repeats the verdict, from recorded bytes if there are any."""
+    """Return a command line that repeats the verdict, from the recording if there is one."""
     if subject.again:
         answer = judgement.violations[0].place.exchange if judgement.violations else ""
         return shlex.join(answer if word == ANSWER else word for word in subject.again)

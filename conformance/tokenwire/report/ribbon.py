@@ -1,7 +1,8 @@
-"""The token ribbon: the entries of an answer aligned to the expected entries, position by position.
+"""The token ribbon: rows that compare the entries of an answer with the expected entries, position by
+position.
 
-Rows share their columns: one for each position of the reference, with columns for surplus entries in between.
-So a lost id is one hole, and not a difference of all later ids.
+There is a column for each position of the reference. Surplus entries have columns in between. So a missing id
+is one hole, and later ids are not shown as different.
 """
 
 from __future__ import annotations
@@ -21,27 +22,27 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_ALIGNED = 240
-"""The most entries to align, because the time grows with their square."""
+"""The most entries that are aligned, because the time grows with their square."""
 _MOST_COLUMNS = 120
 _BEFORE_FOCUS = 40
-"""Columns to keep before the first fault."""
+"""The number of columns that are shown before the first fault."""
 _LONGEST_WORDS = 14
 _MOST_POSITIONS = 4
 
 
 class State(StrEnum):
-    """The state of one position of one row."""
+    """The result for one position of a row."""
 
     SAME = "same"
     SHIFT = "shift"
-    """The right entry at another index of its array."""
+    """The entry is right, but has another index in its array."""
     HOLE = "hole"
     LATER = "later"
-    """An entry not delivered yet, because the stream continues after the event shown."""
+    """The entry has not been delivered yet: the stream goes on after this event."""
     DOUBLE = "double"
-    """A surplus entry that belongs to another position."""
+    """A surplus entry that is equal to an expected one, such as a repeated id."""
     EXTRA = "extra"
-    """A surplus entry without a position."""
+    """A surplus entry that is not expected anywhere."""
     DIFFERS = "differs"
 
 
@@ -58,7 +59,7 @@ _WRONG = (State.HOLE, State.DOUBLE, State.EXTRA, State.DIFFERS)
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One position of one row. `index` is the entry's index in the array of the row; None for a hole."""
+    """One position of a row. `index`: the index of the entry in its array; None if the entry is missing."""
 
     state: State
     index: int | None = None
@@ -66,32 +67,32 @@ class Cell:
 
 @dataclass(frozen=True)
 class Aligned:
-    """An array aligned to its reference."""
+    """An array, aligned with its reference."""
 
     cells: tuple[Cell, ...]
-    """The cells, one for each position."""
+    """One cell for each position of the reference."""
     before: dict[int, tuple[Cell, ...]]
-    """Surplus entries by the position that follows them; at the end, that is the length of `cells`."""
+    """Surplus entries, by the position of the reference before which they are inserted."""
 
     @property
     def sound(self) -> bool:
-        """True if each position has its entry and there is no surplus."""
+        """True if no entry is missing, different or surplus."""
         return not self.before and all(cell.state not in _WRONG for cell in self.cells)
 
 
 @dataclass(frozen=True)
 class RibbonRow:
-    """One array of one answer."""
+    """A row of the ribbon: one array of one answer."""
 
     name: str
     entries: Sequence[Any]
     aligned: Aligned
     events: Sequence[int] = ()
-    """The playback step that delivered each entry; empty if the row is not played."""
+    """The playback step that delivered each entry; empty for an answer that is not played."""
 
     @property
     def faults(self) -> str:
-        """The faults of the row, in words; empty without any."""
+        """A description of all faults in the row; empty if there are none."""
         before = ((position, cell) for position, cells in self.aligned.before.items() for cell in cells)
         cells = [*enumerate(self.aligned.cells), *before]
         clauses = []
@@ -104,7 +105,7 @@ class RibbonRow:
 
 
 def _key(entry: Any) -> Hashable:
-    """Return a key that ignores the rounding of logprobs."""
+    """Return a key for comparing entries. Logprobs are rounded."""
     if isinstance(entry, float):
         return round(entry, 2)
     if isinstance(entry, list | tuple):
@@ -117,8 +118,11 @@ def _key(entry: Any) -> Hashable:
 def _align(
     reference: Sequence[Any], entries: Sequence[Any], known: Counter[Hashable], offset: int = 0
 ) -> Aligned:
-    """Align entries that begin at an offset of their array. A surplus entry in `known` is a double."""
-    # Equal ends are removed first, because the matcher takes quadratic time.
+    """Align entries with a reference.
+
+    `known`: all expected entries. `offset`: the index of the first entry in its array.
+    """
+    # Equal entries at both ends are skipped first, because the matcher takes quadratic time.
     head = sum(1 for _ in takewhile(lambda pair: alike(*pair), zip(reference, entries, strict=False)))
     longest = min(len(reference), len(entries)) - head
     backwards = zip(reversed(reference), reversed(entries), strict=False)
@@ -129,7 +133,7 @@ def _align(
     before: dict[int, tuple[Cell, ...]] = {}
     most = _MOST_ALIGNED
     blocks = SequenceMatcher(None, wanted[:most], found[:most], autojunk=False).get_opcodes()
-    # Entries beyond the bound of the matcher are compared one by one.
+    # Entries beyond the limit of the matcher are compared position by position.
     rest = ("replace", min(most, len(wanted)), len(wanted), min(most, len(found)), len(found))
     for tag, first, last, start, end in (*blocks, rest):
         for n in range(last - first):
@@ -151,7 +155,10 @@ def _align(
 
 
 def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
-    """Align an array to its reference. Unless it `ended`, entries missing at the end are `LATER`."""
+    """Align an array with a reference.
+
+    Unless the array has `ended`, missing entries at its end are `LATER`.
+    """
     aligned = _align(reference, entries, Counter(map(_key, reference)))
     cells = [
         Cell(State.SHIFT, cell.index) if cell.state is State.SAME and cell.index != position else cell
@@ -165,7 +172,7 @@ def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = Tru
 
 
 def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]) -> Aligned:
-    """Align the entries of events, each with its number of ids, to the reference."""
+    """Align a series with a reference, event by event. Each event has a number of ids and its entries."""
     cells: list[Cell] = []
     before: dict[int, tuple[Cell, ...]] = {}
     known = Counter(map(_key, reference))
@@ -181,7 +188,7 @@ def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[An
 
 
 def words_of(entry: Any) -> str:
-    """Return an entry in a few letters; for a logprob entry, its first number."""
+    """Return a short text for an entry. For a logprob entry, this is the logprob."""
     while isinstance(entry, list | tuple) and entry and isinstance(entry[0], float | list | tuple):
         entry = entry[0]
     if isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float):
@@ -194,7 +201,9 @@ def words_of(entry: Any) -> str:
 
 
 def _columns(rows: Sequence[RibbonRow]) -> Iterator[tuple[int | None, list[Cell | None]]]:
-    """Yield the columns: the position, or None between two, and the cell of each row, or None."""
+    """Yield the columns: the position (None for surplus entries), and the cell of each row (None if it has
+    none).
+    """
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
         for cells in zip_longest(*(row.aligned.before.get(position, ()) for row in rows)):
@@ -205,9 +214,9 @@ def _columns(rows: Sequence[RibbonRow]) -> Iterator[tuple[int | None, list[Cell 
 
 
 def ribbon(unit: str, rows: Sequence[RibbonRow], focus: int) -> dict[str, Any]:
-    """Return the rows as the page embeds them.
+    """Return the rows as JSON for the page.
 
-    At most `_MOST_COLUMNS` columns are around the first fault, or else around the position `focus`.
+    At most `_MOST_COLUMNS` columns are included: those around the first fault, or around `focus`.
     """
     columns = list(_columns(rows))
     wrong = (
@@ -233,7 +242,7 @@ def ribbon(unit: str, rows: Sequence[RibbonRow], focus: int) -> dict[str, Any]:
 
 
 def _embedded(row: RibbonRow, cell: Cell | None) -> list[Any] | None:
-    """Return a cell as the script reads it: words, state, and the step that delivered it."""
+    """Return a cell as JSON for the script: its text, its state, and the step that delivered it."""
     if cell is None:
         return None
     if cell.index is None:

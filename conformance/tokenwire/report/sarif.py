@@ -1,4 +1,4 @@
-"""The report in SARIF 2.1.0, for tools that gather the findings of many analysers."""
+"""The report in SARIF 2.1.0, a common format of static analysis tools."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _rule(summary: Summary) -> dict[str, Any]:
 
 
 def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a byte range in an exchange, which has the name of the file that `--record` writes."""
+    """Return a byte range in an exchange. The exchange is named by the file that `--record` writes."""
     exchange, event = evidence["exchange"], evidence["event"]
     place = exchange if event is None else f"{exchange}#{event}"
     return {
@@ -44,7 +44,7 @@ def _fingerprints(row: Row) -> dict[str, str]:
     """Return fingerprints that are equal in every run.
 
     A cause is identified by its requirement, because the scenario that shows it first may depend on timing. A
-    known failure is identified by its scenario, too.
+    known failure is identified also by its scenario.
     """
     known = bool(row.get("known"))
     identity = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
@@ -53,7 +53,7 @@ def _fingerprints(row: Row) -> dict[str, str]:
 
 
 def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
-    """Yield one result for each cause of violations, and one for each known violation."""
+    """Yield a result for each cause of violations, and for each known failure."""
     for position, summary in enumerate(every):
         for row in (*summary.shown[:1], *summary.known):
             verdict = Verdict(row["verdict"])
@@ -76,7 +76,7 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
-    """Return the crashes of the suite, because SARIF separates them from results."""
+    """Return the crashes of checks. SARIF has a separate place for them."""
     return [
         {"level": "error", "message": {"text": row["message"]}, "descriptor": {"id": row["requirement"]}}
         for summary in every
@@ -86,9 +86,7 @@ def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
 
 
 def sarif(report: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON report as a SARIF log of one run: a rule for each requirement, a result for
-    each cause.
-    """
+    """Return a JSON report as a SARIF log: a rule for each requirement, a result for each cause."""
     every = summaries(report)
     crashes = _crashes(every)
     invocation: dict[str, Any] = {

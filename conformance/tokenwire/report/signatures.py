@@ -1,7 +1,7 @@
-"""Recognizes known bugs: a violation is attributed to a bug only if the evidence shows its pattern.
+"""Recognizes known bugs of servers. A violation is attributed to a bug only if its evidence has the bug's
+pattern.
 
-`spec/signatures.yaml` lists the bugs. Its patterns are predicates here, of one finding, its answer and the
-run.
+`spec/signatures.yaml` lists the bugs. Its patterns are functions in this module.
 """
 
 from __future__ import annotations
@@ -19,31 +19,31 @@ from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import typed
 
 _MOST_FINDINGS = 20
-"""The most findings to inspect for a judgement; a report does not show more."""
+"""The most violations of a judgement that are compared with the patterns. A report does not list more."""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
 @dataclass(frozen=True)
 class _Signature:
-    """The pattern of one bug on the wire."""
+    """The pattern of one bug, as it appears in responses."""
 
     upstream: tuple[str, ...]
     bug: str
     pattern: str
     requirements: tuple[str, ...]
     dialects: tuple[str, ...] = ()
-    """The dialects of matching answers; any if empty."""
+    """The dialects in which the bug occurs; empty for all."""
 
 
 @cache
 def load_signatures() -> tuple[_Signature, ...]:
-    """Return all signatures, in the order of the file. Raises ValueError for an invalid row."""
+    """Load all signatures in the order of the file. Raises ValueError for an invalid row."""
     path = spec_root() / "signatures.yaml"
     return tuple(typed(_Signature, row, str(path)) for row in read_yaml(path))
 
 
 def looks_like(judgement: Judgement) -> tuple[str, ...]:
-    """Return the distinct threads about bugs whose pattern matches a finding of a judgement."""
+    """Return the issues and pull requests about bugs whose pattern fits a violation of a judgement."""
     threads: dict[str, None] = {}
     by_exchange = judgement.run.by_exchange
     for signature in load_signatures():
@@ -69,7 +69,7 @@ def _pattern(predicate: Pattern) -> Pattern:
 
 
 def _emission(seen: Observation, stream: Stream) -> Emission | None:
-    """Return the emission that a finding is about."""
+    """Return the emission in which an observation was made; None if there is none."""
     return next(
         (
             emission
@@ -83,7 +83,7 @@ def _emission(seen: Observation, stream: Stream) -> Emission | None:
 
 
 def _counts(seen: Observation) -> tuple[int, int] | None:
-    """Return the expected and the actual number; None if one of them is not a number."""
+    """Return the expected and the actual number of an observation; None unless both are integers."""
     expected, actual = integer(seen.expected), integer(seen.actual)
     return None if expected is None or actual is None else (expected, actual)
 
@@ -136,7 +136,7 @@ def _details_are_doubled(seen: Observation, stream: Stream, _run: Run) -> bool:
 
 @_pattern
 def _id_begins_with_the_aborted_one(seen: Observation, _stream: Stream, _run: Run) -> bool:
-    """True if the finding's request id begins with an aborted one, both of which it names."""
+    """True if the observation names a request id that begins with the id of an aborted request."""
     name, *aborted = _QUOTED.findall(seen.message) or [""]
     return any(name.startswith(other) for other in aborted if other)
 

@@ -1,4 +1,4 @@
-"""The subject of a report: the target or the captures, and the options to repeat the run."""
+"""The subject of a report: a server or captures, with the options that repeat the run."""
 
 from __future__ import annotations
 
@@ -9,59 +9,63 @@ from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.run import Run
 
 EXPLORATION = "exploration"
-"""The scenario name of generated requests."""
+"""The scenario name of the requests that `--explore` generates."""
 
 ANSWER = "{answer}"
 """The name of an answer in the command that repeats its verdict."""
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
-"""Names used as scenarios for requests that every run sends."""
+"""Scenario names of requests that every run sends, and that are not scenarios."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A server at a URL, or some captures, and the recorded exchanges."""
+    """A server at a URL or some captures, with the answers that were parsed."""
 
     url: str = ""
     captures: tuple[str, ...] = ()
     runs: tuple[Run, ...] = ()
     dialects: tuple[str, ...] = ()
     taken: Mapping[str, str] = field(default_factory=dict)
-    """The evidence for each dialect, in words."""
+    """The evidence for each dialect, as text."""
     left_out: Mapping[str, str] = field(default_factory=dict)
-    """Dialects that were skipped, with the reason in words."""
+    """The reason for each dialect that was excluded, as text."""
     remarks: tuple[str, ...] = ()
-    """Facts to read before the verdicts: exchanges without a record, unknown endpoints, …"""
+    """Remarks for readers of the verdicts, for example about exchanges that could not be parsed."""
     rules: tuple[str, ...] = ()
-    """Observed rules of the server that are no matter of a verdict, such as a division by the temperature."""
+    """Rules that the server was observed to follow, and that are not judged, such as a division by the
+    temperature.
+    """
     not_asked: Mapping[str, str] = field(default_factory=dict)
-    """Requests that a dialect cannot express, by name, with the reason."""
+    """The reason for each request that a dialect cannot express, by exchange name."""
     broken_off: str = ""
     """The reason why the run ended early; empty if it did not."""
     stopped: str = ""
-    """The signal that stopped the run; empty without one."""
+    """The name of the signal that stopped the run; empty if none did."""
     cut_off: str = ""
-    """A description of requests skipped by limits; empty without any."""
+    """A sentence about requests that the limits prevented; empty if there were none."""
     recorded: str = ""
-    """The recording folder; empty without a recording."""
+    """The folder of the recording; empty if the run was not recorded."""
     unrecorded: str = ""
-    """The reason why some exchanges are not in the recording."""
+    """The reason why the recording is incomplete; empty if it is complete."""
     explored: tuple[str, ...] = ()
-    """The options that generated requests; empty without any."""
+    """The command-line options of an exploration; empty without one."""
     asked_with: tuple[str, ...] = ()
-    """The options to send the same requests in another run."""
+    """The command-line options for another run that sends the same requests."""
     judged_with: tuple[str, ...] = ()
-    """The options to judge in the same way in another run."""
+    """The command-line options for another run that judges in the same way."""
     again: tuple[str, ...] = ()
     """The words of the command that repeats a verdict, if that is neither a check nor a replay.
 
     `ANSWER` is the name of the answer. The server of such a run has ended, so `curl` has nothing to ask.
     """
     bodies: str = ""
-    """The folder for request bodies that are too long for a command line; empty without one."""
+    """The folder for request bodies that are too long for a command line; empty if there is none."""
 
     @property
     def families(self) -> frozenset[str]:
-        """Return the families of the answers' dialects; without answers, those of the requested dialects."""
+        """Return the server families of the answers' dialects; without answers, those of the requested
+        dialects.
+        """
         answers = (stream for run in self.runs for stream in run.streams)
         spoken = {family_of(stream.dialect) for stream in answers if stream.answered}
         return frozenset(spoken or map(family_of, self.dialects))

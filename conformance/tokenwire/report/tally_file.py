@@ -1,8 +1,8 @@
-"""Tally files: the judgements of one replay and the exchanges that a report shows, for `tokenwire merge`.
+"""Tally files: the judgements of one replay, with the exchanges that a report shows, for `tokenwire merge`.
 
-A file is gzipped JSON Lines: a head; for each server its run, the shown exchanges and the judgements; a foot.
-A merge does not judge again: it parses the shown exchanges, and its report equals that of one replay of all
-captures.
+A file is gzipped JSON Lines. It begins with a head. For each server, the run, the shown exchanges and the
+judgements follow. The last line is a foot. A merge parses only the shown exchanges and does not judge again.
+Its report equals that of one replay of all captures.
 """
 
 from __future__ import annotations
@@ -39,16 +39,17 @@ from tokenwire.wire.json_lines import CaptureError, lines, unzipped, value_of, v
 
 _FORMAT = 1
 _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "rules", "judged_with")
-"""Fields of `Subject` in the head."""
+"""The fields of `Subject` that the head contains."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
-"""The most bytes of an unpacked file, and the most values. The file of 20 recordings has a quarter of the
-bytes and half of the values.
+"""Limits for an unpacked file: bytes and JSON values.
+
+The file for 20 recordings has a quarter of these bytes, and half of these values.
 """
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The requirements and scenarios that the options of a replay selected."""
+    """The command-line options of a replay that select requirements and scenarios."""
 
     requirements: tuple[str, ...] = ()
     profiles: tuple[str, ...] = ()
@@ -57,17 +58,17 @@ class Selection:
 
 @dataclass(frozen=True)
 class Replayed:
-    """The judgements of one replay, or of several merged in order."""
+    """The judgements of one replay, or of several that were merged."""
 
     subject: Subject
     requirements: tuple[str, ...]
-    """Ids of the requirements that were judged."""
+    """The ids of all requirements that were judged."""
     selection: Selection
     judged: ByRun
-    """The judgements of each run for each requirement."""
+    """The judgements by run, then by requirement."""
 
 
-# Values from the wire: JSON, with a mark where JSON has no such type.
+# Values from responses are written as JSON. A type that JSON does not have is marked.
 
 
 _COLLECTIONS = {"tuple": tuple, "set": set, "frozenset": frozenset}
@@ -105,7 +106,7 @@ def _unpacked(value: Any) -> Any:
 
 
 def _observation(seen: Observation) -> Sequence[Any]:
-    """Return the fields of an observation."""
+    """Return an observation as a list of fields for JSON."""
     return seen._replace(expected=_packed(seen.expected), actual=_packed(seen.actual))
 
 
@@ -144,7 +145,7 @@ def _read_judgement(requirement: str, fields: Mapping[str, Any], run: Run) -> Ju
     )
 
 
-# What a report shows of a run.
+# The line for a run has all facts about the run that a report shows.
 
 
 def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
@@ -172,7 +173,7 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
 def _answers_of_report(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
     """Return the answers that a report shows, in the order of the run.
 
-    `furthest` holds the ids (`id()`) of the judgements whose witness it shows.
+    `furthest`: the `id()` of each judgement whose witness is shown.
     """
     names: set[str] = set()
     for judgement in judgements:
@@ -201,7 +202,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
         judgements = list(chain.from_iterable(judged))
         yield _run_line(run, judgements)
-        # Answers of a worker and its gateway are shown, too, and are not in the run itself.
+        # Answers of a worker and its gateway may be shown. They are not in `run.streams`.
         alone = {stream.exchange.name for stream in run.streams}
         for stream in _answers_of_report(run, judgements, shown_witnesses):
             exchange = stream.exchange.load()
@@ -217,12 +218,12 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
 
 
 def write_tally(replayed: Replayed, path: Path) -> None:
-    """Write a tally. Equal replays give equal bytes. Raises OSError."""
+    """Write a tally file. Equal replays write equal bytes. Raises OSError."""
     write_lines(_lines(replayed), path)
 
 
 def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write a file of lines in one piece. Equal values give equal bytes. Raises OSError."""
+    """Write JSON Lines, gzipped, in one step. Equal rows give equal bytes. Raises OSError."""
     with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
         for row in rows:
             zipped.write(json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
@@ -230,13 +231,13 @@ def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
 
 
 class _Reading:
-    """A tally file, read line by line."""
+    """Parses a tally file line by line."""
 
     def __init__(self, head: Mapping[str, Any]) -> None:
         if head["kind"] != "head" or head["format"] != _FORMAT:
-            raise ValueError(f"the first line is not a head of format {_FORMAT}")
+            raise ValueError(f"the first line is not the head of a tally file of format {_FORMAT}")
         if head["tokenwire"] != __version__:
-            written = f"written by tokenwire {head['tokenwire']}, and this is {__version__}"
+            written = f"written by tokenwire {head['tokenwire']}, not by this version, {__version__}"
             raise UsageError(f"{written}; replay its captures again with --tally")
         self._head = head
         self.requirements = tuple(head["requirements"])
@@ -266,7 +267,7 @@ class _Reading:
             case "foot":
                 self._close_run()
                 if line["runs"] != len(self._runs):
-                    raise ValueError(f"{len(self._runs)} runs of {line['runs']} are in the file")
+                    raise ValueError(f"the file has {len(self._runs)} runs, not {line['runs']}")
                 self.whole = True
             case kind:
                 raise ValueError(f"{kind!r} is not a kind of line")
@@ -276,7 +277,7 @@ class _Reading:
         if head is None:
             return
         if len(rows) != len(self.requirements):
-            raise ValueError(f"{len(rows)} of {len(self.requirements)} requirements are judged")
+            raise ValueError(f"a run has judgements on {len(rows)} of {len(self.requirements)} requirements")
         name, version, _ = head["server"]
         run = Run(
             tuple(stream for stream, alone in shown if alone),
@@ -285,7 +286,7 @@ class _Reading:
         )
         others = {name: _named_only(name, dialect) for name, dialect in head["dialects"].items()}
         honesty = [{what: tuple(by) for what, by in head[kind].items()} for kind in ("ignored", "refused")]
-        # Run computes these from all of its answers; most of them are not in the file.
+        # `Run` computes these values from all answers, but the file has only those that a report shows.
         vars(run).update(
             by_exchange=others | {stream.exchange.name: stream for stream, _ in shown},
             capabilities={fields["name"]: Capability(**fields) for fields in head["capabilities"]},
@@ -314,27 +315,25 @@ class _Reading:
 
 
 def _delivery(head: Mapping[str, Any]) -> Delivery | None:
-    """Return the delivery mode that the server of a run advertised."""
+    """Return the delivery mode that the server declared; None if it declared none."""
     delivery = head["server"][2]
     return None if delivery is None else Delivery(delivery)
 
 
 def _named_only(name: str, dialect: str) -> Stream:
-    """Return an answer with nothing but its name and dialect, enough for a report."""
+    """Return an answer of which only the name and the dialect are known. A report needs no more."""
     exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
 
 def values_of(path: Path) -> Iterator[Any]:
-    """Yield the values of the lines. Raises UsageError, OSError."""
+    """Yield the JSON value of each line. Raises UsageError and OSError."""
     size = values = 0
     try:
         for number, line in enumerate(lines(path, unzipped(path, cut_off=False)), 1):
             size, values = size + len(line), values + values_in(line)
             if size > _MOST_BYTES or values > _MOST_VALUES:
-                raise UsageError(
-                    f"{path} holds too much to be kept in memory; merge fewer captures at a time"
-                )
+                raise UsageError(f"{path} is too large for memory; merge fewer captures at a time")
             try:
                 yield value_of(line)
             except ValueError as error:
@@ -344,14 +343,17 @@ def values_of(path: Path) -> Iterator[Any]:
 
 
 def kind_of_tally(path: Path) -> str:
-    """Return the kind of a tally that a tool wrote; empty for one of a replay. Raises UsageError, OSError."""
+    """Return the kind of a tally file: the name that a tool has given it, or `head` for a replay.
+
+    Raises UsageError and OSError.
+    """
     head = next(iter(values_of(path)), None)
     kind = head.get("kind") if isinstance(head, dict) else None
     return kind if isinstance(kind, str) else ""
 
 
 def read_tally(path: Path) -> Replayed:
-    """Return the tally that a replay wrote with `--tally`. Raises UsageError, OSError."""
+    """Read a tally file that `replay --tally` wrote. Raises UsageError and OSError."""
     reading: _Reading | None = None
     for number, line in enumerate(values_of(path), 1):
         try:
@@ -364,14 +366,15 @@ def read_tally(path: Path) -> Replayed:
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             raise UsageError(f"{path}, line {number}: not a line of a tally: {error!r}") from error
     if reading is None or not reading.whole:
-        raise UsageError(f"{path} ends before its foot; write it again with --tally")
+        raise UsageError(f"{path} is incomplete; write it again with --tally")
     return reading.replayed
 
 
 def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
-    """Merge named tallies as if one replay had judged all captures in this order.
+    """Merge tallies, as if one replay had judged all captures in this order.
 
-    The names are for messages. Raises UsageError if the tallies were judged with different options.
+    Each tally has a name for error messages. Raises UsageError if the tallies were judged with different
+    options.
     """
     (first_name, first), *others = parts
     for name, other in others:
@@ -381,9 +384,11 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
             ("tokenizer", other.subject.judged_with == first.subject.judged_with),
         ):
             if not same:
-                raise UsageError(f"{name} was judged with other {what} than {first_name}; replay both alike")
+                raise UsageError(
+                    f"{name} was judged with different {what} from {first_name}; replay both alike"
+                )
     subjects = [part.subject for _, part in parts]
-    # Backwards, so that the words of the first replay win, as in one replay of all.
+    # In reverse order, so that the text of the first replay wins, as in a single replay.
     taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
     return replace(
         first,

@@ -1,4 +1,4 @@
-"""The templates of pages and summaries, compiled once."""
+"""Loads the templates of pages and summaries. They are compiled once."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from tokenwire.report.markdown import blocks, inline
 
 @cache
 def template(package: str, name: str) -> Template:
-    """Return a template beside the modules of a package. It may include those of the suite, by `room/file`.
+    """Return a template from the folder of a package. It can include templates of the suite by `room/file`.
 
-    HTML escapes every value; an undefined name is an error. The filters `inline` and `blocks` convert
+    In HTML, every value is escaped. An undefined name is an error. The filters `inline` and `blocks` convert
     Markdown.
     """
     environment = Environment(

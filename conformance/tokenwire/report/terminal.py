@@ -1,4 +1,4 @@
-"""The report on the terminal: failures first, by gravity, and a summary in the last line."""
+"""The report on the terminal: failures first, the most serious at the top, and a summary in the last line."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
 _FEW = 2
 _CAUSES_IN_FULL = 5
-"""The number of causes that are all shown with their events; of more, only the first are."""
+"""The most causes that are all shown in detail. If there are more, only the first few are."""
 _FIRST_CAUSES = 3
 _MOST_LINES = 20
-"""The number of causes that are shown in a line each."""
+"""The most causes that are listed in one line each."""
 _LEAST_WIDTH = 40
 _INDENT = 14
-"""The width of the longest verdict and a gap."""
+"""The width of the column for verdicts."""
 
 
 def _wrapped(words: str, width: int, *, first: str = "", rest: str = "  ") -> str:
-    """Return words wrapped to a width, with all lines but the first indented."""
+    """Return text wrapped to a width. All lines after the first are indented by `rest`."""
     return textwrap.fill(
         words, max(width, _LEAST_WIDTH), initial_indent=first, subsequent_indent=rest, break_on_hyphens=False
     )
@@ -48,9 +48,7 @@ def _style(summary: Summary) -> str:
 
 
 def _table(view: Overview, width: int) -> Iterator[Text]:
-    """Yield all requirements by chapter, each with its evidence and a witness, or with the reason for their
-    absence.
-    """
+    """Yield all requirements by chapter, each with its evidence, or why it was not decided."""
     longest = max(len(summary.requirement) for summary in view.summaries)
     indent = " " * _INDENT
     for chapter, summaries in view.chapters.items():
@@ -68,7 +66,7 @@ def _table(view: Overview, width: int) -> Iterator[Text]:
 
 
 def _undecided(view: Overview) -> Iterator[str]:
-    """Yield the number of undecided requirements and, if they are few, the reasons."""
+    """Yield the reasons of inconclusive requirements; only their number if there are many."""
     undecided = [summary for summary in view.summaries if summary.verdict is Verdict.INCONCLUSIVE]
     if len(undecided) > _FEW:
         yield f"{len(undecided)} inconclusive: -v says why"
@@ -78,10 +76,10 @@ def _undecided(view: Overview) -> Iterator[str]:
 
 
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
-    """Yield each cause of failures and its consequences. It is shown in its first scenario, or in all with
-    `full`.
+    """Yield each cause of violations, with its consequences.
 
-    Of many causes, only the gravest are shown in full, and the others in a line each.
+    Only its first scenario is shown; with `full`, all are. If there are many causes, only the most serious
+    are shown in detail, and the others in one line each.
     """
     causes = list(view.shown)
     many = len(causes) > _CAUSES_IN_FULL and not full
@@ -105,7 +103,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
 
 
 def _in_lines(causes: Sequence[Summary], width: int) -> Iterator[Text]:
-    """Yield each cause in one line, and how to see the rest."""
+    """Yield each cause in one line, and the command that shows the details."""
     for summary in causes[:_MOST_LINES]:
         row = summary.shown[0]
         found = (row.get("exhibit") or row)["message"]
@@ -118,7 +116,7 @@ def _in_lines(causes: Sequence[Summary], width: int) -> Iterator[Text]:
 
 
 def _known(view: Overview) -> Iterator[str]:
-    """Yield the failures in the baseline, each reason with all of its scenarios."""
+    """Yield the known failures, grouped by reason."""
     scenarios: dict[tuple[str, str], list[str]] = {}
     for row in view.known:
         scenarios.setdefault((row["requirement"], row["known_because"]), []).append(row["scenario"])
@@ -128,7 +126,7 @@ def _known(view: Overview) -> Iterator[str]:
 
 
 def _faults(view: Overview) -> Iterator[str]:
-    """Yield the errors of the baseline: stale entries together, others one by one."""
+    """Yield the wrong entries of the baseline. Stale entries are listed together."""
     stale = [fault["requirement"] for fault in view.faults if fault["kind"] == "stale"]
     if len(stale) > 1:
         yield f"stale: no longer failing: {', '.join(dict.fromkeys(stale))}"
@@ -138,7 +136,7 @@ def _faults(view: Overview) -> Iterator[str]:
 
 
 def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[str, str]]:
-    """Yield the circumstances of the run, each line with its style."""
+    """Yield lines about the circumstances of the run, each with its style."""
     target = report["target"]
     if full:
         yield from ((f"asked: {dialect}: {why}", "dim") for dialect, why in target["detected"].items())
@@ -160,7 +158,7 @@ def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[s
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
     """Print a JSON report.
 
-    A `verbosity` below 0 prints only failures and the last line; above 0, every requirement and every reason.
+    `verbosity` below 0: only failures and the last line. Above 0: every requirement with its reason.
     """
     view, width, full, quiet = overview(report), console.width, verbosity > 0, verbosity < 0
 

@@ -1,6 +1,7 @@
-"""The run as Chrome trace events in JSON, for viewers such as Perfetto.
+"""The run in Chrome's trace event format, for viewers such as Perfetto.
 
-A process is a dialect, a thread a lane of requests that do not overlap, and an instant an event of a stream.
+A dialect is a process of the trace. Requests that do not overlap share a thread. An event of a stream is an
+instant.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ from tokenwire.record import Answer, Stream
 from tokenwire.wire.inert import inert
 
 _MOST_INSTANTS = 200
-"""The most instants of one request; later ones are skipped."""
+"""The most events of one stream that the trace contains."""
 _MICROSECONDS = 1_000_000
 
 
 def _began(stream: Answer) -> float | None:
-    """Return the time of the request, in seconds of the Unix epoch; None if the capture lacks it."""
+    """Return the time at which a request was sent, as a Unix time; None if the capture does not have it."""
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
     except ValueError:
@@ -30,7 +31,7 @@ def _began(stream: Answer) -> float | None:
 
 
 def _lane(free: list[float], start: float, end: float) -> int:
-    """Return the first lane that is free at `start`, and reserve it until `end`."""
+    """Return the first thread that is free at `start`, and reserve it until `end`."""
     for lane, until in enumerate(free):
         if until <= start:
             free[lane] = end
@@ -40,8 +41,9 @@ def _lane(free: list[float], start: float, end: float) -> int:
 
 
 def _starts(streams: Sequence[Answer]) -> Iterator[tuple[float, Answer]]:
-    """Yield the streams with their starts in seconds since the first. Streams with unknown start come
-    last.
+    """Yield each answer with its start in seconds since the first one.
+
+    Answers without a known start come last.
     """
     known = [(began, stream) for stream in streams if (began := _began(stream)) is not None]
     zero = min((began for began, _ in known), default=0.0)
@@ -72,7 +74,7 @@ def _instants(stream: Stream, start: float, where: dict[str, Any], illegal: set[
 
 
 def trace(title: str, judgements: Sequence[Judgement]) -> str:
-    """Return the trace of all judged runs as JSON."""
+    """Return the trace of all judged runs as JSON text."""
     violated: defaultdict[str, dict[str, None]] = defaultdict(dict)
     illegal: defaultdict[str, set[int]] = defaultdict(set)
     for judgement in judgements:

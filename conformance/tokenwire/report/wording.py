@@ -1,4 +1,4 @@
-"""Readable words for values and places from the wire."""
+"""Formats values and places from responses as readable text."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ if TYPE_CHECKING:
 
 _LONGEST_VALUE = 200
 _BLANKS = re.compile("^ +| +$| {2,}")
-"""Matches blanks that a reader would not see."""
+"""Matches spaces that are invisible in print: at the ends, and several in a row."""
 
 
 def cut(text: str, longest: int) -> str:
-    """Return the text on one line, shortened in the middle if it is too long."""
+    """Return a text in one line. If it is too long, its middle is replaced by an ellipsis."""
     text = " ".join(text.split())
     if len(text) <= longest:
         return text
@@ -26,19 +26,19 @@ def cut(text: str, longest: int) -> str:
 
 
 def first_few(names: Sequence[str], most: int) -> str:
-    """Return the first few names in words, with an ellipsis if there are more."""
+    """Join the first few names with commas, and add an ellipsis if there are more."""
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
-def value(thing: Any) -> str:  # an untrusted value
-    """Return a value from the wire, or words, in readable length."""
+def value(thing: Any) -> str:  # may be an untrusted value
+    """Return any value as a text of limited length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
     return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)
 
 
 def where(place: Place) -> str:
-    """Return a place in words: exchange, event, time, bytes, pointer."""
+    """Describe a place: exchange, event, time, byte range and pointer."""
     words = [place.exchange]
     if place.event is not None:
         words.append(f"event {place.event}")
