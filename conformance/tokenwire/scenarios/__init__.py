@@ -1,4 +1,4 @@
-"""The scenarios, a file for each thing that is provoked. Importing this package registers them all."""
+"""The scenarios, one file for each subject. Importing this package registers all of them."""
 
 import importlib
 import pkgutil

@@ -1,4 +1,4 @@
-"""Aborts by request id: before, between and after tokens, of one among many, of an unknown id."""
+"""Scenarios that abort requests by id: at different times, one of several requests, and an unknown id."""
 
 from dataclasses import replace
 
@@ -8,9 +8,12 @@ from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.scenarios.forms import ask_and_then, new_id, worded
 
 _LONG = 600
-"""More tokens than a server is likely to make while an abort is on its way."""
+"""More tokens than a server can generate while an abort is on its way."""
 _LONG_WITH_LOGPROBS = 450
-"""Fewer: if the abort is ignored, the whole stream still has to fit the recorder."""
+"""Fewer tokens than `_LONG`, because logprobs make a stream large.
+
+If the abort is ignored, the recorder must hold the whole stream.
+"""
 
 
 def long_ask(talk: Conversation, max_new_tokens: int) -> Ask:
@@ -31,7 +34,7 @@ async def abort_after(
     slow_reader: SlowReader | None = None,
     as_sent: bool = False,
 ) -> None:
-    """Ask for a stream, and abort it as soon as `events` of its events have come."""
+    """Send a streaming request, and abort it as soon as `events` of its events have come."""
     request_id = f"{ask.request_id}-{label}"
     await ask_and_then(
         talk,
@@ -44,7 +47,10 @@ async def abort_after(
 
 
 async def _abort_whole(talk: Conversation, ask: Ask) -> None:
-    """Abort a whole answer once a stream that began later shows that the server is at work; end that too."""
+    """Send a request without streaming, and abort it while the server works on it.
+
+    Another stream that was requested later shows that the server is at work. It is aborted as well.
+    """
     whole = replace(ask, logprobs=True, request_id=f"{ask.request_id}-whole")
     beside = replace(ask, stream=True, request_id=f"{ask.request_id}-beside")
 
@@ -57,9 +63,10 @@ async def _abort_whole(talk: Conversation, ask: Ask) -> None:
 
 @scenario()
 async def _abort(talk: Conversation) -> None:
-    """Streams and a whole answer, each aborted by its id at another time. The times are: after the first
-    tokens, while the reader stalls, at once, and after the end. The same request without an abort shows the
-    complete answer.
+    """Streams and a response without streaming, each aborted by its id at another time.
+
+    The times are: after the first tokens, while the reader pauses, at once, and after the end. The same
+    request without an abort shows the complete answer.
     """
     if not can_abort(talk):
         return
@@ -77,15 +84,17 @@ async def _abort(talk: Conversation) -> None:
         _abort_whole(talk, ask),
     )
     for label in ("as-sent", "as-sent-again") if talk.id_prefix else ():
-        # Alone, because with others the abort may come too late.
+        # Sent alone, because next to other requests the abort may come too late.
         await abort_after(talk, label, ask, 2, as_sent=True)
     await talk.abort("over-abort", f"{ask.request_id}-over")
 
 
 @scenario()
 async def _abort_of_one(talk: Conversation) -> None:
-    """Three streams whose ids begin alike. Only the shortest id is aborted, then an id that no request has.
-    The other streams must complete.
+    """Three streams whose request ids have a common beginning.
+
+    Only the request with the shortest id is aborted, then an id that no request has. The other streams must
+    complete.
     """
     if not can_abort(talk):
         return

@@ -1,4 +1,4 @@
-"""Several choices in one answer: batches of prompts, and samples of one prompt."""
+"""Scenarios for several choices in one answer: batches of prompts, and samples of one prompt."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -10,14 +10,15 @@ from tokenwire.scenarios.forms import forms
 from tokenwire.wire.exchange import HttpRequest
 
 _PROMPTS = (PROMPT, PROMPT[:3], PROMPT[2:9])
-"""Prompts of unequal lengths, so that swapped prompt ids are visible."""
+"""Prompts of different lengths. If a server swaps prompts, the returned prompt ids show it."""
 _BATCH = Ask(input_ids=_PROMPTS, batch=True, max_new_tokens=8, return_prompt_token_ids=True)
 
 
 @scenario(chat=False)
 def _samples(_: Conversation) -> Steps:
-    """One prompt, three samples, whole and streamed: choices 0 to 2, each with its own ids and its prompt's
-    ids.
+    """One prompt with three samples, without and with streaming.
+
+    The answer has the choices 0 to 2, each with its own ids and the prompt's ids.
     """
     ask = Ask(input_ids=(PROMPT,), n=3, max_new_tokens=10, temperature=1.0, logprobs=True)
     yield forms(replace(ask, return_prompt_token_ids=True))
@@ -25,8 +26,9 @@ def _samples(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _batch_of_prompts(_: Conversation) -> Steps:
-    """Three prompts of unequal length in one request, whole and streamed: one choice each, prompt by
-    prompt.
+    """Three prompts of different lengths in one request, without and with streaming.
+
+    There is one choice for each prompt, in the order of the prompts.
     """
     ask = replace(_BATCH, max_new_tokens=12, ignore_eos=True, logprobs=True)
     yield forms(ask, again=True, intervals=(4,))
@@ -34,22 +36,28 @@ def _batch_of_prompts(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _batch_with_samples(_: Conversation) -> Steps:
-    """Two prompts with two samples each: four choices, the samples of one prompt beside each other."""
+    """Two prompts with two samples each.
+
+    The answer has four choices; the samples of a prompt are neighbours.
+    """
     yield forms(replace(_BATCH, input_ids=_PROMPTS[:2], n=2))
 
 
 @scenario(chat=False)
 def _batch_of_one(_: Conversation) -> Steps:
-    """A list of one prompt is still a batch: the answer is a list of one choice."""
+    """A list with a single prompt. It is still a batch, so the answer is a list with a single choice."""
     yield forms(replace(_BATCH, input_ids=(PROMPT,)))
 
 
 _BUDGETS = (9, 6, 4, 1)
-"""One for each of four prompts: the last ends first."""
+"""Token limits, one for each of four prompts. The last prompt's answer is the shortest."""
 
 
 def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """Stop ids that end some answers at different places, the last of them early, as far as they differ."""
+    """Return stop ids that end the answers at different places, the last one early.
+
+    Answers with equal ids get no stop.
+    """
     late = {token for ids in answers[:-1] for token in ids}
     early = next((token for token in answers[-1][1:] if token not in late), None)
     rest = {token for ids in answers[1:] for token in ids}
@@ -59,8 +67,10 @@ def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 @scenario(chat=False)
 async def _uneven_ends(talk: Conversation) -> None:
-    """Prompts in one request that end at different tokens, the last prompt first. They end by stop ids, by
-    stop strings and, if each prompt may have its own, by budgets. Also samples that end at a stop string.
+    """Prompts in one request whose answers end at different tokens, the last prompt's first.
+
+    They end by stop ids, by stop strings and, if each prompt can have its own, by token limits. Also samples
+    that end at a stop string.
     """
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 2)
     ask = Ask(input_ids=prompts, batch=True, max_new_tokens=16, logprobs=True)
@@ -92,8 +102,9 @@ async def _uneven_ends(talk: Conversation) -> None:
 
 @scenario(chat=False)
 def _batch_and_singles(_: Conversation) -> Steps:
-    """Prompts of unequal length, each twice alone and then all in one batch. The batch must give the same
-    answers.
+    """Prompts of different lengths, each sent twice alone, and then all in one batch.
+
+    The batch must give the same answers.
     """
     ask = Ask(max_new_tokens=12, ignore_eos=True, logprobs=True)
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 3)

@@ -1,4 +1,4 @@
-"""Budgets: small ones, those around a known stop, and those at the end of the context."""
+"""Scenarios for token limits: small limits, limits near a stop, and limits at the end of the context."""
 
 from dataclasses import replace
 
@@ -7,20 +7,25 @@ from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, 
 from tokenwire.scenarios.forms import forms, plain_ask, worded
 
 _LONGEST = 8192
-"""A longer context is not filled to its end over and over, unless there is much time."""
+"""The longest context that is filled repeatedly, unless the budget of the run is large."""
 _OF_TOKENS = "max_tokens"
-"""The field of which zero is answered where it may be no budget in another."""
+"""A token limit field of which 0 is tested, even if 0 means no limit in another field."""
 
 
 @scenario(chat=False)
 def _budget_sweep(_: Conversation) -> Steps:
-    """Budgets of two, three and eight tokens without a stop: each is spent."""
+    """Token limits of two, three and eight tokens without a stop.
+
+    Each answer has as many tokens as the limit.
+    """
     for budget in (2, 3, 8):
         yield forms(Ask(input_ids=(PROMPT,), max_new_tokens=budget, ignore_eos=True), f"{budget}")
 
 
 def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
-    """The position of an id from the fourth on that did not occur before; None if there is none."""
+    """Return the position of an id that occurs for the first time there, from position 4 on; None if there is
+    none.
+    """
     return next(
         (position for position, token in enumerate(ids) if position >= 3 and token not in ids[:position]),
         None,
@@ -29,8 +34,8 @@ def _first_of_its_kind(ids: tuple[int, ...]) -> int | None:
 
 @scenario()
 async def _stop_around_the_budget(talk: Conversation) -> None:
-    """A stop at a known place, and budgets that end before it, at it and after it, whole and streamed. The
-    finish is stop if the budget includes the token of the stop, and length otherwise.
+    """A stop at a known place, and token limits that end before it, at it and after it, without and with
+    streaming. The finish is stop if the limit includes the token of the stop, and length otherwise.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, return_token_ids=talk.chat)
     ids = token_ids(await talk.ask("unstopped", ask))
@@ -48,8 +53,9 @@ async def _stop_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _stop_string_around_the_budget(talk: Conversation) -> None:
-    """A stop string from a known answer, with every budget from one token to the answer's end. One of the
-    budgets ends on the token that completes the stop string.
+    """A stop string from a known answer, with every token limit from 1 to the length of the answer.
+
+    One of the limits ends at the token that completes the stop string.
     """
     ask = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12, ignore_eos=not talk.chat)
     text = text_of(await talk.ask("unstopped", ask))
@@ -67,9 +73,10 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _no_budget(talk: Conversation) -> None:
-    """A budget of zero with every kind of logprob, whole and streamed. Without a token, there are no entries.
-    Some endpoints have another field in which zero does not limit the answer. If a server then generates up
-    to the end of its context or the time limit, it is asked only once.
+    """A token limit of 0 with every kind of logprobs, without and with streaming.
+
+    Without tokens, there are no entries. In some fields, 0 means no limit. If a server then generates up to
+    the end of its context or the time limit, the request is sent only once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
     if talk.dialect.policy.zero_budget == "unspecified":
@@ -94,8 +101,10 @@ async def _no_budget(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD)
 def _context_border(talk: Conversation) -> Steps:
-    """Prompts about as long as the context that the target reports, with a budget of one. Each is refused or
-    run whole. All endpoints must do the same, streamed or not.
+    """Prompts about as long as the context that the target reports, with a limit of one token.
+
+    Each is either refused, or processed completely. All endpoints must decide alike, with and without
+    streaming.
     """
     context = talk.advertised.context_length
     too_long = context is not None and context > _LONGEST and talk.budget is not Budget.SOAK

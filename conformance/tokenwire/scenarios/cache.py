@@ -1,4 +1,4 @@
-"""The prefix cache: a prompt that the server has seen before."""
+"""Scenarios for the prefix cache: prompts of which the server has processed a part before."""
 
 import secrets
 from dataclasses import replace
@@ -15,13 +15,14 @@ from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.wire.exchange import HttpRequest
 
 _LONGER_THAN_A_PAGE = tuple(10 + (7 * position) % 240 for position in range(150))
-"""Longer than any common page size (1 to 128), so that at least one full page can be shared."""
+"""Longer than the usual page sizes (1 to 128), so that at least one full page is shared."""
 
 
 @scenario(chat=False)
 def _cached_prompt(_: Conversation) -> Steps:
-    """A long prompt a few times, whole and streamed by turns. The cached_tokens of the later answers show the
-    cache in both forms. The ids stay the same.
+    """A long prompt several times, alternately without and with streaming.
+
+    The cached_tokens of the later answers show the cache. The ids stay the same.
     """
     ask = Ask(input_ids=(_LONGER_THAN_A_PAGE,), max_new_tokens=8, ignore_eos=True)
     for turn in ("first", "second", "third"):
@@ -30,31 +31,33 @@ def _cached_prompt(_: Conversation) -> Steps:
 
 
 _LONGER_THAN_A_CHAT = 320
-"""Ids that are more than those of a chat's words, so that no chat can have run them."""
+"""More ids than a chat message of the suite has, so that no chat request can have cached this prompt."""
 
 
 def _unseen_prompt(talk: Conversation) -> Ask:
-    """A prompt longer than a page that nobody has sent: as ids or, to chat, as fewer words."""
+    """Return a request with a prompt that nobody has sent before, longer than a page: ids, or a message."""
     if talk.chat:
         return Ask(messages=({"role": "user", "content": _unseen_words()},), max_new_tokens=4)
     return Ask(input_ids=(_unseen_ids(_LONGER_THAN_A_CHAT),), max_new_tokens=4)
 
 
 def _unseen_ids(number: int) -> tuple[int, ...]:
-    """Ids that nobody has sent."""
+    """Return ids that nobody has sent before."""
     draw = Random(secrets.randbits(64))
     return tuple(draw.randrange(10, 250) for _ in range(number))
 
 
 def _unseen_words() -> str:
-    """Words that nobody has sent, of more than a page of tokens."""
+    """Return words that nobody has sent before. They have more tokens than a page."""
     return in_words(Ask(input_ids=(_unseen_ids(64),))).text[0]
 
 
 @scenario()
 def _cache_keys(talk: Conversation) -> Steps:
-    """A new prompt, twice under the same salt, if the endpoint has one. Then under another salt, under
-    another cache key, and without either. Only the second request may be answered from the cache.
+    """A new prompt, twice with the same salt, if the endpoint has one.
+
+    Then with another salt, with another cache key, and without either. Only the second request may use the
+    cache.
     """
     names = [keys[-1] for keys in talk.dialect.request.cache_keys]
     ask = _unseen_prompt(talk)
@@ -67,9 +70,10 @@ def _cache_keys(talk: Conversation) -> Steps:
 
 @scenario()
 def _adapters(talk: Conversation) -> Steps:
-    """A new prompt, twice without an adapter, if the server lists adapters that requests can name. Then with
-    the first two adapters, with one that does not exist, and once more without. Only requests without an
-    adapter may share their cache.
+    """A new prompt, twice without an adapter, if the server lists adapters.
+
+    Then with the first two adapters, with one that does not exist, and once more without an adapter. Only the
+    requests without an adapter may share a cache.
     """
     place, known = talk.dialect.request.adapter, sorted(talk.advertised.adapters)
     ask = _unseen_prompt(talk)
@@ -86,7 +90,7 @@ _QUESTIONS = ("Name a river.", "What is the sea?", "Who sings here?", "Count to 
 
 
 def _question(talk: Conversation, place: int, system: str) -> str:
-    """A question, with its answer where the target is a parrot."""
+    """Return a request with a question. If the target is a parrot, its answer is known."""
     words, speaker = _QUESTIONS[place], talk.parrot
     script = (*speaker.encode(words), speaker.end) if speaker is not None else ()
     return (speaker and speaker.reply(script, "user", [system])) or words
@@ -94,9 +98,9 @@ def _question(talk: Conversation, place: int, system: str) -> str:
 
 @scenario(chat=True)
 def _shared_beginnings(talk: Conversation) -> Steps:
-    """A new system message with two questions one after the other, two more at once, and a very short one.
-    The later ones have at most the system message from the cache. Then all again, streamed and at once: the
-    answers must be the same.
+    """A new system message with two questions one after the other, with two more at the same time, and with a
+    very short one. The later requests may use the cache for the system message at most. Then all are sent
+    again at once, with streaming. The answers must be the same.
     """
     words = _unseen_words()
     system = {"role": "system", "content": words}
@@ -115,7 +119,7 @@ def _shared_beginnings(talk: Conversation) -> Steps:
 
 
 def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | None:
-    """The ask as one for a data-parallel rank; None where the endpoint has no word for that."""
+    """Return the request for a data-parallel rank; None if the endpoint has no field for it."""
     binding = talk.dialect.request
     if binding.rank:
         return replace(ask, raw={binding.rank[0][-1]: rank})
@@ -127,8 +131,9 @@ def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | Non
 
 @scenario(perilous=True)
 def _ranks(talk: Conversation) -> Steps:
-    """A request to each of the first two data-parallel ranks, if the server reports its number of ranks. Then
-    one to a rank that does not exist.
+    """A request to each of the first two data-parallel ranks, if the server reports how many it has.
+
+    Then a request to a rank that does not exist.
     """
     size = talk.advertised.dp_size
     ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=4), return_meta_info=True)
@@ -138,7 +143,10 @@ def _ranks(talk: Conversation) -> Steps:
 
 
 async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **fields: Any) -> Ask:
-    """Ask for a prompt that nobody has sent, twice, and once more behind a control call; the ask."""
+    """Send a prompt that nobody has sent before twice, then a control request, then the prompt once more.
+
+    Return the request.
+    """
     ask = replace(_unseen_prompt(talk), **fields)
     await talk.ask("first", ask)
     await talk.ask("again", ask)
@@ -149,7 +157,7 @@ async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **field
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
-    """A new prompt twice, and once more after the cache was flushed."""
+    """A new prompt twice, and once more after the cache was cleared."""
     flush = talk.control.plain_request(Action.FLUSH)
     if flush is None:
         return
@@ -158,8 +166,10 @@ async def _flushed_cache(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _updated_weights(talk: Conversation) -> None:
-    """A new prompt twice, and once more after the server loaded the same weights again. The same under a
-    salt, if the endpoint has one. Only for a server that is declared to accept weight updates.
+    """A new prompt twice, and once more after the server has loaded the same weights again.
+
+    The same with a salt, if the endpoint has one. Only for a server that is declared to accept weight
+    updates.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
     update = talk.control.update_request(weights) if weights else None

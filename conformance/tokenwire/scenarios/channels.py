@@ -1,4 +1,4 @@
-"""Channels: texts with known markup, which the parsers of the server take apart."""
+"""Scenarios for channels: texts with reasoning and tool calls, which the server's parsers must extract."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -33,7 +33,7 @@ _STRICT = Tool(
     strict=True,
 )
 _MISFIT = ("get_weather", {"unit": "k"})
-"""A call that does not fit, as long as one that fits, so that a parrot reaches its end."""
+"""A call that does not fit its schema. It is as long as a call that fits, so that a parrot completes it."""
 _PING: tuple[str, dict[str, Any]] = ("ping", {})
 _RICH = {
     "q": {"a": {"b": [1, 2, {"c": "}]{"}]}, "s": 'he said "hi" \\ back\nnext', "u": "Köln 日本 😀👩\u200d👧"},
@@ -41,29 +41,30 @@ _RICH = {
 }
 _LIKE_MARKERS = 'a < b, <tool and <thin or </thin, {"nam": 1} and [x(y=1)]. end <'
 _STOPS = ("<tool_call>X", 'Paris", "dayz', "so Parrot")
-"""Stop strings of which the texts contain beginnings only."""
+"""Stop strings that never match. The texts contain only the beginning of each."""
 _WITHOUT_TOOLS = "call-without-tools"
 _ROOM = 400
 _PROMPT = 80
-"""Tokens that a template may make of a short message."""
+"""Upper bound of the tokens that a chat template makes of a short message."""
 _CUT = 24
-"""A budget that ends within most calls."""
+"""A token limit that ends within most calls."""
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 4, 20, 50), Budget.SOAK: (1, 2, 3, 4, 7, 20, 50)}
 
 
 @dataclass(frozen=True)
 class _Script:
-    """A way to make a target output a text."""
+    """A way to make a target output a certain text."""
 
     talk: Conversation
     way: int | None = None
-    """The dialect's way to force a text by a grammar; None for a parrot."""
+    """The index of the dialect's alternative that forces a text by a grammar; None for a parrot."""
     logprobs: bool = True
-    """The server gives logprobs beside texts that its parsers take apart."""
+    """True if the server returns logprobs together with parsed texts."""
 
     def ask(self, text: str, *, in_bytes: bool = False) -> Ask | None:
-        """Make a request whose answer is a text; None if that is not possible. A parrot outputs it in the
-        tokens of its tokenizer, or one for each byte.
+        """Return a request whose answer is this text; None if that is impossible.
+
+        A parrot outputs the text in the tokens of its tokenizer, or with one token for each byte.
         """
         says = self.talk.dialect.request.says
         if self.way is not None and says is not None:
@@ -82,7 +83,7 @@ class _Script:
 
 
 async def _scripted(talk: Conversation) -> _Script | None:
-    """Find by asking how the target can be made to output a text; None if there is no way."""
+    """Find out by requests how the target can be made to output a text; None if it cannot."""
     if talk.parrot is not None:
         script = _Script(talk)
         ask = script.ask(_HELLO)
@@ -102,8 +103,8 @@ async def _scripted(talk: Conversation) -> _Script | None:
 
 
 async def _form(talk: Conversation, script: _Script) -> Form | None:
-    """The form of tool calls that the server reads: the one that is known, or the first that comes back as a
-    call.
+    """Return the format of tool calls that the server parses: the declared one, or the first that it returns
+    as a call.
     """
     forms = load_markup()[1]
     if talk.tool_calls:
@@ -125,7 +126,7 @@ def _with_tools(ask: Ask) -> Ask:
 
 
 def _arguments_first(call: str) -> str:
-    """Return a call in JSON with its name behind its arguments; a call in another form as it is."""
+    """Return a JSON call with its arguments before its name. Other formats are returned unchanged."""
     before, key, rest = call.partition('"name": "')
     name, comma, rest = rest.partition('", ')
     arguments, brace, behind = rest.rpartition("}")
@@ -133,7 +134,7 @@ def _arguments_first(call: str) -> str:
 
 
 def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
-    """Labels, texts, and what else is asked."""
+    """Return the texts by label, each with the other fields of its request."""
     think = load_markup()[0]["think"]
     thought = f"{think.opens}\nLet me see: 1 < 2, so Paris.\n{think.closes}\n\n"
     yield "content", _HELLO, {}
@@ -167,11 +168,12 @@ def _texts(form: Form | None) -> Iterator[tuple[str, str, Mapping[str, Any]]]:
 
 @scenario(chat=True)
 async def _channels(talk: Conversation) -> None:
-    """Texts with reasoning and tool calls, which a parrot outputs or a grammar enforces. They contain
-    content, reasoning, and one or two calls before, after and between content. Arguments are nested, empty,
-    with a marker or before the name. Some texts are cut by the budget or a stop, some are malformed or only
-    resemble markers. Some requests have no tools, a marker in the prompt, an unmatched stop string or two
-    samples. All are whole, and streamed at several intervals.
+    """Texts with reasoning and tool calls, which a parrot outputs or a grammar enforces.
+
+    They contain content, reasoning, and one or two calls before, after and between content. Arguments are
+    nested, empty, with a marker or before the name. Some texts are cut off by a token limit or a stop, some
+    are malformed or only resemble markers. Some requests have no tools, a marker in the prompt, an unmatched
+    stop string or two samples. All are sent without streaming, and with streaming at several intervals.
     """
     script = await _scripted(talk)
     if script is None:
@@ -179,7 +181,7 @@ async def _channels(talk: Conversation) -> None:
     form = await _form(talk, script)
     for label, text, more in _texts(form):
         if label == _MARKED_PROMPT and script.way is None:
-            continue  # the prompt of a parrot is its script, including the markers
+            continue  # a parrot's prompt is its script, so it contains the markers
         for spelled, in_bytes in ((label, False), (f"{label}-in-bytes", True)):
             if in_bytes and (script.way is not None or label not in (*_ALSO_IN_BYTES, _IN_BYTES_ALONE)):
                 continue
@@ -193,22 +195,28 @@ async def _channels(talk: Conversation) -> None:
 
 
 _ALSO_IN_BYTES = ("calls", "reasoning-content-call", "rich-arguments")
-"""Texts that are also output in tokens of one byte, so that markers come in many pieces."""
+"""Texts that are output once more with one token for each byte, so that a marker comes in many pieces."""
 _IN_BYTES_ALONE = "cut-name"
-"""Its budget ends it within the name, where each byte is a token."""
+"""A text that is output only with one token for each byte. Its token limit ends it within the name."""
 _MARKED_PROMPT = "marker-in-prompt"
-"""A marker of the other role, which says nothing of the answer."""
+"""The label of a text whose prompt contains a marker.
+
+The marker must not affect the parsing of the answer.
+"""
 _RARE = (
     *("between-calls", "marker-in-arguments", "arguments-first", "stop-in-arguments", "malformed"),
     _IN_BYTES_ALONE,
     _MARKED_PROMPT,
 )
-"""The texts that are requested at a single interval."""
+"""Texts that are requested at one interval only."""
 
 
 def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
-    """An ask that a parrot answers with a text; for other models, another, of the same budget."""
-    logprobs = not talk.dialect.has_items  # it is unknown here which of them refuses them
+    """Return a request that a parrot answers with this text.
+
+    For other models, return `other` with the same token limit.
+    """
+    logprobs = not talk.dialect.has_items  # a target may refuse one of these fields
     script = _Script(talk, logprobs=logprobs)
     ask = script.ask(text) if talk.parrot is not None else None
     return otherwise if ask is None else replace(ask, max_new_tokens=otherwise.max_new_tokens)
@@ -216,9 +224,10 @@ def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
 
 @scenario(chat=True)
 def _tool_choice(talk: Conversation) -> Steps:
-    """Tools that must not be called, tools of which any must be called, and one that must be called. A parrot
-    outputs a call; other models are asked for the weather. Also a limit of one call for a text with two, and
-    arguments that do not fit a strict tool. Whole and streamed.
+    """Tools that must not be called, tools of which any must be called, and a tool that must be called.
+
+    A parrot outputs a call; other models are asked for the weather. Also a limit of one call for a text with
+    two calls, and arguments that do not fit a strict tool. Without and with streaming.
     """
     ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
     form = load_markup()[1][talk.tool_calls or "hermes"]
@@ -235,9 +244,9 @@ def _tool_choice(talk: Conversation) -> Steps:
 
 @scenario(chat=True, parrot=True)
 async def _plain_path(talk: Conversation) -> None:
-    """Texts of a parrot with reasoning, calls, samples and an unmatched stop, requested by a message as
-    applications do. The requests lack logprobs, ids, usage in streams and the other fields that the suite
-    usually adds. One has logprobs and usage, too. Whole and streamed.
+    """Texts of a parrot with reasoning, calls, samples and an unmatched stop string, requested by messages as
+    applications do it. The requests lack logprobs, ids, usage in streams and the other fields that the suite
+    usually adds. One request has logprobs and usage. Without and with streaming.
     """
     speaker, tool = talk.parrot, talk.dialect.request.tool
     if speaker is None or tool is None:
@@ -263,9 +272,9 @@ async def _plain_path(talk: Conversation) -> None:
 
 @scenario(chat=True)
 def _reasoning_controls(talk: Conversation) -> Steps:
-    """Reasoning that is shown, hidden, limited and switched off, as far as the endpoint has fields for that,
-    and a text without reasoning where it is off. Also efforts of reasoning, one of which is unknown. A parrot
-    says a text with reasoning; other models are asked for a river.
+    """Reasoning that is shown, hidden, limited or switched off, if the endpoint has fields for it; and a text
+    without reasoning where it is switched off. Also reasoning efforts, one of which is unknown. A parrot
+    outputs a text with reasoning; other models are asked for a river.
     """
     controls = talk.dialect.request.reasoning
     think, plain = load_markup()[0]["think"], replace(worded(talk, "Name a river."), max_new_tokens=64)
@@ -285,14 +294,14 @@ def _reasoning_controls(talk: Conversation) -> Steps:
 
 
 def _having(place: Keys, value: Any) -> dict[str, Any]:
-    """Return the fields of a body with a value at a place."""
+    """Return body fields in which one place has this value."""
     fields: dict[str, Any] = {}
     put(fields, place, value)
     return fields
 
 
 _BUDGETS = (4, 40)
-"""Budgets of reasoning, below and above the tokens of a short one."""
+"""Limits for reasoning tokens: below and above the length of a short reasoning."""
 _EFFORTS = ("low", "enormous")
-"""An effort that all endpoints know, and one that none knows."""
+"""Two reasoning efforts: one that all endpoints know, and one that none knows."""
 _ON_THE_PLAIN_PATH = ("reasoning-content-call", "content", "calls", "samples", "unmatched-stop")

@@ -1,4 +1,4 @@
-"""Chat: messages in, and token-in-token-out on the chat endpoint."""
+"""Scenarios for chat messages, and for ids as input and output of the chat endpoint."""
 
 from dataclasses import replace
 
@@ -18,9 +18,9 @@ _ASK = Ask(
 
 @scenario(chat=True)
 def _chat_messages(talk: Conversation) -> Steps:
-    """Messages, whole (twice) and streamed with and without usage, and at two intervals if the endpoint has a
-    field for them. Content, roles, finish reason and counts are compared. The answers have more tokens than
-    servers hold back.
+    """Messages without streaming (twice), with streaming with and without usage, and at two intervals if the
+    endpoint has a field for them. Content, roles, finish reason and counts are compared. The answers have
+    more tokens than servers hold back.
     """
     ask = replace(_ASK, max_new_tokens=64)
     cuts = intervals_taken(talk, ask, talk.intervals[:2])
@@ -29,7 +29,7 @@ def _chat_messages(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _chat_samples(_: Conversation) -> Steps:
-    """Two samples of one conversation: each choice has its own message, prompt ids and meta_info."""
+    """Two samples of one conversation. Each choice has its own message, prompt ids and meta_info."""
     ask = replace(_ASK, max_new_tokens=12, n=2, temperature=1.0)
     whole = replace(ask, return_prompt_token_ids=True, return_meta_info=True)
     yield {"plain": ask, "whole": whole, "stream": replace(ask, stream=True, usage=True)}
@@ -37,7 +37,9 @@ def _chat_samples(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _null_content(_: Conversation) -> Steps:
-    """A conversation with an empty turn, as null and as empty content, with the ids of both."""
+    """A conversation with an empty turn: once with null as its content, once with an empty string, each with
+    its ids.
+    """
     question, again = ({"role": "user", "content": words} for words in ("Name a river.", "And a lake?"))
     for label, content in (("null", None), ("empty", "")):
         silent = {"role": "assistant", "content": content}
@@ -47,8 +49,9 @@ def _null_content(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _chat_budget(talk: Conversation) -> Steps:
-    """Budgets of one token and of five, whole and streamed. No more tokens are counted, and each finish is
-    length. Also a budget of zero, unless the endpoint takes that for no limit.
+    """Limits of one token and of five, without and with streaming.
+
+    No more tokens are counted, and each finish is length. Also a limit of 0, unless 0 means no limit.
     """
     none = () if talk.dialect.policy.zero_budget == "unspecified" else (0,)
     for budget in (*none, 1, 5):
@@ -57,8 +60,10 @@ def _chat_budget(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _chat_stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one chunk of a known answer and ends in the next. Neither the message nor
-    a delta shows it, unless the request keeps it. A stop string that never matches changes nothing.
+    """A stop string that begins in one chunk of a known answer and ends in the next.
+
+    Neither the message nor a delta contains it, unless the request keeps it. A stop string that never matches
+    changes nothing.
     """
     ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}
@@ -74,7 +79,10 @@ async def _chat_stop_string(talk: Conversation) -> None:
 
 
 def _token_to_stop_at(stream: Stream | None) -> str | None:
-    """The text of a token that occurs in the answer once, at that token, by the logprobs of the choice."""
+    """Return the text of a token that occurs in the answer only once.
+
+    The logprobs show the texts of tokens.
+    """
     choice = only_choice(stream)
     logprobs = [e.details.get("logprobs") for e in choice.emissions] if choice else []
     entries = [
@@ -91,8 +99,9 @@ def _token_to_stop_at(stream: Stream | None) -> str | None:
 
 @scenario(chat=True, at_most=7)
 async def _chat_logprobs(talk: Conversation) -> None:
-    """Logprobs in the shape of chat, whole and streamed. Each token has one entry, even if its text is hidden
-    as part of the stop.
+    """Logprobs in chat's format, without and with streaming.
+
+    Each token has one entry, even if its text is hidden as part of the stop.
     """
     ask = replace(_ASK, max_new_tokens=24, logprobs=True, top_logprobs=2)
     answers = await talk.ask_all(forms(ask, again=True, usage=True))
@@ -105,9 +114,11 @@ async def _chat_logprobs(talk: Conversation) -> None:
 
 @scenario(chat=True)
 def _chat_ids(_: Conversation) -> Steps:
-    """Ids as input and output of the chat endpoint. They equal the ids on every other endpoint, and only the
-    requested ones are sent. The two prompts differ in length, because a server that renders its own template
-    would count the same length for both.
+    """Ids as input and output of the chat endpoint.
+
+    They equal the ids on every other endpoint, and only requested ids are sent. The two prompts have
+    different lengths. A server that uses its template instead of the ids would report the same length for
+    both.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=48, ignore_eos=True)
     everything = replace(ask, return_prompt_token_ids=True, return_token_ids=True, return_meta_info=True)
@@ -130,8 +141,9 @@ def _chat_ids(_: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _chat_empty_text(talk: Conversation) -> None:
-    """A request whose stop id is the first id that the model chooses, so that there is no text. The content
-    is empty, not null.
+    """A request whose stop id is the first id that the model chooses, so that there is no text.
+
+    The content is empty, not null.
     """
     ask = replace(_ASK, max_new_tokens=4, return_token_ids=True)
     ids = token_ids(await talk.ask("unstopped", ask))

@@ -1,4 +1,4 @@
-"""Constraints: texts that have to be words of a schema, an expression or a grammar."""
+"""Scenarios for constrained output: JSON schemas, regular expressions, grammars and choices."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ _WORDS: Mapping[str, Any] = {
 _BAD: Mapping[str, Any] = {"json_schema": {"type": "nonsense"}, "regex": "(["}
 _TOKENS = 80
 _LEAST_TOKENS = 40
-"""More tokens than any word of the expression has."""
+"""More tokens than any text has that matches the regular expression."""
 _CUT = 3
 _OTHER = "maybe"
-"""A text that no constraint admits."""
+"""A text that none of the constraints permits."""
 
 
 def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
-    """The ask with constraints by kind; None where the endpoint has no place for one of them."""
+    """Return the request with these constraints; None if the endpoint has no field for one of them."""
     raw = dict(ask.raw)
     for kind, value in values.items():
         written = talk.dialect.request.constraint.written(kind, value)
@@ -48,9 +48,9 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
 
 @scenario()
 def _constraints(talk: Conversation) -> Steps:
-    """Texts that must be JSON of a schema, match an expression, follow a grammar or be one of two choices.
-    The model would write another text. Whole, streamed, cut, with ignored ends, and after the reasoning of a
-    parrot.
+    """Output that must be JSON of a schema, match a regular expression, follow a grammar or be one of two
+    choices. Without constraints, the model would write another text. Requested without and with streaming,
+    cut off, with ignored ends, and after the reasoning of a parrot.
     """
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
     ask = spoken(talk, _OTHER, plain)
@@ -73,8 +73,8 @@ def _constraints(talk: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _constraint_and_least_tokens(talk: Conversation) -> Steps:
-    """An expression whose words are shorter than the least number of tokens, and another request after it. A
-    server that masks every id crashed at such a request, and ended all others.
+    """A regular expression whose matches are shorter than the minimum number of tokens, and another request
+    after it. A server that masked all ids crashed at such a request, and ended all other requests.
     """
     control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
@@ -88,8 +88,8 @@ def _constraint_and_least_tokens(talk: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _bad_constraints(talk: Conversation) -> Steps:
-    """A schema with an unknown type, an expression with an open bracket, and two constraints at once, whole
-    and streamed. Each is refused, and the request after both forms is answered as before.
+    """A schema with an unknown type, a regular expression with an unclosed bracket, and two constraints at
+    once, without and with streaming. Each is refused, and a valid request after them is answered as before.
     """
     control = replace(worded(talk, "Count to ten."), max_new_tokens=8)
     bad = [constrained(talk, control, **{kind: value}) for kind, value in _BAD.items()]

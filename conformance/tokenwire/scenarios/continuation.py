@@ -1,4 +1,4 @@
-"""A record cut in two: what token-in-token-out clients do with a partial rollout."""
+"""Scenarios that continue an answer with its ids as a prompt, as clients with partial rollouts do."""
 
 import asyncio
 from dataclasses import replace
@@ -12,12 +12,15 @@ from tokenwire.scenarios.forms import new_id
 _BUDGET = 24
 _CUTS = (1, 7, 16)
 _LONG = 400
-"""More tokens than a server is likely to make while an abort is on its way."""
+"""More tokens than a server can generate while an abort is on its way."""
 
 
 @scenario(chat=False)
 async def _continuation(talk: Conversation) -> None:
-    """The prompt with the first output ids appended. The answer must continue as the whole answer did."""
+    """The prompt with the first output ids appended.
+
+    The new answer must continue like the complete answer.
+    """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=_BUDGET, ignore_eos=True)
     whole = token_ids(await talk.ask("whole", ask))
     if len(whole) == _BUDGET:
@@ -28,13 +31,15 @@ async def _continuation(talk: Conversation) -> None:
 
 
 _ADDED = ((40, 11), (97,))
-"""The additions of the next turns to the conversation, as ids."""
+"""The ids that the next turns add to the conversation."""
 
 
 @scenario(chat=False)
 async def _turns(talk: Conversation) -> None:
-    """Three turns as ids. Each prompt is the previous prompt, its output and something new. The returned ids
-    begin with all ids of the previous turn.
+    """Three turns as ids.
+
+    Each prompt is the previous prompt, its output and something new. The returned ids begin with all ids of
+    the previous turn.
     """
     prompt: tuple[int, ...] = PROMPT
     for number, added in enumerate((*_ADDED, ()), 1):
@@ -47,8 +52,9 @@ async def _turns(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _session(talk: Conversation) -> None:
-    """Two turns in a session, and a stream that branches off. The second turn is sent twice: as a turn and as
-    a complete prompt.
+    """Two turns in a session, and a stream that branches off.
+
+    The second turn is sent twice: as a turn and as a complete prompt.
     """
     session, first, history = new_id(), new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""
@@ -63,20 +69,21 @@ async def _session(talk: Conversation) -> None:
     second = replace(turn, input_ids=_ADDED[:1])
     spelled = replace(ask, input_ids=((*PROMPT, *ids, *_ADDED[0]),))
     await talk.ask("branch", replace(turn, input_ids=_ADDED[1:], stream=True))
-    for again in ("", "-again"):  # a difference counts only between answers that were repeated
+    for again in ("", "-again"):  # differences count only between answers that were repeated
         await talk.ask(f"second{again}", second)
         await talk.ask(f"spelled{again}", spelled)
     await talk.call("close", end)
 
 
 _MOST_TRIES = 20
-"""The most times to ask for a turn until the server has cleared the aborted one away."""
+"""The most tries to send a turn until the server has removed the aborted one."""
 
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _session_abort(talk: Conversation) -> None:
-    """A session in which each turn continues the latest one: two turns, one that is aborted, and one behind
-    it. The last turn is sent again as a complete prompt.
+    """A session in which each turn continues the latest one: two turns, an aborted turn, and a turn after it.
+
+    The last turn is sent again as a complete prompt.
     """
     session, history = new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""

@@ -1,4 +1,6 @@
-"""Conversations of agents: calls, their results, and the answers to these, turn by turn."""
+"""Scenarios for conversations of agents: tool calls, their results, and the answers to these, over several
+turns.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,7 +24,7 @@ _THOUGHTS = ("I need the weather.", "Now the other city.", "Both are known.")
 _ANSWER = "It is warm in both."
 _SHORT = "none"
 _ROOM = 112
-"""The tokens of the longest answer and a margin, for models that are not parrots and do not stop."""
+"""Token limit for models that are not parrots: the longest answer of a parrot, and a margin."""
 _PROMPT = 1400
 
 Messages = tuple[Mapping[str, Any], ...]
@@ -30,7 +32,7 @@ Messages = tuple[Mapping[str, Any], ...]
 
 @dataclass(frozen=True)
 class _Agent:
-    """The turns of an agent at one endpoint, and its inputs."""
+    """An agent's conversation at one endpoint."""
 
     talk: Conversation
     turns: HistoryBinding
@@ -42,13 +44,13 @@ class _Agent:
         return replace(Ask(messages=messages, max_new_tokens=budget, tools=TOOLS), **more)
 
     def said(self, thought: str, text: str, calls: Sequence[SentCall] = ()) -> str:
-        """Return the text that the model has to output: reasoning, and then text or calls."""
+        """Return the text that the model must output: reasoning, and then text or calls."""
         think = load_markup()[0]["think"]
         made = self.form.spelled(*((call.name, call.arguments) for call in calls))
         return f"{think.opens}\n{thought}\n{think.closes}\n\n{text}{made}"
 
     def words(self, otherwise: str, says: str, role: str, behind: Messages) -> str:
-        """Return a text that scripts a parrot; plain words for other models."""
+        """Return a message that makes a parrot output the text; for other models, plain words."""
         if self.speaker is None:
             return otherwise
         script = (*self.speaker.encode(says), self.speaker.end)
@@ -59,13 +61,13 @@ class _Agent:
         return ({"role": "user", "content": self.words(_QUESTION, says, "user", ())},)
 
     def second(self, first: Messages, thought: str = "") -> tuple[SentCall, ...]:
-        """Return the calls of the first answer, with the result that the second one uses."""
+        """Return the calls of the first answer, with the result that the second request contains."""
         says = self.said(_THOUGHTS[1], "", _ROME)
         before = (*first, *self.turns.turn((_PARIS,), reasoning=thought))
         return (replace(_PARIS, result=self.words("It is 21 degrees.", says, "tool", before)),)
 
     def third(self, second: Messages) -> tuple[SentCall, ...]:
-        """Return the calls of the second answer, with the results that the third one uses."""
+        """Return the calls of the second answer, with the results that the third request contains."""
         before = (*second, *self.turns.turn(_ROME))
         result = self.words("It will be 31 degrees. " * 8, self.said(_THOUGHTS[2], _ANSWER), "tool", before)
         return (_ROME[0], replace(_ROME[1], result=result))
@@ -73,10 +75,11 @@ class _Agent:
 
 @scenario(chat=True)
 async def _conversations(talk: Conversation) -> None:
-    """An agent's conversation of three turns, whole and streamed, without logprobs or ids. It has a question,
-    a call and its result, two calls and their results, and the answer. Also the last turn with a short
-    result, and the second with the reasoning of the first. If responses are stored, turns also name the
-    previous response.
+    """An agent's conversation of three turns, without and with streaming, without logprobs or ids.
+
+    It has a question, a call and its result, two calls and their results, and the answer. Also the last turn
+    with a short result, and the second with the reasoning of the first. If the server stores responses, turns
+    also refer to the previous response by its id.
     """
     turns = talk.dialect.request.turns
     if turns is None:
@@ -102,7 +105,7 @@ async def _conversations(talk: Conversation) -> None:
 async def _named(
     talk: Conversation, agent: _Agent, first: Messages, made: Sequence[tuple[SentCall, ...]]
 ) -> None:
-    """Continue stored responses: each request contains only the results of the calls."""
+    """Continue stored responses by id. Each request contains only the results of the calls."""
     answer = kept = await talk.ask("kept", agent.ask(first, raw={"store": True}))
     for label, calls in zip(("second-named", "third-named"), made, strict=True):
         choice = only_choice(answer)
@@ -113,5 +116,5 @@ async def _named(
         named = {talk.dialect.request.goes_on: answer.events[0].data.get("id"), "store": True}
         answer = await talk.ask(label, agent.ask(results, raw=named))
         if label == "second-named" and answer is not None and answer.answered and kept is not None:
-            items = kept.events[0].data.get("output") or ()  # the call among them, as the server wrote it
+            items = kept.events[0].data.get("output") or ()  # this includes the call, as the server wrote it
             await talk.ask("second-repeated", agent.ask((*first, *items, *results)))

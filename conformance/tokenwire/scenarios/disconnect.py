@@ -1,4 +1,4 @@
-"""Clients that leave in the middle of an answer, and what the server says of its load before and after."""
+"""Scenarios in which clients disconnect within an answer. The server's reported load shows if it noticed."""
 
 import asyncio
 import time
@@ -17,27 +17,28 @@ _LONG = 1200
 _BESIDE = 480
 _TOKENS_BETWEEN_LOADS = 48
 _MOST_ASKED = {"running": 8, "after": 20}
-"""For all requests to be counted, and until the last of what was left should be gone."""
+"""The most requests for the load: until all requests are counted, and until the disconnected ones are gone.
+"""
 _PATIENCE_S = 10.0
-"""The most seconds until the last request of a disconnected client must be gone."""
+"""The most seconds until a server must have dropped the last request of a disconnected client."""
 
 
 @dataclass
 class _LoadReader:
-    """Asks a server for its load."""
+    """Requests the load from a server."""
 
     talk: Conversation
     request: HttpRequest
     asked: int = 0
 
     async def ask_load(self, when: str) -> Load | None:
-        """The load now; None if the answer holds none."""
+        """Return the present load; None if the answer does not contain it."""
         self.asked += 1
         call = await self.talk.call(f"load-{self.asked}-{when}", self.request)
         return call.load if call is not None else None
 
     async def until_live(self, count: int, when: str) -> None:
-        """Look until no more than `count` requests are live, or patience is over."""
+        """Request the load until at most `count` requests run or wait, or `_PATIENCE_S` is over."""
         until, wait = time.monotonic() + _PATIENCE_S, 0.05
         while time.monotonic() < until:
             load = await self.ask_load(when)
@@ -48,7 +49,7 @@ class _LoadReader:
 
 
 async def _load_reader(talk: Conversation) -> _LoadReader | None:
-    """Make the reader of the first endpoint that reports the load; None if there is no such endpoint."""
+    """Return a reader for the first endpoint that reports the load; None if there is no such endpoint."""
     for request in talk.control.load_requests:
         call = await talk.call(f"door{request.path.replace('/', '-')}", request)
         if call is not None and call.load is not None:
@@ -72,9 +73,10 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
         await talk.ask("staying", beside, tap=staying)
 
     async def watch() -> None:
-        """Leave as soon as the server counts every request: some count late. Look more and more seldom before
-        and after, and often enough to see what becomes of those that were left before their neighbour is far
-        ahead.
+        """Disconnect as soon as the server counts every request, which may take a while.
+
+        The load is requested less and less often, before and after. It is still often enough to see the load
+        fall before the remaining stream is far ahead.
         """
         most = max(1, _TOKENS_BETWEEN_LOADS // (talk.advertised.stream_interval or 1))
         events, more = 1, await staying.events(1)
@@ -101,7 +103,7 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _disconnect(talk: Conversation) -> None:
-    """Streams whose clients leave after the first event, by reset and by close, beside one whose client
+    """Streams whose clients disconnect after the first event, by reset and by close, beside one whose client
     stays. The load before and after shows if the server noticed. The remaining stream shows how much the
     server did meanwhile.
     """
@@ -110,5 +112,7 @@ async def _disconnect(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _disconnect_whole(talk: Conversation) -> None:
-    """Whole answers whose clients leave before any data arrived, beside a stream whose client stays."""
+    """Requests without streaming whose clients disconnect before any data arrives, beside a stream whose
+    client stays.
+    """
     await _leave(talk, stream=False)

@@ -1,4 +1,6 @@
-"""Requests under ids that others have or had, aborts of one choice among several, aborts in the queue."""
+"""Scenarios for requests with an id that another request has or had, and for aborts of samples and of waiting
+requests.
+"""
 
 from dataclasses import replace
 
@@ -12,21 +14,22 @@ from tokenwire.scenarios.forms import ask_and_then, forms, new_id
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _MEASURED = 64
-"""The tokens that suffice to measure the speed of a server."""
+"""The number of tokens that is sufficient to measure the speed of a server."""
 _TIMERS_S = {Budget.QUICK: 0.5, Budget.STANDARD: 4.0, Budget.SOAK: 8.0}
-"""The seconds within which servers clear a request away after its id was used."""
+"""Seconds after which servers remove what belongs to a request id that was used."""
 _MOST_TURNS = 10
-"""Requests under one id after each other, at most: no context may be long enough for one that lasts."""
+"""The most requests with the same id, one after the other. A single request may be limited by the context."""
 _CHOICES = 3
 _RUNNING = 64
-"""The requests that run at once if the server does not report it."""
+"""The assumed number of requests that run at once, if the server does not report it."""
 _MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
-"""A server that runs more at once is not filled."""
+"""The largest number of concurrently running requests for which a server is filled, by budget."""
 
 
 def _lasting(talk: Conversation, measured: Stream) -> int:
-    """Return how many tokens last as long as such timers run, at the speed of a measured answer; at most as
-    many as the context holds and the recorder reads.
+    """Return how many tokens take longer than such a timer, at the speed of a measured answer.
+
+    The number is limited by the context and by the recorder.
     """
     rate = (measured.asked.max_new_tokens or _MEASURED) / max(measured.exchange.duration, 0.001)
     return talk.fitting(min(1 + int(rate * _TIMERS_S[talk.budget]), talk.readable()), 64)
@@ -34,8 +37,9 @@ def _lasting(talk: Conversation, measured: Stream) -> int:
 
 @scenario(alone=True)
 async def _id_used_again(talk: Conversation) -> None:
-    """Streams under the same id, each sent as soon as the previous one has ended. They continue for longer
-    than servers wait before they clear an ended request. Each must complete.
+    """Streams with the same request id, each sent as soon as the previous one has ended.
+
+    In total they take longer than servers wait before they remove an ended request. Each must complete.
     """
     ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=new_id())
     first = stream = await talk.ask("turn-0", ask)
@@ -49,8 +53,10 @@ async def _id_used_again(talk: Conversation) -> None:
 
 @scenario(alone=True)
 async def _id_in_use(talk: Conversation) -> None:
-    """A second request under the id of a running stream. The stream runs for longer than servers need to
-    clear a refused request. The first must complete, whatever happens to the second.
+    """A second request with the id of a running stream.
+
+    The stream takes longer than servers need to remove a refused request. The first must complete, whatever
+    happens to the second.
     """
     ask = long_ask(talk, _MEASURED)
     measured = await talk.ask("measured", replace(ask, stream=True))
@@ -72,7 +78,9 @@ async def _id_in_use(talk: Conversation) -> None:
 
 
 def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
-    """The request ids that the choices of a stream under way have shown so far, in the order of choices."""
+    """Return the request ids that the choices of a running stream have reported so far, in the order of the
+    choices.
+    """
     request = talk.dialect.render(ask, talk.model)
     if isinstance(request, Unsupported):
         return []
@@ -85,8 +93,9 @@ def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
 
 @scenario()
 async def _abort_of_choices(talk: Conversation) -> None:
-    """Several samples of a prompt and a batch of prompts, aborted by the client's id. Also one sample,
-    aborted by its own id. The others must complete.
+    """Several samples of a prompt and a batch of prompts, aborted by the client's id.
+
+    Also one sample, aborted by its own id. The others must complete.
     """
     if not can_abort(talk):
         return
@@ -111,9 +120,10 @@ async def _abort_of_choices(talk: Conversation) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _abort_in_the_queue(talk: Conversation) -> None:
-    """Two requests, each for more samples than the server runs at once. After them, while samples wait, a
-    whole answer and a stream are aborted before their turn. Two large requests are needed, because a server
-    may keep seats for the request after a large one, and the second takes these.
+    """Two requests, each for more samples than the server runs at once.
+
+    While samples wait, a request without and one with streaming are sent, and aborted before they run. Two
+    large requests are needed, because a server may run the request after a large one first.
     """
     running = talk.advertised.max_running_requests or _RUNNING
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
@@ -122,7 +132,7 @@ async def _abort_in_the_queue(talk: Conversation) -> None:
     run = new_id()
     waiting = {label: replace(form, request_id=f"{run}-{label}") for label, form in forms(ask).items()}
     await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
-    # More samples than run at once, so that some wait, and later requests wait after them.
+    # More samples than run at once, so that some of them wait, and later requests wait behind them.
     filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
     filler = replace(filler, max_new_tokens=min(filler.max_new_tokens or 1, talk.readable(filler.n)))
     taps = {"filling": Tap(), "filling-too": Tap()}

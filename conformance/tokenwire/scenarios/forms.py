@@ -1,4 +1,4 @@
-"""Shared parts of scenarios: the plainest request of an endpoint, and the forms in which an ask is sent."""
+"""Functions that several scenarios use: plain requests, and variants of a request."""
 
 import asyncio
 import secrets
@@ -22,17 +22,17 @@ _ASKS = (
 
 
 def plain_ask(talk: Conversation) -> Ask:
-    """Ids where the endpoint takes them, else messages, else text."""
+    """Return a plain request with ids; with messages or text if the endpoint takes no ids."""
     return next((ask for ask in _ASKS if talk.can_say(ask)), _ASKS[0])
 
 
 def worded(talk: Conversation, words: str) -> Ask:
-    """Words as a message where the endpoint is chat, else as text."""
+    """Return a request with these words, as a message for a chat endpoint, otherwise as text."""
     return Ask(messages=({"role": "user", "content": words},)) if talk.chat else Ask(text=(words,))
 
 
 def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
-    """The ask with a parameter that dialects have no word for, where the endpoint has its sampling
+    """Return the request with a parameter that no dialect knows, at the place of the endpoint's sampling
     parameters.
     """
     request = talk.dialect.render(ask, talk.model)
@@ -41,7 +41,7 @@ def with_parameter(talk: Conversation, ask: Ask, name: str, value: Any) -> Ask:
 
 
 def with_sayable(talk: Conversation, ask: Ask, **fields: Any) -> Ask:
-    """The ask with those of some fields that the endpoint has words for."""
+    """Return the request with those of the fields that the endpoint supports."""
     for name, value in fields.items():
         other = replace(ask, **{name: value})
         ask = other if talk.can_say(other) else ask
@@ -49,16 +49,17 @@ def with_sayable(talk: Conversation, ask: Ask, **fields: Any) -> Ask:
 
 
 def new_id() -> str:
-    """An id that no request had: one that is still in flight would be refused."""
+    """Return an id that no request has had. A server would refuse the id of a running request."""
     return f"tokenwire-{secrets.token_hex(4)}"
 
 
 def forms(
     ask: Ask, label: str = "", *, again: bool = False, intervals: Iterable[int] = (), usage: bool = False
 ) -> dict[str, Ask]:
-    """An ask in several forms: whole, perhaps twice, streamed, and streamed at some intervals; by label.
+    """Return variants of a request by label: without streaming, with streaming, and with streaming at
+    intervals.
 
-    `usage` asks the streams for it: whole answers have it anyway.
+    `again`: without streaming twice. `usage`: streams request usage, which other responses contain anyway.
     """
     before, streamed = f"{label}-" if label else "", replace(ask, stream=True, usage=usage)
     wholes = {"whole": ask} | ({"whole-again": ask} if again else {})
@@ -69,7 +70,7 @@ def forms(
 
 
 def intervals_taken(talk: Conversation, ask: Ask, intervals: tuple[int, ...]) -> tuple[int, ...]:
-    """These intervals, where requests have a field for them; else none."""
+    """Return the intervals if the endpoint has a field for them, otherwise none."""
     bodies = [
         talk.dialect.render(replace(ask, stream=True, stream_interval=count), talk.model)
         for count in intervals[:2]
@@ -78,7 +79,7 @@ def intervals_taken(talk: Conversation, ask: Ask, intervals: tuple[int, ...]) ->
 
 
 def with_controls(talk: Conversation, control: Ask, bad: Asks, *, again: bool = False) -> Steps:
-    """A good request, perhaps twice, then each bad one with the same good one behind it."""
+    """Yield a valid request, and then each bad request with the same valid request after it."""
     yield {"control": control}
     if again:
         yield {"control-again": control}
@@ -98,7 +99,10 @@ async def ask_and_then(
     slow_reader: SlowReader | None = None,
     tap: Tap | None = None,
 ) -> None:
-    """Ask, and act as soon as `events` events of the answer have come; not if it ends before."""
+    """Send a request, and call `act` once `events` events have come.
+
+    If the response ends before, do not call it.
+    """
     tap = tap or Tap()
 
     async def wait_and_act() -> None:

@@ -1,4 +1,4 @@
-"""A gateway and the worker behind it: the same requests to both."""
+"""The scenario that sends the same requests to a gateway and to the worker behind it."""
 
 from dataclasses import replace
 
@@ -11,7 +11,10 @@ _FORCED = 40
 
 
 def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
-    """The ask with every other field that shapes an answer; a bias makes known what it is without them."""
+    """Return the request once with each other sampling field.
+
+    A bias makes the answer without the field predictable.
+    """
     forced = replace(ask, logit_bias={_FORCED: 100.0})
     stopped = replace(forced, ignore_eos=False, stop_token_ids=(_FORCED,))
     warm = replace(ask, temperature=1.0)
@@ -28,9 +31,10 @@ def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
 
 @scenario(worker=True)
 def _gateway(talk: Conversation) -> Steps:
-    """Everything that a gateway has to pass on, requested of it and of its worker. This covers each flag,
-    whole and streamed, every field that shapes an answer, several choices and prompts, a text prompt, and
-    refused requests.
+    """Everything that a gateway must pass on, requested from it and from its worker.
+
+    This covers each flag, without and with streaming, every sampling field, several choices and prompts, a
+    text prompt, and refused requests.
     """
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=12, ignore_eos=True)
     words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12)
@@ -39,7 +43,8 @@ def _gateway(talk: Conversation) -> Steps:
         for label, flagged_ask in flagged(talk.dialect, ask).items():
             asks[f"{form}-{label}-whole"] = flagged_ask
             if flagged_ask.top_logprobs or flagged_ask.logprob_start is not None:
-                asks[f"{form}-{label}-again"] = flagged_ask  # repetitions measure the noise of numbers
+                # The same request repeated shows how much numbers vary.
+                asks[f"{form}-{label}-again"] = flagged_ask
         for label, flagged_ask in flagged(talk.dialect, replace(ask, stream=True)).items():
             asks[f"{form}-{label}-stream"] = flagged_ask
     asks |= forms(replace(words, n=2, logprobs=True), "samples")

@@ -1,4 +1,4 @@
-"""Logprobs of tokens whose text waits: pieces of characters, forced by bias, or drawn in long answers."""
+"""Scenarios for logprobs of tokens whose text comes later, because they are parts of characters."""
 
 from dataclasses import replace
 
@@ -10,16 +10,16 @@ from tokenwire.record import BROKEN
 from tokenwire.scenarios.forms import plain_ask
 
 _ASKED = 256
-"""The number of the smallest ids that are examined: byte-level vocabularies have bytes there."""
+"""The number of ids, from 0 on, that are examined. In byte-level vocabularies, these include the bytes."""
 _FORCED = 24
 _LONG = 220
-"""More than any server holds back, and than short answers show."""
+"""More tokens than any server holds back."""
 _BIAS = 20.0
-"""Enough to leave only the biased ids, and to leave their order to the model."""
+"""A bias large enough to exclude all other ids. Among the biased ids, the model's order remains."""
 
 
 async def _pieces(talk: Conversation) -> list[int]:
-    """Find ids that are not complete characters by themselves, by a local tokenizer or by the server's."""
+    """Find ids that are not complete characters alone, by a local tokenizer or by the server's."""
     singles: list[Ids] = [(token,) for token in range(_ASKED)]
     local, way = talk.transcript.tokenizer, talk.dialect.detokenize
     if local is not None:
@@ -38,8 +38,10 @@ async def _pieces(talk: Conversation) -> list[int]:
 
 @scenario()
 async def _held_text(talk: Conversation) -> None:
-    """Long sampled answers with logprobs and usage, whole and streamed. Then answers in which most tokens are
-    parts of characters, so that their text waits for the next token. Each token has its entry.
+    """Long sampled answers with logprobs and usage, without and with streaming.
+
+    Then answers in which most tokens are parts of characters, so that their text comes with a later token.
+    Each token has its entry.
     """
     ask = replace(
         plain_ask(talk),
@@ -56,7 +58,7 @@ async def _held_text(talk: Conversation) -> None:
         bias = dict.fromkeys(pieces[:_FORCED], _BIAS)
         asks["pieces"] = replace(ask, max_new_tokens=96, logit_bias=bias)
     streams = {f"{label}-stream": replace(ask, stream=True) for label, ask in asks.items()}
-    # In chat, only whole answers have fields for ids and a sampler's series.
+    # In chat, only responses without streaming have fields for ids and per-token arrays.
     wanted = {
         label: replace(ask, return_token_ids=True, return_meta_info=True) for label, ask in asks.items()
     }

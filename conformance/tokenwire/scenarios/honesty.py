@@ -1,4 +1,4 @@
-"""Honesty: does the target repeat itself, and honour or refuse what it is asked?"""
+"""Scenarios that find out if a target is deterministic, and if it ignores unknown fields."""
 
 import secrets
 from dataclasses import replace
@@ -15,15 +15,16 @@ from tokenwire.wire.exchange import HttpRequest
 
 @scenario()
 def _probe(talk: Conversation) -> Steps:
-    """The same greedy request three times at once: equal ids show that the target repeats itself."""
+    """The same greedy request three times at once. Equal ids show that the target is deterministic."""
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=32, ignore_eos=True, return_token_ids=talk.chat)
     yield {"first": ask, "second": ask, "third": ask}
 
 
 @scenario()
 def _honesty(talk: Conversation) -> Steps:
-    """A field, a sampling parameter, a model and a path with names that no server can know. A server that
-    answers normally may have ignored other names as well.
+    """A field, a sampling parameter, a model and a path with invented names.
+
+    A server that answers normally may have ignored other names as well.
     """
     ask = plain(talk.dialect)
     request = talk.dialect.render(ask, talk.model)
@@ -39,8 +40,8 @@ def _honesty(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD)
 def _every_flag(talk: Conversation) -> Steps:
-    """Each flag alone and all together, whole and streamed, for one answer, two samples and a batch. If a
-    server supports a flag only in one form, an answer in another form lacks it.
+    """Each flag alone, and all flags together, without and with streaming, for one answer, two samples and a
+    batch. If a server supports a flag only in one of these forms, the output is missing in another.
     """
     ask = plain(talk.dialect)
     answers = {"one": ask, "samples": replace(ask, n=2)}

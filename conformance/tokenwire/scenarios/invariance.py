@@ -1,4 +1,4 @@
-"""One record whatever the server does beside it: caches, cuts the prefill into chunks, preempts, batches."""
+"""Scenarios that request the same answer while the server caches, chunks the prefill, preempts or batches."""
 
 import secrets
 from dataclasses import replace
@@ -9,16 +9,16 @@ from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, tog
 from tokenwire.asking.tap import SlowReader
 
 _BORDERS = (1, 15, 16, 17, 63, 64, 65, 127, 129, 255, 256, 257, 511, 513)
-"""Lengths at and around the sizes that pages and prefill chunks have."""
+"""Prompt lengths at and near the usual sizes of pages and of prefill chunks."""
 _BUDGET = 10
 _AT_ONCE = 8
 _TURNS = 12
-"""At most; a server that preempts a part of what runs is seen to after two or three."""
+"""The most rounds of requests. A server that preempts requests is noticed after two or three."""
 _SCORED = Ask(ignore_eos=True, logprobs=True, top_logprobs=2)
 
 
 async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
-    """Ask, without the top logprobs where the endpoint has no words for them; what was asked."""
+    """Send a request, without top logprobs if the endpoint has no field for them. Return the request."""
     if await talk.ask(label, ask) is None:
         ask = replace(ask, top_logprobs=0)
         await talk.ask(f"{label}-without-top", ask)
@@ -27,8 +27,10 @@ async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _cold_and_warm(talk: Conversation) -> None:
-    """New prompts, each sent again at once, whole or streamed by turns. The cached_tokens of the later
-    answers show the cache. The later answers are a token shorter, and begin with the same tokens.
+    """New prompts, each sent twice, alternately without and with streaming.
+
+    The cached_tokens of the second answers show the cache. The second answers are a token shorter, and begin
+    with the same tokens.
     """
     rng = Random(secrets.randbits(64))
     longest = talk.fitting(1 << 20, 0) - _BUDGET
@@ -42,7 +44,7 @@ async def _cold_and_warm(talk: Conversation) -> None:
 
 @scenario(chat=False)
 def _long_stream(talk: Conversation) -> Steps:
-    """A stream of many events, one token each: a late event costs as much as an early one."""
+    """A stream with many events, one token each. A late event takes as long as an early one."""
     ask = Ask(input_ids=(tuple(range(60, 90)),), max_new_tokens=240, ignore_eos=True)
     yield {"stream": replace(ask, stream=True)}
     if talk.budget is not Budget.QUICK:
@@ -52,15 +54,16 @@ def _long_stream(talk: Conversation) -> Steps:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _preempted(talk: Conversation) -> None:
-    """Eight requests at once, whole and streamed by turns. A server that is set up to preempt preempts some
-    of them, which num_retractions shows. They are sent again in another order, until one of each kind ran
-    both with and without a preemption.
+    """Eight requests at once, alternately without and with streaming.
+
+    A server that is configured to preempt preempts some of them, which num_retractions shows. They are sent
+    again in another order, until one of each kind ran both with and without a preemption.
     """
     ask = Ask(ignore_eos=True, logprobs=True)
     hit: set[int] = set()
     spared: set[int] = set()
     for turn in range(_TURNS):
-        # Each turn is a new request, because differing answers to one request are not compared.
+        # The prompts of each round are new, because differing answers to the same request are not compared.
         ask = replace(ask, max_new_tokens=talk.fitting(48) - turn)
         order = [(3 * turn + place) % _AT_ONCE for place in range(_AT_ONCE)]
         asks = {
@@ -80,25 +83,27 @@ async def _preempted(talk: Conversation) -> None:
 
 _NEIGHBOURS = 16
 _WATCHED = 32
-"""Tokens of the request whose record is compared."""
+"""The number of tokens of the request whose answers are compared."""
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _neighbours(talk: Conversation) -> None:
-    """A request twice alone, then among sixteen with other prompts. Some of these are long, one is refused,
-    and one has a reader that stalls. The record of the request must not change. Among the others it is a
-    token shorter, and begins with the same tokens.
+    """A request twice alone, then among sixteen with other prompts.
+
+    Some of these are long, one is refused, and one has a client that stops reading. The answer to the request
+    must not change. Among the others it is a token shorter, and begins with the same tokens.
     """
     ask = replace(_SCORED, input_ids=(PROMPT[::-1],), max_new_tokens=talk.fitting(_WATCHED))
     for label in ("alone", "alone-again"):
         ask = await _ask_scored(talk, label, ask)
     among = replace(ask, max_new_tokens=max(1, talk.fitting(_WATCHED) - 1))
     other = replace(ask, max_new_tokens=96, stream=True)
-    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # the first to get a seat
+    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # this request is scheduled first
     for position in range(_NEIGHBOURS):
         prompt = (20 + position, *PROMPT[position % 5 :])
         crowd[f"neighbour-{position}"] = replace(other, input_ids=(prompt,))
-    crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})  # every server refuses it, and survives
+    # All servers refuse this request without harm.
+    crowd["refused"] = replace(ask, wrong={"max_new_tokens": "many"})
     stalled = replace(among, stream=True, input_ids=((9, *PROMPT),))
     await together(
         *(talk.ask(label, ask) for label, ask in crowd.items()),

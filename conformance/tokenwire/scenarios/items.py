@@ -1,4 +1,4 @@
-"""Turns at the endpoints that answer with typed items, and responses that a server stores."""
+"""Scenarios for endpoints with typed items: a second turn, and responses that the server stores."""
 
 import asyncio
 import time
@@ -17,8 +17,8 @@ _TOKENS = 12
 
 
 def _given(first: Stream | None) -> list[dict[str, Any]]:
-    """Return the part of an answer that the next input repeats: its items, or a turn of the assistant with
-    its blocks.
+    """Return the part of an answer that the next input repeats: its items, or a message with its content
+    blocks.
     """
     document = first.events[0].data if first is not None and first.answered and first.events else {}
     if document.get("content"):
@@ -29,8 +29,9 @@ def _given(first: Stream | None) -> list[dict[str, Any]]:
 
 @scenario(chat=True, items=True)
 async def item_turns(talk: Conversation) -> None:
-    """A second turn with the items of the first answer in its input; where responses are kept, also two that
-    name the first answer.
+    """A second turn whose input contains the items of the first answer.
+
+    If the server stores responses, also two turns that refer to the first answer by its id.
     """
     ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
     keeps = talk.dialect.request.goes_on
@@ -43,27 +44,27 @@ async def item_turns(talk: Conversation) -> None:
     await talk.ask("repeated-stream", replace(repeated, stream=True))
     if keeps and first is not None:
         raw = {keeps: first.events[0].data.get("id"), "store": True}
-        for branch in ("named", "branch"):  # items of one answer are not before the other
+        for branch in ("named", "branch"):  # the items of one must not be in the context of the other
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))
 
 
 _THIRD = {"role": "user", "content": "And one more."}
 _PATIENCE_S = 10.0
-"""The most seconds for a response in the background, after the same request was answered."""
+"""The most seconds for a response in the background, after the same request was answered normally."""
 _BRIEF = "Answer in one word, and do not explain it."
 _UNDER_WAY = ("queued", "in_progress")
 _LONG = 600
-"""More tokens than a server is likely to make while a cancellation is on its way."""
+"""More tokens than a server can generate while a cancellation is on its way."""
 
 
 def _name(answer: Stream | None) -> str:
-    """Return the id of a response; empty without one."""
+    """Return the id of a response; empty if it has none."""
     data = answer.events[0].data if answer is not None and answer.answered and answer.events else {}
     return str(data.get("response", data).get("id") or "")
 
 
 async def _call(talk: Conversation, label: str, action: Action, name: str) -> ControlCall | None:
-    """Send a request for a stored response; None if it cannot be sent, or without an id."""
+    """Send a request about a stored response; None if a limit prevents it, or if the response has no id."""
     request = talk.control.response_request(action, name) if name else None
     return await talk.call(label, request) if request is not None else None
 
@@ -76,7 +77,7 @@ async def _begin(talk: Conversation, label: str, ask: Ask) -> str:
 
 
 async def _look(talk: Conversation, label: str, name: str) -> None:
-    """Retrieve a response until it has ended, or patience is over."""
+    """Retrieve a response until it has ended, or until `_PATIENCE_S` is over."""
     until, wait, number = time.monotonic() + _PATIENCE_S, 0.05, 0
     while time.monotonic() < until:
         number += 1
@@ -90,7 +91,8 @@ async def _look(talk: Conversation, label: str, name: str) -> None:
 @scenario(chat=True, items=True, budget=Budget.STANDARD, at_most=40)
 async def response_life(talk: Conversation) -> None:
     """Responses that the server stores, if it does: retrieved, continued twice, made in the background,
-    cancelled and deleted. Also one that it must not store, and one whose instructions end with it.
+    cancelled and deleted. Also a response that must not be stored, and one whose instructions must not apply
+    to the next one.
     """
     ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
     stored = replace(ask, raw={"store": True})
@@ -116,7 +118,10 @@ async def response_life(talk: Conversation) -> None:
 
 
 async def _continue(talk: Conversation, keeps: str, stored: Ask, first: Stream | None) -> None:
-    """Continue a response, the response to that, and one that had instructions. Each is repeated in full."""
+    """Continue a response, then the response to that, and then a response that had instructions.
+
+    Each is also sent as a complete input.
+    """
 
     def naming(answer: Stream | None, turn: dict[str, Any]) -> Ask:
         return replace(stored, messages=(turn,), raw={"store": True, keeps: _name(answer)})

@@ -1,4 +1,4 @@
-"""Logprobs: of the sampled ids, of the top, of chosen ids, and of the prompt."""
+"""Scenarios for logprobs: of sampled ids, of the most likely ids, of chosen ids, and of the prompt."""
 
 from dataclasses import replace
 
@@ -9,15 +9,16 @@ from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms
 
 _CHOSEN = (40, 11, 97)
-"""Not in rising order: the answer must keep the order of the request."""
+"""These ids are not sorted, because the answer must keep the order of the request."""
 _COMES_AGAIN = 12.0
-"""A bias of which an id comes again, so that a penalty takes something from it."""
+"""A bias with which an id is repeated, so that a penalty changes its logprob."""
 
 
 @scenario(chat=False)
 def _logprob_families(_: Conversation) -> Steps:
-    """Logprobs of the sampled ids, the top three and three chosen ids; whole, streamed, and several ids to
-    an event.
+    """Logprobs of the sampled ids, of the three most likely and of three chosen ids.
+
+    Without streaming, with streaming, and with several ids in an event.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=24, ignore_eos=True, logprobs=True, top_logprobs=3)
     chosen = replace(ask, chosen_ids=_CHOSEN)
@@ -32,7 +33,8 @@ def _logprob_families(_: Conversation) -> Steps:
 @scenario(chat=False)
 def _prompt_logprobs(_: Conversation) -> Steps:
     """Prompt logprobs from the first, second, third, middle and last position and from the end of the prompt.
-    Whole, and streamed with the logprobs in the first event.
+
+    Without streaming, and with streaming with the logprobs in the first event.
     """
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, logprobs=True, top_logprobs=2)
     size = len(PROMPT)
@@ -44,8 +46,10 @@ def _prompt_logprobs(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 async def _rescored_output(talk: Conversation) -> None:
-    """Answers to three prompts with their logprobs. Then prompt and output are sent back as a prompt. Prefill
-    must give the ids the logprobs that they had when they were sampled.
+    """Answers to three prompts with their logprobs.
+
+    Then prompt and output are sent as a new prompt. Its prompt logprobs must equal the logprobs that the
+    output had.
     """
     for label, prompt in (("", PROMPT), ("-short", PROMPT[:5]), ("-turned", PROMPT[::-1])):
         ask = Ask(input_ids=(prompt,), max_new_tokens=16, ignore_eos=True, logprobs=True)
@@ -57,9 +61,10 @@ async def _rescored_output(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _logprobs_at_a_temperature(talk: Conversation) -> None:
-    """Top logprobs after one prompt, whole and streamed: greedy, at temperature 0.5, at 1 with top_k, with a
-    bias that selects another id, and with a penalty. The distances between logprobs show if logits are
-    divided by the temperature and if biases are added. Their values show if truncation removes ids first.
+    """Top logprobs after one prompt, without and with streaming: greedy, at temperature 0.5, at 1 with top_k,
+    with a bias that selects another id, and with a penalty. The differences between logprobs show if logits
+    are divided by the temperature, and if biases are added. Their values show if truncation removes ids
+    first.
     """
     greedy = Ask(input_ids=(PROMPT,), max_new_tokens=4, ignore_eos=True, logprobs=True, top_logprobs=5)
     warm = replace(greedy, temperature=0.5, seed=7)
@@ -77,7 +82,7 @@ async def _logprobs_at_a_temperature(talk: Conversation) -> None:
 
 
 def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
-    """Return the second likeliest first id of an answer; the one that it brought if others are not
+    """Return the second most likely id at the first position of an answer; the sampled id if others are not
     reported.
     """
     choice = only_choice(answer)
@@ -90,9 +95,9 @@ def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
 
 @scenario(chat=False)
 async def _echoed_prompt(talk: Conversation) -> None:
-    """A text and ids with and without an echo, with and without logprobs, whole and streamed, and echoed with
-    no new token. Ids are not requested beside a text, because some servers return them instead of the echoed
-    text.
+    """A prompt as text and as ids, with and without an echo, with and without logprobs, without and with
+    streaming; and an echo without new tokens. With a text prompt, ids are not requested, because some servers
+    return them instead of the echoed text.
     """
     text = Ask(text=("The sea is",), max_new_tokens=6, ignore_eos=True, raw={"return_token_ids": False})
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=6, ignore_eos=True, return_token_ids=True)

@@ -1,4 +1,4 @@
-"""Requests with values that they must not have; after each comes a good one, to see whether harm was done."""
+"""Scenarios with invalid values in requests. A valid request after each shows if it did harm."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _BEYOND: Mapping[str, int] = {
 }
 
 _MANY = 10_000_000
-"""More than any vocabulary has ids."""
+"""More than the number of ids in any vocabulary."""
 
 _WRONG_TYPES: Mapping[str, tuple[Any, ...]] = {
     "max_new_tokens": ("many", 2.5, {}),
@@ -65,7 +65,10 @@ _BODIES: Mapping[str, bytes] = {
 
 
 def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> Steps:
-    """A good request twice, then the ask with each wrong value, and a good one behind those of two fields."""
+    """Yield a valid request twice, then the request with each invalid value.
+
+    After those of two fields, a valid one follows.
+    """
     control = _plain(talk)
     yield {"control": control}
     yield {"control-again": control}
@@ -85,9 +88,10 @@ def _plain(talk: Conversation) -> Ask:
 
 @scenario(budget=Budget.STANDARD, perilous=2)
 def _unknown_ids(talk: Conversation) -> Steps:
-    """Ids that no vocabulary has, and the size of the vocabulary as an id, if it is known. They are in the
-    prompt and among stop ids, biased ids and ids with requested logprobs. Also more top logprobs than any
-    vocabulary has ids. These requests must not run.
+    """Ids outside of any vocabulary, and the vocabulary size as an id, if it is known.
+
+    They are in the prompt and among stop ids, biased ids and ids with requested logprobs. Also more top
+    logprobs than any vocabulary has ids. These requests must be refused.
     """
     ask = _plain(talk)
     size = talk.vocabulary_size
@@ -101,20 +105,23 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     yield from with_controls(talk, ask, bad, again=True)
-    if size is None and (late := _of_size(ask, talk.vocabulary_size)):  # the refusals may mention it
+    # Only now, because a refusal may mention the vocabulary size.
+    if size is None and (late := _of_size(ask, talk.vocabulary_size)):
         yield late
         yield {"prompt-size-control": ask}
 
 
 def _of_size(ask: Ask, size: int | None) -> dict[str, Ask | HttpRequest]:
-    """A prompt with the id that equals the size of the vocabulary, where that is known."""
+    """Return a request whose prompt contains the vocabulary size as an id, if it is known."""
     return {} if size is None else {"prompt-size": replace(ask, wrong={"input_ids": [*PROMPT[:3], size]})}
 
 
 @scenario(budget=Budget.STANDARD, perilous=3)
 def _negative_ids(talk: Conversation) -> Steps:
-    """A prompt with an id below 0, whole and streamed. It must not run, and must not harm another request.
-    This is sent last, because an unchecked index below 0 has crashed more servers than any other request.
+    """A prompt with a negative id, without and with streaming.
+
+    It must be refused, and must not harm another request. It is sent last, because an unchecked negative
+    index has crashed more servers than any other request.
     """
     bad = {
         "whole": replace(_plain(talk), wrong={"input_ids": [*PROMPT[:3], -1]}),
@@ -125,27 +132,34 @@ def _negative_ids(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_types(talk: Conversation) -> Steps:
-    """Fields with a value of a wrong type that no parser can convert. Each request is refused."""
+    """Fields with a value of the wrong type that no parser can convert. Each request is refused."""
     yield from _of_fields(talk, _plain(talk), _WRONG_TYPES)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _impossible_values(talk: Conversation) -> Steps:
-    """Numbers below the possible range, and a least number of tokens above the greatest. Each request is
-    refused.
+    """Numbers below the possible range, and a minimum number of tokens above the maximum.
+
+    Each request is refused.
     """
     yield from _of_fields(talk, _plain(talk), _IMPOSSIBLE)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _wrong_in_streams(talk: Conversation) -> Steps:
-    """The same mistakes in requests for streams: refused, by a status or in band, without harm to others."""
+    """The same invalid values in streaming requests.
+
+    They are refused, by a status or by an event, and other requests are not harmed.
+    """
     yield from _of_fields(talk, replace(_plain(talk), stream=True), _WRONG_IN_STREAMS)
 
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _no_prompt(talk: Conversation) -> Steps:
-    """A request without any prompt, and lists for each prompt that do not fit a batch: each is refused."""
+    """A request without any prompt, and lists that do not have one entry for each prompt of a batch.
+
+    Each is refused.
+    """
     ask = _plain(talk)
     nothing = dict.fromkeys(("input_ids", "text", "messages", "prompt", "token_ids"), OMIT)
     bad: dict[str, Ask | HttpRequest] = {"nothing": replace(ask, raw=nothing)}
@@ -162,7 +176,9 @@ def _no_prompt(talk: Conversation) -> Steps:
 
 @scenario(budget=Budget.STANDARD, perilous=1)
 def _unreadable_bodies(talk: Conversation) -> Steps:
-    """Bodies that are not a JSON object, from nothing at all to arrays nested a hundred thousand deep."""
+    """Bodies that are not a JSON object, from an empty body to arrays that are nested a hundred thousand
+    times.
+    """
     method, path = talk.dialect.endpoint.methods[0], talk.dialect.endpoint.path
     bad: dict[str, Ask | HttpRequest] = {
         label: HttpRequest(method, path, raw_body=body, headers=(("content-type", "application/json"),))
@@ -183,8 +199,9 @@ def _unreadable_bodies(talk: Conversation) -> Steps:
 
 @scenario()
 def _text_features(talk: Conversation) -> Steps:
-    """Requests that need a tokenizer: a text prompt, messages, a stop string, a pattern. A server without one
-    refuses them.
+    """Requests that need a tokenizer: a text prompt, messages, a stop string, a stop pattern.
+
+    A server without a tokenizer refuses them.
     """
     ask = _plain(talk)
     words = replace(ask, input_ids=(), messages=())

@@ -1,4 +1,4 @@
-"""Pressure: many requests at once, and readers that do not keep up, so that outputs are joined."""
+"""Scenarios with many concurrent requests and with slow readers, so that the server joins outputs."""
 
 from dataclasses import replace
 
@@ -12,7 +12,10 @@ _LONG_PROMPT = PROMPT * 4
 
 @scenario(chat=False)
 def _concurrency(_: Conversation) -> Steps:
-    """Many streams at once, as many as the run allows: outputs queue up, and each answer stays its own."""
+    """Many concurrent streams, as many as the run's limit allows.
+
+    Outputs are queued in the server, and the answers must not be mixed up.
+    """
     ask = Ask(max_new_tokens=40, ignore_eos=True, stream=True, logprobs=True)
     yield {
         f"stream-{position}": replace(ask, input_ids=((*PROMPT, 10 + position),))
@@ -22,10 +25,11 @@ def _concurrency(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 async def _slow_reader(talk: Conversation) -> None:
-    """Readers that pause early and read the rest late. Events with more ids than the interval show
-    coalescing. Prompt logprobs in every event make it large, so that buffers fill up soon; they are not
-    requested if streams refuse them. A gateway reads ahead and joins nothing, so its whole stream has to fit
-    the recorder.
+    """Clients that stop reading early, and read the rest late.
+
+    Events with more ids than the interval show that outputs were joined. Prompt logprobs in every event make
+    it large, so that buffers fill up soon; they are not requested if streams refuse them. A gateway reads
+    ahead and joins nothing, so its whole stream must fit into the recorder.
     """
     refused = talk.dialect.policy.prompt_logprobs_in_streams == "refused"
     ask = Ask(
@@ -45,8 +49,10 @@ async def _slow_reader(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, storm=True)
 async def _crowd(talk: Conversation) -> None:
-    """Twenty-four streams, as many at once as the run allows; every eighth has a reader that stalls. Outputs
-    are joined, and each answer must stay separate. Some are samples or batches, whose choices share a stream.
+    """Twenty-four streams, as many at once as the run's limit allows.
+
+    Every eighth has a client that stops reading. Outputs are joined, and each answer must stay separate. Some
+    are samples or batches, whose choices share a stream.
     """
     ask = Ask(max_new_tokens=64, ignore_eos=True, stream=True, logprobs=True, top_logprobs=2)
     asks = {

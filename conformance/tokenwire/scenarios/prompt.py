@@ -1,4 +1,4 @@
-"""The way of the prompt: token-in-token-out."""
+"""Scenarios for prompts as ids, and for the ids that a server makes of a prompt."""
 
 import base64
 import random
@@ -10,7 +10,7 @@ from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms, worded
 
 _NEVER_MERGED = (97, 97, 97, 97, 220, 220, 98, 98, 98, 98)
-"""Repeats that a byte-pair tokenizer would join: no text yields these ids."""
+"""Repeated ids that a byte-pair tokenizer would merge, so no text is tokenized to these ids."""
 
 _RANDOM = tuple(random.Random(23751).randint(10, 250) for _ in range(40))
 
@@ -20,8 +20,10 @@ _PROMPTS = {"plain": PROMPT, "never-merged": _NEVER_MERGED, "random": _RANDOM, "
 
 @scenario(chat=False)
 def _prompt_ids(_: Conversation) -> Steps:
-    """Prompts of ids that no text yields. They come back as prompt_token_ids exactly as sent, even if nothing
-    is generated, and only if they are requested.
+    """Prompts of ids that no text is tokenized to.
+
+    They come back as prompt_token_ids exactly as sent, even if nothing is generated, and only if they are
+    requested.
     """
     for label, ids in _PROMPTS.items():
         plain = Ask(input_ids=(ids,), max_new_tokens=6, ignore_eos=True)
@@ -31,7 +33,7 @@ def _prompt_ids(_: Conversation) -> Steps:
 
 
 def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
-    """The ids that the server says it made of a prompt; empty if it does not say."""
+    """Return the ids that the server reports for a prompt; empty if it does not report them."""
     choice = only_choice(stream)
     ids = next((e.prompt_token_ids for e in choice.emissions if e.prompt_token_ids), ()) if choice else ()
     return tuple(ids) if all(type(token) is int for token in ids) else ()
@@ -39,8 +41,10 @@ def _ids_of_prompt(stream: Stream | None) -> tuple[int, ...]:
 
 @scenario()
 async def _text_prompt(talk: Conversation) -> None:
-    """A text or a message, whose prompt_token_ids are then sent back as input_ids. The output must be the
-    same. Another text shares with it only the ids that precede every text.
+    """A text or a message, whose prompt_token_ids are then sent as input_ids.
+
+    The output must be the same. The first ids that every prompt has, such as a BOS token, are found by a
+    second text.
     """
     ask = Ask(max_new_tokens=16, ignore_eos=True, return_prompt_token_ids=True, return_token_ids=talk.chat)
 
@@ -48,7 +52,7 @@ async def _text_prompt(talk: Conversation) -> None:
         return replace(ask, input_ids=prompt.input_ids, text=prompt.text, messages=prompt.messages)
 
     ids = _ids_of_prompt(await talk.ask("text", asking(worded(talk, "Tell me about the sea."))))
-    # Another text: the common beginning of both prompts comes before every text.
+    # The common beginning of the ids of both texts precedes every text.
     await talk.ask("other-text", asking(worded(talk, "Rivers run down to it.")))
     if ids:
         await talk.ask("its-ids", asking(Ask(input_ids=(ids,))))
@@ -56,19 +60,20 @@ async def _text_prompt(talk: Conversation) -> None:
 
 @scenario(chat=False)
 def _text_beside_ids(_: Conversation) -> Steps:
-    """A text and ids in one request: the ids are the prompt, or the request is refused."""
+    """A text and ids in the same request. Either the ids are the prompt, or the request is refused."""
     ask = Ask(input_ids=(PROMPT,), text=("Hello",), max_new_tokens=6, ignore_eos=True)
     yield {"whole": replace(ask, return_prompt_token_ids=True)}
 
 
 _IMAGE = base64.b64encode(b"the bytes of an image").decode()
-"""Not a picture: a server that looks at pixels refuses it, and is not judged."""
+"""Not a valid image. A server that decodes images refuses it, and is not judged."""
 
 
 @scenario(chat=False)
 async def _media(talk: Conversation) -> None:
-    """A text with an image, whose prompt_token_ids are then sent back as input_ids with the same image. The
-    server must use them as the prompt or refuse them. Several samples see the image, too.
+    """A text with an image, whose prompt_token_ids are then sent as input_ids with the same image.
+
+    The server must use the ids as the prompt, or refuse the request. Also several samples with the image.
     """
     if not talk.dialect.request.media:
         return

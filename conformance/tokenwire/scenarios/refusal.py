@@ -1,4 +1,4 @@
-"""Requests that must be refused, each followed by one that must not."""
+"""Scenarios with requests that must be refused. A valid request follows each."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -27,8 +27,9 @@ _NO_PATTERN = "(["
 
 @scenario(perilous=True)
 def _malformed_ids(talk: Conversation) -> Steps:
-    """Whole requests with input_ids that are not a list of integers, or that have an empty prompt. Each is
-    refused, and the request after it is answered as before.
+    """Requests whose input_ids are not a list of integers, or are empty.
+
+    Each is refused, and the request after it is answered as before.
     """
     control = replace(_CONTROL, return_token_ids=talk.chat)
     yield {"control": control}
@@ -39,8 +40,9 @@ def _malformed_ids(talk: Conversation) -> Steps:
 
 @scenario(chat=True, perilous=True)
 def _refused_in_stream(_: Conversation) -> Steps:
-    """A chat stream that asks for token-in-token-out fields: refused before any event, and no
-    other request is harmed.
+    """A chat stream that requests token-in-token-out fields.
+
+    It is refused before any event, and no other request is harmed.
     """
     control = replace(_CONTROL, return_token_ids=True)
     yield {"control": control}
@@ -51,8 +53,10 @@ def _refused_in_stream(_: Conversation) -> Steps:
 
 @scenario(perilous=True)
 def _refused_late(talk: Conversation) -> Steps:
-    """Streams that a server may refuse only when their turn comes. They have an invalid pattern as a stop or
-    as a grammar, or prompt logprobs from beyond the prompt. They must deliver nothing.
+    """Streams that a server may refuse only when they are scheduled.
+
+    They have an invalid pattern as a stop or as a grammar, or prompt logprobs from a position after the
+    prompt. They must not deliver any token.
     """
     control = replace(plain_ask(talk), max_new_tokens=8)
     streamed = replace(control, stream=True)

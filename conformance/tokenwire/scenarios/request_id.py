@@ -1,4 +1,4 @@
-"""Request ids."""
+"""The scenario for request ids."""
 
 from dataclasses import replace
 
@@ -9,8 +9,9 @@ from tokenwire.scenarios.forms import forms, new_id
 
 @scenario(chat=False)
 def _request_id(_: Conversation) -> Steps:
-    """A request id of the client's choice, whole and streamed: it comes back, and it does not change on the
-    way.
+    """A request id that the client chooses, without and with streaming.
+
+    The answer carries it, equal in all events.
     """
     run = new_id()
     asks = forms(Ask(input_ids=(PROMPT,), max_new_tokens=8, ignore_eos=True))

@@ -1,4 +1,4 @@
-"""Results of inputs: vectors, scores and probabilities, where nothing is sampled."""
+"""Scenarios for endpoints without sampling: embeddings, scores and probabilities."""
 
 from __future__ import annotations
 
@@ -12,13 +12,15 @@ from tokenwire.scenarios.forms import with_sayable
 _INPUTS = (PROMPT, PROMPT[:5], PROMPT[4:9])
 _KEPT = 4
 _LONGEST = 32768
-"""A context that is not worth being filled in order to see a refusal."""
+"""The longest context that is filled only to see a refusal."""
 
 
 @scenario(results=True)
 def _results(talk: Conversation) -> Steps:
-    """Three inputs together, each alone, and in another form. Also the head, the tail and the whole of one,
-    if it may be truncated, and the best two. The same input always has the same result.
+    """Three inputs together, each alone, and in another format.
+
+    Also the beginning, the end and the whole of one, if it can be truncated, and only the best two results.
+    The same input always has the same result.
     """
     together = with_sayable(talk, Ask(input_ids=_INPUTS), return_prompt_token_ids=True)
     yield {"batch": together}
@@ -36,8 +38,9 @@ def _results(talk: Conversation) -> Steps:
 
 @scenario(results=True, perilous=2)
 def _bad_inputs(talk: Conversation) -> Steps:
-    """Inputs without a result: an empty one, alone and with another, as text and as ids, one with an id that
-    no vocabulary has, and one longer than the context. A valid request follows each two.
+    """Inputs without a result: an empty one, one with an id that no vocabulary has, and one longer than the
+    context. The empty one is sent alone and with another input, as text and as ids. A valid request follows
+    each two.
     """
     control = Ask(input_ids=_INPUTS[1:2])
     bad: dict[str, dict[str, Any]] = {

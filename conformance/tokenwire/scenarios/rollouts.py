@@ -1,6 +1,4 @@
-"""Requests of trainers beside logprobs: sampling masks, arrays with a row for each token, partial
-rollouts.
-"""
+"""Scenarios with requests of trainers: sampling masks, arrays with a row for each token, partial rollouts."""
 
 from dataclasses import replace
 from functools import partial
@@ -20,10 +18,10 @@ _ARRAYS = (_MASK, _EXPERTS, "return-hidden-states")
 
 @scenario(chat=False)
 def _token_arrays(talk: Conversation) -> Steps:
-    """Sampling masks, routed experts and hidden states, whole and streamed, if the endpoint has the field for
-    them. Also the experts of a shorter answer. Masks are requested at temperature 1 among three ids, with a
-    seed and the logprobs of these ids. They are requested twice whole, because seeded answers are compared
-    only if they repeat.
+    """Sampling masks, routed experts and hidden states, without and with streaming, if the endpoint has
+    fields for them. Also the experts of a shorter answer. Masks are requested at temperature 1 among three
+    ids, with a seed and the logprobs of these ids. They are requested twice without streaming, because
+    answers with a seed are compared only if they are repeatable.
     """
     ask = replace(plain_ask(talk), max_new_tokens=12)
     drawn = replace(ask, temperature=1.0, top_k=3, seed=11, logprobs=True, top_logprobs=3)
@@ -38,13 +36,14 @@ def _token_arrays(talk: Conversation) -> Steps:
 
 _AT_ONCE = 6
 _LONG = 400
-"""More tokens than a server is likely to make while a call is on its way."""
+"""More tokens than a server can generate while a control request is on its way."""
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _abort_of_everything(talk: Conversation) -> None:
-    """Streams and whole answers at once, more than a small server runs. When the first stream has begun, all
-    are aborted. Each must return the tokens that it has.
+    """Requests without and with streaming, more than a small server runs at once.
+
+    As soon as the first stream has begun, all are aborted. Each must return the tokens that it has.
     """
     request = talk.control.abort_of_everything
     if request is None:
@@ -59,9 +58,10 @@ async def _abort_of_everything(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _pause_and_continue(talk: Conversation) -> None:
-    """A greedy request without a pause, then as a stream and whole, paused and continued in between. Then two
-    more streams: a pause puts one back into the queue while the cache is flushed, and another pause ends the
-    other.
+    """A greedy request without a pause, then with streaming and without, paused and continued in between.
+
+    Then two more streams: a pause puts one back into the queue while the cache is cleared, and another pause
+    ends the other.
     """
     control = talk.control
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
@@ -73,7 +73,10 @@ async def _pause_and_continue(talk: Conversation) -> None:
     await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
 
     async def interrupt(effect: str, _: Tap) -> None:
-        """Pause, and go on; with a flush in between, where the pause makes one possible."""
+        """Pause the server and let it continue.
+
+        If this kind of pause permits it, the cache is cleared in between.
+        """
         try:
             await talk.call(f"pause-{effect}", pauses[effect])
             if effect == "retracts" and flush is not None:

@@ -1,4 +1,7 @@
-"""Sampling: biases, a least number of tokens, temperature, truncation, penalties, each so that it shows."""
+"""Scenarios for sampling fields: biases, minimum tokens, temperature, truncation, penalties.
+
+Each has a visible effect.
+"""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,10 +12,10 @@ from tokenwire.asking.scenario import Conversation, Steps, scenario, token_ids
 from tokenwire.scenarios.forms import plain_ask, with_sayable
 
 _FORCED = 40
-"""Small, so that nearly every vocabulary has it."""
+"""A small id that is valid in nearly every vocabulary."""
 _REPORTED = {"return_token_ids": True, "logprobs": True}
 _NEUTRAL: Mapping[str, Any] = {"top_k": -1, "top_p": 1.0, "min_p": 0.0}
-"""Sent, because the model's own generation config may set others."""
+"""Fields that are sent with neutral values, because the model's generation config may set other values."""
 _TRUNCATED: Mapping[str, Mapping[str, Any]] = {
     "top-k": {"top_k": 2},
     "top-p": {"top_p": 0.05},
@@ -23,7 +26,7 @@ _SAMPLES = 3
 
 @scenario()
 async def _sampling_fields(talk: Conversation) -> None:
-    """One prompt, greedy: with biases that force or exclude an id, and with a stop id that the least number
+    """One prompt, greedy: with biases that force or exclude an id, and with a stop id that a minimum number
     of tokens suspends. Also at temperature 1: several times, with samples, and truncated by top_k, top_p and
     min_p.
     """
@@ -40,7 +43,7 @@ async def _sampling_fields(talk: Conversation) -> None:
 
 
 async def _sampled(talk: Conversation, ask: Ask) -> None:
-    """The same at temperature 1, as it is and truncated, beside the greedy answer."""
+    """Yield the request at temperature 1, without and with truncation, next to the greedy request."""
     warm = with_sayable(talk, replace(ask, temperature=1.0), **_NEUTRAL)
     asks = {"greedy": ask} | {f"sampled-{number}": warm for number in range(_SAMPLES)}
     asks["samples"] = replace(warm, n=_SAMPLES)
@@ -53,8 +56,9 @@ async def _sampled(talk: Conversation, ask: Ask) -> None:
 
 @scenario(budget=Budget.STANDARD)
 def _penalties(talk: Conversation) -> Steps:
-    """A biased id under a frequency penalty, until the penalties outweigh the bias; and both with top
-    logprobs, which may be those before or after.
+    """A biased id under a frequency penalty, until the penalty exceeds the bias.
+
+    Also bias and penalty with top logprobs, which may be computed before or after them.
     """
     ask = with_sayable(talk, replace(plain_ask(talk), max_new_tokens=64), **_REPORTED)
     penalised = replace(ask, logit_bias={_FORCED: 40.0}, frequency_penalty=2.0)

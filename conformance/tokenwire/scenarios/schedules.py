@@ -1,4 +1,6 @@
-"""Schedules: what an engine of known answers does on demand below a front end (`tokenwire engine`)."""
+"""Scenarios with schedules: a front end runs over Tokenwire's own engine (`tokenwire engine`), which does
+what requests ask it to do.
+"""
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -15,15 +17,15 @@ from tokenwire.scenarios.abort import can_abort
 from tokenwire.scenarios.forms import ask_and_then, intervals_taken, new_id, with_parameter
 
 _FIELDS = {"sglang": "custom_params", "vllm": "vllm_xargs"}
-"""The field of a request that a family passes on to its engine."""
+"""The request field that each server family passes on to its engine."""
 _KEY = "tokenwire"
 _PROBE = "abort=1"
-"""An engine that reads schedules ends such a request at once, as aborted."""
+"""A schedule that ends the request at once, as aborted. It shows if the engine executes schedules."""
 _ATTACHED = {"sglang": ("info=mirror_token_id",)}
-"""The values that a family's engines attach to each token, in addition to a schedule's."""
+"""Values that a family's engine attaches to each token, in addition to those of a schedule."""
 _STEPS = ("steps=1", "steps=2,1,4", "steps=3", "steps=24", "steps=1,0,2;hold=4", "steps=2;hold=24")
 _STOPS = ("dY", "X")
-"""One step may complete both: the second of the list comes first in the text."""
+"""Two stop strings that one step may complete. In the text, the second one comes first."""
 _ENDS = {
     "abort": "steps=2;abort=5",
     "late-abort": "steps=2;abort=5;late",
@@ -33,11 +35,14 @@ _ENDS = {
     "late-length": "steps=4;late",
     "hand-over": "steps=2;kv=peer;cached=4",
 }
-"""Schedules of different ends, by label."""
+"""Schedules that end in different ways, by label."""
 _WITHOUT_TOKENS = {"vllm": {"early-abort": "wait=3;abort=0"}}
-"""Ends that come before the first token; SGLang's scheduler runs each request for a token at least."""
+"""Schedules that end before the first token. SGLang's scheduler runs each request for at least one token."""
 _ERRORS = {"error": "steps=2;error=5:503", "late-error": "steps=2;error=5:503;late"}
-"""Schedules for streams only, because a whole answer with 503 would be retried."""
+"""Schedules that end with an error.
+
+They are used only for streams, because other responses with status 503 would be retried.
+"""
 _INTERVALS = (1, 3, 4, 8)
 _INTERVAL_STEPS = ("steps=1", "steps=2", "steps=3,1", "steps=5")
 _BATCH = {
@@ -46,11 +51,11 @@ _BATCH = {
     "no-key": "steps=2",
     "late-key": "info=mirror_token_id@3",
 }
-"""The requests of a batch, by what is attached to their tokens."""
+"""The schedules of the requests in a batch, by the values that they attach to tokens."""
 _PREFILLED = f"hold={1 << 20}"
-"""Outputs that are never sent before the end."""
+"""A schedule that sends no output before the end."""
 _LONG = 300
-"""More tokens than come before an abort arrives."""
+"""More tokens than are sent before an abort arrives."""
 
 _Scheduled = Callable[[Conversation, Speaker], Awaitable[None]]
 
@@ -64,7 +69,7 @@ class _Script:
 
 
 def _scheduled(**kind: Any) -> Callable[[_Scheduled], _Scheduled]:
-    """Make a coroutine a scenario, as `scenario` does, that goes on where an engine reads schedules."""
+    """Register a coroutine as a scenario. It is skipped if the engine does not execute schedules."""
 
     def register(given: _Scheduled) -> _Scheduled:
         @wraps(given)
@@ -83,7 +88,7 @@ def _with_schedule(talk: Conversation, ask: Ask, *words: str) -> Ask:
 
 
 def _spelled(talk: Conversation, speaker: Speaker, text: str) -> Ids:
-    """The ids of a text: one for each byte, where the endpoint takes ids."""
+    """Return the ids of a text, one for each byte; None if the endpoint does not take ids."""
     return speaker.bytes(text) if talk.dialect.takes_ids else speaker.encode(text)
 
 
@@ -99,7 +104,7 @@ async def _reads_schedules(talk: Conversation, speaker: Speaker) -> bool:
 def _asks(
     talk: Conversation, speaker: Speaker, script: _Script, schedules: Mapping[str, str], **wanted: object
 ) -> dict[str, Ask]:
-    """A script whole and streamed under each schedule, by label."""
+    """Return requests for a script under each schedule, without and with streaming, by label."""
     prompt = speaker.ask(talk.dialect, script.ids)
     if prompt is None:
         return {}
@@ -115,7 +120,7 @@ def _asks(
 
 
 def _scripts(talk: Conversation, speaker: Speaker) -> dict[str, _Script]:
-    """Texts that are hard to deliver, by label."""
+    """Return texts that are difficult to deliver, by label."""
     spell, end = partial(_spelled, talk, speaker), (speaker.end,)
     scripts = {
         "text": _Script((*spell("It says é 漢字 😀 again."), *end)),
@@ -134,9 +139,10 @@ def _scripts(talk: Conversation, speaker: Speaker) -> dict[str, _Script]:
 
 @_scheduled()
 async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
-    """One answer under several schedules of steps, and with outputs that are collected and sent at once. The
-    texts have characters of several ids, hidden tokens or an end within a character. They have stop strings:
-    two that one step completes, and one after an id that crosses the border of two characters.
+    """One answer under several schedules of steps, and with outputs that are collected and sent at once.
+
+    The texts have characters of several ids, hidden tokens or an end within a character. They have stop
+    strings: two that one step completes, and one that follows an id with parts of two characters.
     """
     schedules = {f"schedule-{place}": schedule for place, schedule in enumerate(_STEPS)}
     for name, script in _scripts(talk, speaker).items():
@@ -146,8 +152,9 @@ async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled()
 async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
-    """Ends of every form: an abort, an error and a budget. Each comes with a token, in its own step or before
-    the first token. Also an end after a preemption.
+    """All kinds of ends: an abort, an error and a token limit.
+
+    Each comes with a token, in its own step, or before the first token. Also an end after a preemption.
     """
     script = _Script(_spelled(talk, speaker, "It says it again"))
     ends = _ENDS | _WITHOUT_TOKENS.get(talk.dialect.family, {})
@@ -159,7 +166,7 @@ async def _scheduled_ends(talk: Conversation, speaker: Speaker) -> None:
 @_scheduled()
 async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
     """Streams at several intervals over steps of one token and of more, so that the last event has every
-    possible size. Also readers that stall, so that events are joined.
+    possible size. Also clients that stop reading, so that events are joined.
     """
     script = _Script(_spelled(talk, speaker, "It says it again, and again."))
     asks = _asks(talk, speaker, script, {"schedule-0": "steps=1"}, logprobs=True, ignore_eos=True)
@@ -185,8 +192,9 @@ async def _scheduled_intervals(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled()
 async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
-    """Aborts of a waiting request, of one that is prefilled and has sent nothing, and of a running one. Each
-    is aborted by its id or by a client that leaves. Then a request that must complete.
+    """Aborts of a waiting request, of one that is prefilled and has sent nothing, and of a running one.
+
+    Each is aborted by its id, or by a client that disconnects. Then a request that must complete.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "It says it again"))
     if prompt is None:
@@ -220,8 +228,10 @@ async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scheduled(perilous=1)
 async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
-    """Batches of different requests that start in one step. Some have logprobs, some have keys of
-    customized_info that come late or not at all, and their steps differ in size. Then a request alone.
+    """Batches of different requests that start in one step.
+
+    Some have logprobs, some have keys of customized_info that come late or not at all, and their steps differ
+    in size. Then a request alone.
     """
     prompt = speaker.ask(talk.dialect, _spelled(talk, speaker, "abcdef"))
     if prompt is None:

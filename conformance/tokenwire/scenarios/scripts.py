@@ -1,4 +1,6 @@
-"""Scripts: prompts that fix what a parrot says, so that the right answer to each request is known."""
+"""Scenarios that script a parrot: the prompt determines the output, so the right answer to each request is
+known.
+"""
 
 import secrets
 from collections.abc import Awaitable, Callable, Mapping
@@ -16,7 +18,10 @@ from tokenwire.scenarios.abort import can_abort
 from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, new_id, with_sayable
 
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
-"""Characters of three and four ids are cut at each place by intervals of one to five."""
+"""Values of stream_interval.
+
+Intervals of one to five split characters of three and four ids at each place.
+"""
 _TEXT = (
     "The parrot says again what it was told. A server sends each token as soon as it is sampled, and a "
     "client that reads the stream puts the pieces together: the text must be the same, in a whole answer and "
@@ -24,13 +29,13 @@ _TEXT = (
     "is finished stays finished. Every id has one entry in every series. "
 )
 _STOP = "QZ"
-"""It is in no other text here, and is two tokens."""
+"""A stop string of two tokens that occurs nowhere else in the texts."""
 
 _Scripted = Callable[[Conversation, Speaker], Awaitable[None]]
 
 
 def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Scripted], _Scripted]:
-    """Make a scenario of a coroutine that scripts a parrot, as `scenario` does."""
+    """Register a coroutine as a scenario for parrots, as `scenario` does."""
 
     def register(given: _Scripted) -> _Scripted:
         @wraps(given)
@@ -45,7 +50,7 @@ def _scripts(*, budget: Budget = Budget.QUICK) -> Callable[[_Scripted], _Scripte
 
 
 def _together(talk: Conversation, label: str, scripts: Mapping[str, Ask]) -> dict[str, Ask]:
-    """One ask for all prompts, where a request may hold several; else the first."""
+    """Return one request with all prompts, if the endpoint takes several; otherwise with the first prompt."""
     if len(scripts) > 1:
         batch = replace(
             next(iter(scripts.values())),
@@ -68,8 +73,10 @@ async def _ask_scripts(
     intervals: tuple[int, ...] = (),
     endings: Mapping[str, Ids] = MappingProxyType({}),
 ) -> None:
-    """Ask for scripts, whole and streamed, and at each of some intervals. The default budget of `asked` is
-    that of the longest script and one more. `endings` are the last ids of prompts.
+    """Request scripts without streaming, and with streaming at intervals.
+
+    `asked`: other fields of the requests; by default, the token limit is that of the longest script plus one.
+    `endings`: the last ids of the prompts.
     """
     asked = asked or Ask()
     placed = {name: speaker.ask(talk.dialect, ids, endings.get(name, ())) for name, ids in scripts.items()}
@@ -89,8 +96,8 @@ async def _ask_scripts(
 
 @_scripts()
 async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
-    """Characters of two, three and four ids each, kanji beside kana, lone bytes and a special id within a
-    character, cut at every place that intervals of one to seven ids reach.
+    """Characters of two, three and four ids each, kanji next to kana, invalid bytes, and a special id within
+    a character. Intervals of one to seven ids split them at every place.
     """
     spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
     world = "世界の文字化け、漢字かな交じり文。"
@@ -116,8 +123,9 @@ async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts()
 async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
-    """Answers that end within a character, or with a whole U+FFFD: by the end of the text, by a stop id, by
-    the budget.
+    """Answers that end within a character, or with the character U+FFFD.
+
+    They end by themselves, by a stop id, or by the token limit.
     """
     spell, end = speaker.bytes, (speaker.end,)
     scripts = {
@@ -138,9 +146,10 @@ async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts()
 async def _script_stops(talk: Conversation, speaker: Speaker) -> None:
-    """Stop strings at every kind of place: within a token, over two to twelve, one character before the end,
-    begun and not finished, overlapping themselves, around a hidden special id, spelled in more tokens than a
-    tokenizer makes of them; several of which the earliest wins; the text of hidden ids; U+FFFD.
+    """Stop strings at difficult places: within a token, over two to twelve tokens, one character before the
+    end, begun and not completed. Also stop strings that overlap themselves, that contain a hidden special
+    id, or that are output in more tokens than usual. Also several stop strings of
+    which the earliest wins, the text of hidden ids, and U+FFFD.
     """
     spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
     places = {
@@ -178,13 +187,17 @@ async def _script_stops(talk: Conversation, speaker: Speaker) -> None:
 
 
 _PARTS = (51, 101, 50, 65, 129, 64, 100, 128, 151)
-"""After 50, 64, 100 and 128 tokens servers pass on what they hold: stop strings end there or just behind."""
+"""Token positions at which stop strings end.
+
+Servers send held-back output after 50, 64, 100 and 128 tokens, so these are at or just after those positions.
+"""
 
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
-    """Stop strings of two and of six ids that end where servers move output in parts: the text before them is
-    shown, and nothing of them.
+    """Stop strings of two and of six ids that end where servers send held-back output.
+
+    The text before the stop string is sent, and nothing of the stop string.
     """
     words = speaker.encode(_TEXT * 2)
     for label, stop, ends in (("two", _STOP, _PARTS), ("six", "abcdeQ", (51, 52, 101, 129))):
@@ -196,8 +209,9 @@ async def _script_stop_parts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts()
 async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
-    """Prompts that end within a character, or with a whole U+FFFD, and hold the stop string: the answer
-    begins behind the prompt, and so does the search for the stop.
+    """Prompts that end within a character, or with the character U+FFFD, and contain the stop string.
+
+    The answer and the search for the stop begin after the prompt.
     """
     script = (*speaker.bytes("ab "), *speaker.encode("the parrot "), *speaker.bytes("QZ!"))
     endings = {"four": b"\xf0\x9f", "three": b"\xe4\xb8", "whole": b"\xef\xbf\xbd", "never": b"\xff"}
@@ -214,8 +228,8 @@ async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
-    """Texts that end at a known id, by the end of the text and by a stop string, with budgets of one id less,
-    of just as many and of one more: the end wins where both are met.
+    """Texts that end at a known id, by themselves or by a stop string. The token limit is one less than this
+    length, equal to it, or one more. If the end and the limit coincide, the finish is stop.
     """
     words = speaker.encode("It says it again, and it is")
     scripts = {
@@ -229,9 +243,10 @@ async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts()
 async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
-    """Logprobs of the output, the likeliest and chosen ids, at every id: of words, of bytes that share one
-    text, of hidden ids, of text that is held back, of the id or the string that ends the answer. And of the
-    prompt.
+    """Logprobs of the output, of the most likely ids and of chosen ids, at every id.
+
+    The texts have words, bytes that share a text, hidden ids, held-back text, and the id or the string
+    that ends the answer. Also the logprobs of the prompt.
     """
     spell, pieces, end = speaker.bytes, speaker.encode, (speaker.end,)
     special = speaker.special()
@@ -255,7 +270,7 @@ async def _script_logprobs(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_long(talk: Conversation, speaker: Speaker) -> None:
-    """Answers of hundreds of ids, whole and streamed; of thousands, where the run takes its time."""
+    """Answers of hundreds of ids, without and with streaming; of thousands of ids with a larger budget."""
     script = tuple(speaker.encode(_TEXT * 8))[:500]
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
@@ -270,8 +285,10 @@ async def _script_long(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_again(talk: Conversation, speaker: Speaker) -> None:
-    """A long prompt that no cache has seen, and again; several scripts at once; a reader that does not keep
-    up; two samples of which each is the likeliest: the output stays the same.
+    """A long prompt that no cache contains, sent twice.
+
+    Then several scripts at once, a client that reads slowly, and two samples that are both the most likely
+    output. The output must always be the same.
     """
     draw = Random(secrets.randbits(64))
     words = _TEXT.split()
@@ -304,8 +321,9 @@ async def _script_again(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_abort(talk: Conversation, speaker: Speaker) -> None:
-    """A long text of split characters, aborted while it is output: the delivered part stays, and
-    nothing follows.
+    """A long text of characters that are split over tokens, aborted while it is output.
+
+    The delivered part stays, and nothing follows.
     """
     if not can_abort(talk):
         return

@@ -1,4 +1,4 @@
-"""Stops: strings and ids that end a choice, made from what the target answered before."""
+"""Scenarios for stop strings and stop ids that are taken from an earlier answer of the target."""
 
 import re
 from dataclasses import replace
@@ -11,11 +11,11 @@ from tokenwire.scenarios.forms import forms, plain_ask
 
 _ASK = Ask(input_ids=(PROMPT,), max_new_tokens=48, ignore_eos=True)
 NEVER = "\u241e\u241e"
-"""A string that no model is likely to write: two pictures of the record separator."""
+"""A stop string that a model is unlikely to write: two visible symbols for the record separator."""
 
 
 def _pieces(choice: Choice | None) -> list[str]:
-    """The text that each emission added."""
+    """Return the text that each emission has added."""
     if choice is None:
         return []
     texts = [emission.text for emission in choice.emissions if isinstance(emission.text, str)]
@@ -25,21 +25,21 @@ def _pieces(choice: Choice | None) -> list[str]:
 
 
 def is_plain(text: str) -> bool:
-    """True if every character is one that a request can contain and an answer show."""
+    """True if each character of a text can be sent in a request and shown in an answer."""
     return text.isprintable() and "\ufffd" not in text
 
 
 def _first_of(text: str, start: int, end: int) -> str | None:
-    """A part of a text, where it is plain and occurs nowhere before."""
+    """Return a part of a text, if its characters are plain and it does not occur earlier; None otherwise."""
     stop = text[start:end]
     return stop if len(stop) > 1 and is_plain(stop) and text.find(stop) == start else None
 
 
 def stop_across_tokens(choice: Choice | None) -> str | None:
-    """A string that the choice contains, that begins in one token's text and ends in another's.
+    """Return a string that begins in one token of the choice and ends in the next.
 
-    The first border from a third of the text on where both sides are plain; None if there is none. The
-    string occurs nowhere before that border, so that a stop there is the first.
+    The first such place in the last two thirds of the text is chosen. The string must have plain characters
+    and not occur earlier, so that it is the first match of a stop. Return None if there is no such place.
     """
     pieces = _pieces(choice)
     text = "".join(pieces)
@@ -50,8 +50,9 @@ def stop_across_tokens(choice: Choice | None) -> str | None:
 
 @scenario(chat=False)
 async def _stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one token and ends in another. Text that may begin the stop string is held
-    back and never shown.
+    """A stop string that begins in one token and ends in another.
+
+    Text that may be the beginning of the stop string is held back. The stop string is never sent.
     """
     streamed = replace(_ASK, stream=True, stream_interval=1)
     stop = stop_across_tokens(only_choice(await talk.ask("unstopped", streamed)))
@@ -67,8 +68,10 @@ async def _stop_string(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _unmatched_stop(talk: Conversation) -> None:
-    """Stop strings that never match. The output contains the beginning of one of them, so its text is held
-    back. This text must arrive in the end.
+    """Stop strings that never match.
+
+    The output contains the beginning of one of them, so its text is held back. This text must arrive in the
+    end.
     """
     text = text_of(await talk.ask("unstopped", _ASK))
     await talk.ask("unstopped-stream", replace(_ASK, stream=True))
@@ -81,9 +84,9 @@ async def _unmatched_stop(talk: Conversation) -> None:
 
 
 def stop_inside_a_token(choice: Choice | None) -> str | None:
-    """A string from within one token's text, with more of it on both sides, that occurs nowhere before.
+    """Return a string from within the text of one token, which has more text on both sides.
 
-    None if no emission of the first half has four plain characters.
+    It must not occur earlier. Return None if no emission in the first half has four plain characters.
     """
     pieces = _pieces(choice)
     text, start = "".join(pieces), 0
@@ -98,13 +101,16 @@ def stop_inside_a_token(choice: Choice | None) -> str | None:
 
 
 def first_token_text(choice: Choice | None) -> str | None:
-    """The text of the first token, where it is plain."""
+    """Return the text of the first token, if its characters are plain; None otherwise."""
     piece = next(iter(_pieces(choice)), "")
     return piece if piece.strip() and is_plain(piece) else None
 
 
 async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
-    """The answer without stops, token by token, and the whole one that others are compared with."""
+    """Send the request without stops, without streaming and with an event for each token.
+
+    Return the latter's choice.
+    """
     streamed = replace(ask, stream=True)
     await talk.ask("unstopped-whole", ask)
     seen = await talk.ask("unstopped", replace(streamed, stream_interval=1))
@@ -113,7 +119,7 @@ async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
 
 @scenario(chat=False)
 async def _stop_places(talk: Conversation) -> None:
-    """Stop strings within a token and in the first token, two stop strings of which one matches, and a
+    """Stop strings within a token and in the first token, two stop strings of which one matches, and a stop
     pattern. Each ends the choice at its token.
     """
     choice = await _unstopped(talk, _ASK)
@@ -138,8 +144,9 @@ _SWEPT = 5
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _stops_in_long_steps(talk: Conversation) -> None:
-    """A repetitive prompt, so that a server with drafts accepts several tokens in a step. A stop string and a
-    stop id are set at several neighbouring places. The answer must end within the step.
+    """A repetitive prompt, so that a server with speculative decoding accepts several tokens in a step.
+
+    A stop string and a stop id are set at several neighbouring places. The answer must end within the step.
     """
     ask = replace(_ASK, input_ids=(PROMPT[:4] * 6,), max_new_tokens=40)
     choice = await _unstopped(talk, ask)
@@ -161,13 +168,13 @@ async def _stops_in_long_steps(talk: Conversation) -> None:
 
 
 _PARTS = (50, 100)
-"""The tokens after which servers pass on what they hold back for a whole answer (SGLang: every 50)."""
+"""Numbers of tokens after which servers send what they hold back for a complete answer (SGLang: every 50)."""
 _SPANS = ((10, 16), (18, 26), (28, 32))
-"""Stops of several tokens: the text of these, which a tokenizer may write in fewer."""
+"""Ranges of tokens whose text becomes a stop string. A tokenizer may encode this text in fewer tokens."""
 
 
 def characters_by_tokens(choice: Choice) -> dict[int, int]:
-    """Map each number of ids that an emission ended at to the number of characters that a choice had then."""
+    """Return the number of characters that a choice had after each emission, by the number of ids."""
     sizes = [len(emission.output_ids or ()) for emission in choice.emissions]
     counts = list(accumulate(sizes)) if choice.delivery is Delivery.INCREMENTAL else sizes
     return dict(zip(counts, accumulate(map(len, _pieces(choice))), strict=False))
@@ -175,9 +182,9 @@ def characters_by_tokens(choice: Choice) -> dict[int, int]:
 
 @scenario(chat=False, budget=Budget.STANDARD)
 async def _stops_between_parts(talk: Conversation) -> None:
-    """Stop strings that begin with the last token of one part of an answer and end with the first of the
-    next, at the places where servers split output. Also the text of several tokens in a row, which a
-    tokenizer encodes as other ids. Whole and streamed.
+    """Stop strings that lie across the places where servers divide output: they begin in one part and end in
+    the next. Also the text of several tokens in a row, which a
+    tokenizer encodes differently. Without and with streaming.
     """
     for turn, prompt in enumerate((PROMPT, PROMPT[::-1])):
         ask = replace(_ASK, input_ids=(prompt,), max_new_tokens=220)
@@ -201,7 +208,7 @@ async def _stops_between_parts(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _stop_ids(talk: Conversation) -> None:
-    """A stop id from the middle of a known answer. It ends the choice and stays among the ids."""
+    """A stop id from the middle of a known answer. It ends the choice, and stays among the output ids."""
     ask = replace(_ASK, max_new_tokens=24, ignore_eos=False)
     ids = token_ids(await talk.ask("unstopped", ask))
     stop = next((token for position, token in enumerate(ids[2:], 2) if token not in ids[:position]), None)
@@ -211,8 +218,9 @@ async def _stop_ids(talk: Conversation) -> None:
 
 
 def _legible(text: str) -> str:
-    """The first one or two characters that are complete and not a space: bytes that are not a character may
-    be shown late, or not at all.
+    """Return the first one or two characters of a text that are complete and not spaces.
+
+    Invalid bytes may be shown late, or not at all.
     """
     found = re.search(r"[^\s\ufffd]{1,2}", text)
     return found[0] if found else ""
@@ -220,7 +228,10 @@ def _legible(text: str) -> str:
 
 @scenario()
 async def _stops_with_logprobs(talk: Conversation) -> None:
-    """A stop string from a known answer and logprobs: each alone, then both, kept and streamed, too."""
+    """A stop string from a known answer, and logprobs: each alone, and both together.
+
+    Both are also requested with the stop string kept, and with streaming.
+    """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     scored = replace(ask, logprobs=True)
     if not talk.can_say(scored):

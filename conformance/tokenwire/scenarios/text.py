@@ -1,4 +1,4 @@
-"""Text: ids that are not complete characters, prompts that end within one, special tokens."""
+"""Scenarios for ids that are not complete characters, prompts that end within one, and special tokens."""
 
 from dataclasses import replace
 
@@ -8,15 +8,19 @@ from tokenwire.record import Choice, Stream
 from tokenwire.scenarios.forms import forms
 
 _PROMPTS = (PROMPT, (240, 159, 152, 10), (97, 98, 99, 100, 101, 102, 103))
-"""Small ids, valid in nearly every vocabulary; in many, single bytes that spell no character."""
+"""Small ids that are valid in nearly every vocabulary.
+
+In many vocabularies they are bytes that are not characters.
+"""
 _LIKELY_SPECIAL = (0, 1, 2)
 """Ids that are special tokens in many vocabularies."""
 
 
 def ends_within_a_character(choice: Choice | None) -> int | None:
-    """After how many ids a text may end within a character: the first id that no new text came with.
+    """Return a number of ids after which the text may end within a character: after the first id without new
+    text.
 
-    Such an id may as well be a special token; the answer to the next request shows it.
+    This id may also be a special token. The answer to the next request shows which.
     """
     if choice is None:
         return None
@@ -36,8 +40,9 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
 
 @scenario(chat=False, at_most=len(_PROMPTS) + 7)
 async def _broken_characters(talk: Conversation) -> None:
-    """A budget that ends within a character, and a prompt that does. The incomplete text of the answer
-    arrives at the end. The text of the prompt does not.
+    """A token limit that ends within a character, and a prompt that ends within one.
+
+    The incomplete text of the answer arrives at the end. That of the prompt does not arrive.
     """
     for number, prompt in enumerate(_PROMPTS):
         ask = Ask(input_ids=(prompt,), max_new_tokens=48, ignore_eos=True)
@@ -53,7 +58,7 @@ async def _broken_characters(talk: Conversation) -> None:
         begins = Ask(input_ids=(broken_prompt,), max_new_tokens=8, ignore_eos=True)
         asks |= forms(begins, "begins")
         if shown := text_of(seen)[:1].strip("\ufffd"):
-            # If a server shows the end of the prompt, it may find the stop there.
+            # If a server includes the end of the prompt in the text, it may find the stop there.
             stopped = replace(begins, stop=(shown,), max_new_tokens=16)
             otherwise = (*broken_prompt[:-1], *ids[:1], ids[count - 1])
             asks |= forms(replace(stopped, input_ids=(otherwise,)), "begins-stop")
@@ -75,7 +80,7 @@ async def _special_tokens(talk: Conversation) -> None:
 
 
 def _ending(stream: Stream | None) -> tuple[int, ...]:
-    """The stop id that ended an answer, if its finish reason names one."""
+    """Return the stop id that ended an answer, if its finish reason contains it."""
     choice = only_choice(stream)
     matched = choice.finish.matched if choice is not None and choice.finish is not None else None
     return (matched,) if type(matched) is int else ()

@@ -1,4 +1,4 @@
-"""Usage: asked for at the end of a stream, in every event, and not at all."""
+"""Scenarios for usage: requested at the end of a stream, in every event, and not at all."""
 
 from dataclasses import replace
 
@@ -7,13 +7,13 @@ from tokenwire.scenarios.forms import forms, plain_ask, worded
 from tokenwire.wire.exchange import HttpRequest
 
 _OPTIONS = "stream_options"
-"""The field with options, which has no effect if it is empty."""
+"""The field with the options of a stream. It has no effect if it is empty."""
 
 
 @scenario()
 def _usage(talk: Conversation) -> Steps:
-    """One request whole, and streamed with usage at the end, in every event, both, without, and with empty
-    options. The counts are the same, and are sent only if requested.
+    """A request without streaming, and with streaming with usage at the end, in every event, both, without
+    usage, and with empty options. The counts are the same, and are sent only if requested.
     """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     streamed = replace(ask, stream=True)
@@ -30,5 +30,5 @@ def _usage(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 def _usage_of_samples(talk: Conversation) -> Steps:
-    """Two samples of one conversation: usage counts the tokens of both, and the prompt once."""
+    """Two samples of one conversation. Usage counts the tokens of both, and the prompt once."""
     yield forms(replace(worded(talk, "Name a colour."), max_new_tokens=6, n=2, temperature=1.0), usage=True)
