@@ -178,11 +178,6 @@ class VllmEngine:
         self._fields = OUTPUTS[options.version]
         self._trace = Trace(options.trace)
 
-    @property
-    def is_idle(self) -> bool:
-        """True if only a message can cause output."""
-        return self.engine.is_idle
-
     def ready(self) -> bytes:
         """Return the first message to each API server, with every field that any known release requires."""
         longest = self.options.max_model_len
@@ -275,7 +270,9 @@ class VllmEngine:
     def _prefilled(self, params: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
         """Return the fields about the prompt in a request's first output."""
         prompt, law, now = running.prompt, self.options.law, time.monotonic()
-        cached = min(running.schedule.cached, len(prompt) - 1)
+        handed_over = (params.get("extra_args") or {}).get("kv_transfer_params") or {}
+        peer = handed_over.get("remote_engine_id")  # a prefill computed all of the prompt but its last token
+        cached = len(prompt) - 1 if peer else min(running.schedule.cached, len(prompt) - 1)
         events = [_EVENT_QUEUED, _EVENT_SCHEDULED, *([_EVENT_PREEMPTED] if emitted.was_preempted else [])]
         found: dict[str, Any] = {
             "prefill_stats": {
@@ -354,7 +351,7 @@ def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) 
     on_joined()
     try:
         while True:
-            for socket, _ in poller.poll(None if engine.is_idle else options.tick_ms):
+            for socket, _ in poller.poll(None if engine.engine.is_idle else options.tick_ms):
                 _take_all(socket, engine)
             engine.step()
     except EngineDiedError as died:

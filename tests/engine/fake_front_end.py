@@ -49,23 +49,26 @@ class Below:
                 finish, stop = (*rest[3:5], None, None)[:2]
                 error = rest[16] if len(rest) > 16 else None
                 reason = error["message"] if error else stop
-                self.waiting[name].put((ids, FINISHES[5 if finish is None else finish], reason))
+                handed_over, _, _, prefilled = (*rest, *[None] * 10)[6:10]
+                more = {"kv_transfer_params": handed_over, "prefill_stats": prefilled}
+                self.waiting[name].put((ids, FINISHES[5 if finish is None else finish], reason, more))
         self.is_dead = True
         for queue in self.waiting.values():
-            queue.put(([], "error", None))
+            queue.put(([], "error", None, {}))
 
     def ask(self, body: dict):
-        """The outputs of the engine for a request: ids, finish and stop."""
+        """The outputs of the engine for a request: ids, finish, stop, and what is of a hand-over."""
         name = f"cmpl-{next(self.numbers)}"
-        params = {"max_tokens": body.get("max_tokens", 16), "extra_args": body.get("vllm_xargs")}
+        extra = {**(body.get("vllm_xargs") or {}), "kv_transfer_params": body.get("kv_transfer_params")}
+        params = {"max_tokens": body.get("max_tokens", 16), "extra_args": extra}
         params |= {"stop_token_ids": body.get("stop_token_ids") or [], "_eos_token_id": 0}
         request = [name, body["prompt"], None, params, None, 0.0, None, None, None]
         queue = self.waiting[name] = SimpleQueue()
         with self.lock:
             self.inputs.send_multipart([ENGINE, b"\x00", pack(request)])
         while True:
-            ids, finish, stop = queue.get()
-            yield ids, finish, stop
+            ids, finish, stop, more = queue.get()
+            yield ids, finish, stop, more
             if finish is not None:
                 return
 
@@ -94,21 +97,27 @@ class Handler(BaseHTTPRequestHandler):
         outputs = list(self.below.ask(body))
         events = [
             {"index": 0, "text": "", "token_ids": ids, "finish_reason": finish, "stop_reason": stop}
-            for ids, finish, stop in outputs
+            for ids, finish, stop, _ in outputs
         ]
         head = {"id": "cmpl", "object": "text_completion", "created": 1, "model": "parrot"}
+        stats = next((more["prefill_stats"] for *_, more in outputs if more.get("prefill_stats")), {})
+        count = sum(len(ids) for ids, *_ in outputs)
+        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": count}
+        usage["total_tokens"] = sum(usage.values())
+        usage["prompt_tokens_details"] = {"cached_tokens": stats.get("num_cached_tokens", 0)}
         if events[-1]["finish_reason"] == "error" and events[-1]["stop_reason"]:
             error = {"message": events[-1]["stop_reason"], "type": "BadRequestError", "code": 400}
             self._send(400, "application/json", json.dumps({"error": error}).encode())
             return
         if body.get("stream"):
             lines = [f"data: {json.dumps({**head, 'choices': [event]})}\n\n" for event in events]
+            if (body.get("stream_options") or {}).get("include_usage"):
+                lines.append(f"data: {json.dumps({**head, 'choices': [], 'usage': usage})}\n\n")
             self._send(200, "text/event-stream", "".join((*lines, "data: [DONE]\n\n")).encode())
             return
         ids = [token for one, *_ in outputs for token in one]
-        usage = {"prompt_tokens": len(body["prompt"]), "completion_tokens": len(ids)}
-        usage["total_tokens"] = sum(usage.values())
         answer = {**head, "choices": [{**events[-1], "token_ids": ids}], "usage": usage}
+        answer["kv_transfer_params"] = outputs[-1][3].get("kv_transfer_params")
         self._send(200, "application/json", json.dumps(answer).encode())
 
     def log_message(self, *_: object) -> None:

@@ -223,6 +223,15 @@ def test_what_else_a_schedule_says_stands_in_its_field(parrot: Any) -> None:
     assert {message[8] for _, message in below.sent} == {"v7"}
 
 
+@pytest.mark.parametrize(
+    ("handed", "cached"), [({"remote_engine_id": "peer"}, 15), ({"do_remote_decode": True}, 0)]
+)
+def test_a_prompt_that_a_peer_prefilled_is_cached(handed: dict[str, Any], cached: int, parrot: Any) -> None:
+    rows = Below(parrot).ask(PROMPT, extra_args={"kv_transfer_params": handed})
+    assert rows[0]["prefill_stats"]["num_cached_tokens"] == cached
+    assert [token for row in rows for token in row["new_token_ids"]] == PROMPT[:6]
+
+
 def test_a_structured_output_is_a_word_of_its_language(parrot: Any) -> None:
     pytest.importorskip("llguidance")
     rows = Below(parrot).ask(PROMPT, structured_outputs={"regex": "[0-9]{2}x"}, max_tokens=9, _eos_token_id=0)
@@ -239,7 +248,7 @@ def test_a_client_that_aborts_is_told_nothing_and_the_next_one_is_answered(parro
     below.engine.step()
     below.engine.receive(ABORT, pack(["r", "unknown"]))
     assert below.run() == []
-    assert below.engine.is_idle
+    assert below.engine.engine.is_idle
     assert len(below.ask(PROMPT, "steps=2")) == 3
 
 
