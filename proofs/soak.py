@@ -1,24 +1,25 @@
-"""The soak: a server under load for a long time, and the suite against servers that mean it ill.
+"""The soak: a server under load for a long time, and the suite with hostile servers.
 
-One server of the reference gets many short requests, then mixed load: all that requests may ask for, one in
-ten aborted, one in ten left by its client. Its memory grows by less than 5 % after a warm-up, and less than
-500 bytes stay of a request, as its allocator counts them. The largest legal value of every field that the
-server publishes fails nothing, and others have their answers meanwhile. No request is stuck, and the log is
-empty. No page of its cache is lost, because a request that needs all pages still runs. In the end, it answers
-bit for bit as a fresh server does.
+A reference server gets many short requests, and then mixed load with every kind of request. One request in
+ten is aborted, and the client of one in ten disconnects. After a warm-up, the server's memory grows by less than
+5 %, and each request keeps less than 500 bytes, as counted by its allocator. The largest legal value of every
+published field does not fail, and other requests are answered meanwhile. No request hangs, and the log is
+empty. No page of the KV cache leaks: at the end, a request that needs all pages still runs. The server's
+responses are then bit for bit those of a fresh server.
 
-Slow readers delay fast ones by a factor of less than 1.3 in the 99th percentile. Two servers get the same
-requests and the same streams at the same time. The streams are read slowly from one server and at once from
-the other, and the median of several turns counts.
+Slow readers delay fast readers by a factor of less than 1.3 at the 99th percentile. Two servers get the same
+requests and streams at the same time. The streams of one server are read slowly, and those of the other
+immediately. The result is the median of several rounds.
 
-The suite checks hostile servers that are drawn by seeds: always a report, bounded memory and time.
+The suite also checks hostile servers that are generated from seeds. It always writes a report, within bounded
+memory and time.
 
     python -m proofs.soak                      3,000 short requests, 40 s of mixed load, 50 hostile servers
     python -m proofs.soak --long               100,000 short requests, 30 minutes of mixed load
     python -m proofs.soak --only hostile --hostile 500
-    python -m proofs.soak --long --write docs  write the page of the documentation, too
+    python -m proofs.soak --long --write docs  also write the page of the documentation
 
-Exit status: 0 all of it holds, 1 something does not.
+The exit status is 0 if all limits are kept, and 1 otherwise.
 """
 
 from __future__ import annotations
