@@ -116,3 +116,53 @@ def _hidden_reasoning_is_not_counted(fault: Fault, answer: Json) -> None:
 def _reasoning_budget_ends_early(body: Object) -> Object:
     budget = body.get("thinking_token_budget")
     return {**body, "thinking_token_budget": budget - 1} if type(budget) is int and budget else body
+
+
+_INPUT = "response.custom_tool_call_input"
+
+
+def _items(value: Json) -> Iterator[Object]:
+    """Yield the calls of custom tools in an answer or in an event."""
+    for member in value.values() if isinstance(value, dict) else value if isinstance(value, list) else ():
+        yield from _items(member)
+    if isinstance(value, dict) and value.get("type") == "custom_tool_call":
+        yield value
+
+
+@act_at("answers")
+def _custom_input_is_wrapped(answer: Json) -> None:
+    for item in _items(answer):
+        item["input"] = item["input"] and json.dumps({"input": item["input"]})
+    if isinstance(answer, dict) and answer.get("type") == f"{_INPUT}.done":
+        answer["input"] = json.dumps({"input": answer["input"]})
+    elif isinstance(answer, dict) and answer.get("type") == f"{_INPUT}.delta":
+        answer["delta"] = json.dumps({"input": answer["delta"]})
+
+
+@act_at("answers")
+def _custom_call_is_a_function(answer: Json) -> None:
+    for item in list(_items(answer)):
+        item["type"], text = "function_call", item.pop("input")
+        item["arguments"] = text and json.dumps({"input": text})
+    if isinstance(answer, dict) and str(answer.get("type")).startswith(_INPUT):
+        kind = answer["type"].rpartition(".")[2]
+        answer["type"] = f"response.function_call_arguments.{kind}"
+        if "input" in answer:
+            answer["arguments"] = json.dumps({"input": answer.pop("input")})
+
+
+@act_at("events")
+def _custom_input_is_never_done(event: Object) -> Iterable[Object]:
+    return [] if event.get("type") == f"{_INPUT}.done" else [event]
+
+
+@act_at("event")
+def _custom_input_loses_a_piece(event: Object) -> None:
+    if event.get("type") == f"{_INPUT}.delta" and event.get("delta") == "d":
+        event["delta"] = ""
+
+
+@act_at("events")
+def _event_of_another_type(event: Object) -> Iterable[Object]:
+    first = event.get("type") in ("response.created", "message_start")
+    return [event, {"type": "tokenwire.extra.delta", "delta": "?"}] if first else [event]

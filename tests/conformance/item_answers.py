@@ -31,6 +31,19 @@ def call(arguments: str = CITY, name: str = "fc_1") -> Event:
     return {**head, "name": "get_weather", "arguments": arguments}
 
 
+def free_call(text: str = "a {b}\n", name: str = "ctc_1") -> Event:
+    """An item that calls a custom tool."""
+    head = {"id": name, "type": "custom_tool_call", "status": "completed", "call_id": f"call_{name}"}
+    return {**head, "name": "apply_patch", "input": text}
+
+
+_OF_CALLS = {
+    "function_call": ("arguments", "response.function_call_arguments"),
+    "custom_tool_call": ("input", "response.custom_tool_call_input"),
+}
+"""The field of a call with its text, and the beginning of the types of its events."""
+
+
 def response(*items: Event, status: str = "completed", prompt: int = 5, name: str = "resp_1") -> Event:
     """A response with items."""
     details = {"reason": "max_output_tokens"} if status == "incomplete" else None
@@ -45,10 +58,10 @@ def events(*items: Event, status: str = "completed", kind: str = "", prompt: int
     written: list[Event] = [{"type": "response.created", "response": begun}]
     for index, item in enumerate(items):
         where = {"item_id": item["id"], "output_index": index}
-        if item["type"] == "function_call":
-            added = {**item, "arguments": "", "status": "in_progress"}
-            text, deltas = item["arguments"], "response.function_call_arguments"
-            done = {"arguments": text}
+        if item["type"] in _OF_CALLS:
+            field, deltas = _OF_CALLS[item["type"]]
+            added, text = {**item, field: "", "status": "in_progress"}, item[field]
+            done = {field: text}
         else:
             added = {**item, "content": [], "status": "in_progress"}
             part = item["content"][0]

@@ -13,6 +13,7 @@ from item_answers import (
     blocks,
     call,
     events,
+    free_call,
     message,
     messaged,
     messaged_whole,
@@ -158,7 +159,50 @@ def behind(document: Event) -> Target:
     )
 
 
+FREE: dict[str, Any] = {"tools": [{"type": "custom", "name": "apply_patch"}]}
+WRAPPED = free_call('{"input": "a {b}\\n"}')
+AS_FUNCTION: Event = {**call('{"input": "a"}'), "name": "apply_patch"}
+
+
 ITEM_PAIRS = [
+    *(
+        Pair(
+            "custom-calls-are-custom",
+            responded_whole(response(free_call()), **FREE),
+            responded_whole(response(item), **FREE),
+            pointer="/output/0",
+            why=f"{why}, whole",
+        )
+        for why, item in (("JSON around the input", WRAPPED), ("a call of a function", AS_FUNCTION))
+    ),
+    *(
+        Pair(
+            "custom-calls-are-custom",
+            responded(*events(free_call()), **FREE),
+            responded(*events(item), **FREE),
+            place,
+            why=f"{why}, streamed",
+        )
+        for why, item, place in (
+            ("JSON around the input", WRAPPED, 12),
+            ("a call of a function", AS_FUNCTION, 8),
+        )
+    ),
+    Pair(
+        "deltas-add-up",
+        responded(*events(free_call("ab"))),
+        responded(*changed(events(free_call("ab")), 2, delta="a")),
+        3,
+        "/input",
+        why="a custom tool",
+    ),
+    Pair(
+        "other-events-may-come",
+        responded(*LEGAL),
+        responded(LEGAL[0], {"type": "response.other.delta", "delta": "a"}, *LEGAL[1:]),
+        1,
+        "/type",
+    ),
     Pair("event-name-is-its-type", messaged(*LEGAL_BLOCKS), messaged(*LEGAL_BLOCKS, named=False), 0, "/type"),
     Pair(
         "events-are-numbered",

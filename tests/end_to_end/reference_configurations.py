@@ -59,7 +59,7 @@ _SCRIPT_DIALECTS = tuple(
 
 _WITH_PARSERS = (
     *("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns"),
-    *("conversations", "reasoning-controls", "plain-path"),
+    *("conversations", "custom-tools", "reasoning-controls", "plain-path"),
 )
 CONFIGURATIONS = {
     "cumulative": Configuration(

@@ -112,6 +112,11 @@ class ToolBinding:
     Only the first is checked when parsing.
     """
 
+    free: Mapping[str, Any] = field(default_factory=dict)
+    """One custom tool, whose input is a text; empty if the endpoint has none."""
+    free_call: str = ""
+    """The type of its calls."""
+
     def written(self, tool: Tool) -> Any:
         """Return a tool in the form of the endpoint."""
         values = {"NAME": tool.name, "DESCRIPTION": tool.description, "PARAMETERS": tool.parameters}
@@ -119,6 +124,20 @@ class ToolBinding:
         if tool.strict and self.strict:
             put(written, self.strict, True)
         return written
+
+    def free_form(self, name: str) -> Any:
+        """Return a custom tool in the endpoint's form."""
+        return filled_in(self.free, {"NAME": name, "DESCRIPTION": name})
+
+    def free_names(self, body: Any) -> frozenset[str]:
+        """Return the names of the custom tools in a body."""
+        tools, kind = find(body, self.at), self.free.get("type")
+        named = (
+            find(tool, self.name)
+            for tool in (tools if kind and isinstance(tools, list) else ())
+            if isinstance(tool, Mapping) and tool.get("type") == kind
+        )
+        return frozenset(name for name in named if isinstance(name, str))
 
     def choosing(self, choice: str, name: str = "") -> dict[str, Any]:
         """Return the fields of a request body for the choice `none`, `required` or `named`."""

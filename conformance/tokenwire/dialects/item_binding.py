@@ -17,6 +17,8 @@ from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, gather, joi
 
 _OfACall = Literal["index", "id", "type", "name", "arguments"]
 _CHOICE = 0
+INPUT = "input"
+"""The name of the argument of a custom tool."""
 
 
 @dataclass(frozen=True)
@@ -65,6 +67,8 @@ class _PartBinding:
     restates: bool = False
     """True if the event repeats the whole text or arguments. They count only if no pieces came before."""
 
+    free: bool = False
+    """True if the arguments are the text of a custom tool, which is the argument `input` in the record."""
     opened: Pointer | None = None
     """The pointer of arguments in an event that opens a call. They count only if no pieces follow."""
     closes: bool = False
@@ -109,6 +113,8 @@ class _Progress:
     """The items and parts for which a piece of text has come."""
     arguments: set[int] = field(default_factory=set)
     """The calls for which a piece of arguments has come."""
+    inputs: set[int] = field(default_factory=set)
+    """The calls of custom tools whose input is complete."""
     opened: dict[int, str] = field(default_factory=dict)
     """The arguments in the event that opened each call, if it had any."""
     begun: Mapping[str, Any] = field(default_factory=dict)
@@ -272,11 +278,36 @@ class ItemBinding:
         # Messages writes the input of a call as an object. The record has it as JSON text, as in chat.
         if isinstance(arguments, dict):
             values["arguments"] = arguments = json.dumps(arguments, ensure_ascii=False)
+        if binding.free and isinstance(arguments, str):
+            text = self._free_text(binding, arguments, number, progress)
+            if text is None:
+                return None
+            values["arguments"] = text
+            return CallPiece(place, position, number, **values)
         if binding.restates and number in progress.arguments:
             return None
         if arguments or binding.restates:
             progress.arguments.add(number)
         return CallPiece(place, position, number, **values)
+
+    def _free_text(self, binding: _PartBinding, text: str, number: int, progress: _Progress) -> str | None:
+        """Return a piece of the input of a custom tool as a piece of arguments; None if it only repeats.
+
+        The record has the input as the argument of a function, as servers show such a tool to a model.
+        """
+        if self.items is not None:
+            return json.dumps({INPUT: text}, ensure_ascii=False)
+        if number in progress.inputs:
+            return None
+        begun = number in progress.arguments
+        said = "" if binding.restates and begun else json.dumps(text, ensure_ascii=False)[1:-1]
+        if not said and not binding.restates:
+            return ""
+        progress.arguments.add(number)
+        if binding.restates:
+            progress.inputs.add(number)
+        before, behind = "" if begun else f'{{"{INPUT}": "', '"}' if binding.restates else ""
+        return f"{before}{said}{behind}"
 
     @staticmethod
     def _closed_call(place: str, position: int, number: int | None, progress: _Progress) -> CallPiece | None:

@@ -5,11 +5,14 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from tokenwire.ask import Ask, Budget
+from tokenwire.ask import Ask, Budget, Tool
 from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import Unsupported
+from tokenwire.dialects.item_binding import INPUT
+from tokenwire.dialects.markup import load_markup
 from tokenwire.record import Stream
+from tokenwire.scenarios.channels import spoken
 
 _FIRST = {"role": "user", "content": "Name a sea."}
 _SECOND = {"role": "user", "content": "And another."}
@@ -48,6 +51,40 @@ async def item_turns(talk: Conversation) -> None:
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))
 
 
+_PATCH = '*** Add File: a "b".txt\n+{"input": "\\é😀"}\n'
+"""The input of a call of a custom tool, with characters that JSON has to escape."""
+
+
+@scenario(chat=True, items=True)
+async def custom_tools(talk: Conversation) -> None:
+    """Calls of a custom tool, whose input is a text, beside a function; whole, streamed,
+    and given back with the output of the tool. A parrot says the calls; other models are asked for a patch.
+    One custom tool has a grammar for its input.
+    """
+    tool = talk.dialect.request.tool
+    if tool is None or not tool.free:
+        return
+    free, function = tool.free_form(_TOOL), tool.written(Tool("ping", "ping", {"type": "object"}))
+    asked = {"role": "user", "content": f"Add a file with the tool {_TOOL}."}
+    plain = Ask(messages=(asked,), max_new_tokens=talk.fitting(_ROOM, _PROMPT))
+    form = load_markup()[1][talk.tool_calls or "hermes"]
+    spelled = form.spelled((_TOOL, {INPUT: _PATCH}), ("ping", {}))
+    ask = replace(
+        spoken(talk, spelled, plain), raw={"tools": [free, function]}, max_new_tokens=plain.max_new_tokens
+    )
+    first = await talk.ask("whole", ask)
+    await talk.ask("stream", replace(ask, stream=True))
+    grammar = {**free, "format": {"type": "grammar", "syntax": "lark", "definition": 'start: "a"'}}
+    await talk.ask("grammar", replace(ask, raw={"tools": [grammar]}))
+    calls = [item for item in _given(first) if item.get("type") == tool.free_call]
+    if calls:
+        output = {"type": f"{tool.free_call}_output", "call_id": calls[0].get("call_id"), "output": "Done."}
+        await talk.ask("given-back", replace(ask, messages=(*ask.messages, *calls, output)))
+
+
+_TOOL = "apply_patch"
+_ROOM, _PROMPT = 120, 400
+"""The tokens of the longest answer, and of a prompt that spells it."""
 _THIRD = {"role": "user", "content": "And one more."}
 _PATIENCE_S = 10.0
 """The most seconds for a response in the background, after the same request was answered normally."""

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from tokenwire_reference.doors.errors import RefusalError
+from tokenwire_reference.doors.items.free_input import INPUT
 from tokenwire_reference.doors.json_answer import to_json
 
 Message = dict[str, Any]
@@ -23,7 +24,13 @@ def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None 
                 _add_reasoning(messages, _text(item.get("content") or (), name))
             case {"type": "function_call", "name": str(called), "arguments": str(arguments)}:
                 _add_call(messages, item.get("call_id"), called, arguments)
-            case {"type": "function_call_output", "call_id": call_id, "output": output}:
+            case {"type": "custom_tool_call", "name": str(called), "input": str(text)}:
+                _add_call(messages, item.get("call_id"), called, to_json({INPUT: text}).decode())
+            case {
+                "type": "function_call_output" | "custom_tool_call_output",
+                "call_id": call_id,
+                "output": output,
+            }:
                 messages.append({"role": "tool", "tool_call_id": call_id, "content": _text(output, name)})
             case {"role": "assistant", "content": content}:
                 _add_text(messages, _text(content, name))
@@ -33,7 +40,7 @@ def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None 
             case _:
                 raise RefusalError(
                     f"{name} is of type {item.get('type')!r}; the reference engine takes messages, "
-                    "reasoning, function_call and function_call_output",
+                    "reasoning, calls of functions and custom tools, and their outputs",
                     param="input",
                 )
     return messages

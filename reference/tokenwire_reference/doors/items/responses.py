@@ -18,6 +18,7 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.event_stream import NAMED
 from tokenwire_reference.doors.items.call import ItemCall, new_id, read_item_call
 from tokenwire_reference.doors.items.conversation import of_input
+from tokenwire_reference.doors.items.free_input import FreeInput, as_function
 from tokenwire_reference.doors.json_answer import json_answer
 from tokenwire_reference.doors.openai_answer import answer_call
 from tokenwire_reference.doors.reader import Emission
@@ -31,7 +32,13 @@ PATH = "/v1/responses"
 Event = dict[str, Any]
 
 _ITEM_OF = {Channel.REASONING: "reasoning", Channel.CONTENT: "message", Channel.CALL: "function_call"}
-_ID_OF = {"reasoning": "rs", "message": "msg", "function_call": "fc"}
+_ID_OF = {"reasoning": "rs", "message": "msg", "function_call": "fc", "custom_tool_call": "ctc"}
+_CUSTOM = "custom"
+_CALLS = {
+    "function_call": ("arguments", "function_call_arguments"),
+    "custom_tool_call": ("input", "custom_tool_call_input"),
+}
+"""The field of a call with its text, and the name of that in events."""
 _LOGPROBS = "message.output_text.logprobs"
 _PART_OF = {"reasoning": "reasoning_text", "message": "output_text"}
 
@@ -104,7 +111,9 @@ def _read_item_call(body: dict[str, Any], served: Served) -> ItemCall:
             param="top_logprobs",
         )
     functions = [
-        {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
+        as_function(tool)
+        if tool["type"] == _CUSTOM
+        else {name: tool.get(name) for name in ("name", "description", "parameters", "strict")}
         for tool in body.get("tools") or ()
     ]
     choice = body.get("tool_choice") or "auto"
@@ -152,8 +161,22 @@ class _Item:
     text: str = ""
     logprobs: list[dict[str, Any]] = field(default_factory=list)
 
+    free: FreeInput = field(default_factory=FreeInput)
+
     def __post_init__(self) -> None:
         self.id = new_id(_ID_OF[self.kind])
+
+    def add(self, text: str) -> str:
+        """Add a piece of the text of the channel; return the piece of the item."""
+        piece = self.free.push(text) if self.kind == "custom_tool_call" else text
+        self.text += piece
+        return piece
+
+    def finish(self) -> str:
+        """Return the piece that the end of the channel adds to the item."""
+        piece = self.free.finish() if self.kind == "custom_tool_call" else ""
+        self.text += piece
+        return piece
 
     @property
     def part(self) -> dict[str, Any]:
@@ -163,8 +186,8 @@ class _Item:
     def written(self, status: str, *, opens: bool = False) -> dict[str, Any]:
         head = {"id": self.id, "type": self.kind, "status": status}
         match self.kind:
-            case "function_call":
-                return {**head, "call_id": self.call_id, "name": self.name, "arguments": self.text}
+            case "function_call" | "custom_tool_call":
+                return {**head, "call_id": self.call_id, "name": self.name, _CALLS[self.kind][0]: self.text}
             case "reasoning":
                 return {**head, "summary": [], "content": [] if opens else [self.part]}
         return {**head, "role": "assistant", "content": [] if opens else [self.part]}
@@ -181,6 +204,7 @@ class _Answer:
         self._open: _Item | None = None
         self._last: Emission | None = None
         self._number = 0
+        self._custom = {tool["name"] for tool in body.get("tools") or () if tool["type"] == _CUSTOM}
         self._scored: list[dict[str, Any]] = []
         """The logprobs of tokens without text so far."""
 
@@ -190,7 +214,9 @@ class _Answer:
     def _whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         [choice] = choices
         for delta in self._channels.consume(choice):
-            self._item_of(delta).text += delta.text
+            self._item_of(delta).add(delta.text)
+        for item in self._items:
+            item.finish()
         self._last = choice
         if self._open is not None and choice.record.return_logprob:
             self._open.logprobs = content_entries(choice, self._call.tokenizer)
@@ -208,9 +234,8 @@ class _Answer:
             if item is not before:
                 yield from self._close(before, "completed")
                 yield from self._opened(item)
-            item.text += delta.text
-            if delta.text:
-                yield self._delta(item, delta.text)
+            if piece := item.add(delta.text):
+                yield self._delta(item, piece)
         raise_for_server_abort([emission])
 
     def closing(self) -> Iterator[Event]:
@@ -250,6 +275,8 @@ class _Answer:
     def _item_of(self, delta: Delta) -> _Item:
         """Return the item of a delta: the open one, or the next."""
         kind = _ITEM_OF[delta.channel]
+        if kind == "function_call" and (delta.name or (self._open and self._open.name)) in self._custom:
+            kind = "custom_tool_call"
         if self._open is None or delta.name is not None or self._open.kind != kind:
             self._open = _Item(kind, len(self._items), delta.name)
             self._items.append(self._open)
@@ -257,18 +284,19 @@ class _Answer:
 
     def _place_of(self, item: _Item) -> dict[str, Any]:
         place = {"item_id": item.id, "output_index": item.index}
-        return place if item.kind == "function_call" else {**place, "content_index": 0}
+        return place if item.kind in _CALLS else {**place, "content_index": 0}
 
     def _opened(self, item: _Item) -> Iterator[Event]:
         """Yield the events that open an item, which has no text yet."""
         opened = item.written("in_progress", opens=True)
         yield self._event("response.output_item.added", output_index=item.index, item=opened)
-        if item.kind != "function_call":
+        if item.kind not in _CALLS:
             yield self._event("response.content_part.added", **self._place_of(item), part=item.part)
 
     def _delta(self, item: _Item, text: str) -> Event:
-        if item.kind == "function_call":
-            return self._event("response.function_call_arguments.delta", **self._place_of(item), delta=text)
+        if item.kind in _CALLS:
+            name = _CALLS[item.kind][1]
+            return self._event(f"response.{name}.delta", **self._place_of(item), delta=text)
         more: dict[str, Any] = {}
         if item.kind == "message":
             more["logprobs"], self._scored = self._scored, []
@@ -281,9 +309,12 @@ class _Answer:
         if item is None:
             return
         place = self._place_of(item)
-        if item.kind == "function_call":
-            done = {"name": item.name, "arguments": item.text}
-            yield self._event("response.function_call_arguments.done", **place, **done)
+        if piece := item.finish():
+            yield self._delta(item, piece)
+        if item.kind in _CALLS:
+            held, name = _CALLS[item.kind]
+            named = {"name": item.name} if item.kind == "function_call" else {}
+            yield self._event(f"response.{name}.done", **place, **named, **{held: item.text})
         else:
             more = {"logprobs": item.logprobs} if item.kind == "message" else {}
             yield self._event(f"response.{_PART_OF[item.kind]}.done", **place, text=item.text, **more)
