@@ -1,10 +1,10 @@
 """The soak: a server under load for a long time, and the suite with hostile servers.
 
 A reference server gets many short requests, and then mixed load with every kind of request. One request in
-ten is aborted, and the client of one in ten disconnects. After a warm-up, the server's memory grows by less than
-5 %, and each request keeps less than 500 bytes, as counted by its allocator. The largest legal value of every
-published field does not fail, and other requests are answered meanwhile. No request hangs, and the log is
-empty. No page of the KV cache leaks: at the end, a request that needs all pages still runs. The server's
+ten is aborted, and the client of one in ten disconnects. After a warm-up, the server's memory grows by less
+than 5 %, and each request keeps less than 500 bytes, as counted by its allocator. The largest legal value of
+every published field does not fail, and other requests are answered meanwhile. No request hangs, and the log
+is empty. No page of the KV cache leaks: at the end, a request that needs all pages still runs. The server's
 responses are then bit for bit those of a fresh server.
 
 Slow readers delay fast readers by a factor of less than 1.3 at the 99th percentile. Two servers get the same
