@@ -266,7 +266,7 @@ def test_right_answers_are_known_of_a_parrot_and_its_logprobs_of_ours_alone() ->
     assert known["parrot-logprobs"].seen
     other = capabilities((), Advertised(), model=replace(MODEL, law=Repeater(320)))
     assert (other["parrot"].present, other["parrot-logprobs"].present) == (True, False)
-    assert "another make" in other["parrot-logprobs"].established
+    assert "another parrot" in other["parrot-logprobs"].established
     assert not capabilities((), Advertised())["parrot"].present
 
 

@@ -177,7 +177,7 @@ def test_a_request_that_no_abort_met_in_full_shows_no_care() -> None:
     for stream in (sent_at(NEIGHBOUR, 0.0, 0.055), sent_at(NEIGHBOUR, 0.055)):
         assert observe(row, (stream,), ABORTED) == []
         assert why_left_out(row, (stream,), ABORTED) == [
-            "no abort of another was sent and answered while it was under way"
+            "no other request was aborted while this one was running"
         ]
 
 
@@ -186,9 +186,7 @@ def test_an_abort_of_somebody_is_no_witness_for_one_of_nobody() -> None:
     target = Target(calls=(abort(5.5, "r-10"),))
     for streams in ((NEIGHBOUR, sent_at(NEIGHBOUR, 5.0)), (timeless,)):
         assert observe(row, streams, target) == []
-        assert why_left_out(row, streams, target) == [
-            "a request with the id of the abort may have been under way"
-        ]
+        assert why_left_out(row, streams, target) == ["a request with the aborted id may have been running"]
     assert observe(row, (NEIGHBOUR,), target)[0].holds
 
 
@@ -213,7 +211,7 @@ def test_a_first_request_that_ends_before_the_second_is_cleared_away_shows_nothi
     assert check is not None
     (seen,) = check((FIRST, SECOND), Target())
     assert seen.condition_only
-    assert seen.message.startswith("it ended -0.2 s after the other, which is cleared away 2 s after that")
+    assert seen.message.startswith("it ended -0.2 s after the other; the server clears that one after 2 s")
     assert observe("id-in-use-spares-the-first", (LASTING, SECOND))[0].holds
     other = [replace(stream, dialect="vllm-completions") for stream in (LASTING, SECOND)]
     shorter = sent_at(other[0], 0.0, 1.3)

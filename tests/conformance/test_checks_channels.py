@@ -397,6 +397,6 @@ def test_what_a_channel_lacks_is_told_by_the_reading_that_it_is_nearest_to() -> 
     stream = streamed(long, thought(f"{long}Q"))
     (seen,) = violated("channels-hold-all-text", stream, HERMES)
     assert seen.message == (
-        "the tokens say '…e pieces together again.' for the reasoning, and the channel holds "
+        "the tokens say '…e pieces together again.' for the reasoning, and the channel contains "
         "'…e pieces together again.Q'"
     )

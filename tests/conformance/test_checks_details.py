@@ -81,7 +81,7 @@ def test_a_series_out_of_step_is_told_in_numbers() -> None:
     stream = change(incremental(MIRROR), 2, series={"mirror_token_id": list(IDS[:3])})
     first = violated(seen("customized-info-incremental", stream))[0]
     assert (first.expected, first.actual) == (1, 3)
-    assert first.message == "mirror_token_id holds 3 entries for 1 output id of this event"
+    assert first.message == "mirror_token_id has 3 entries for 1 output id of this event"
 
 
 def test_a_series_that_is_no_list_is_told_by_its_type() -> None:

@@ -142,9 +142,7 @@ def test_a_time_of_creation_is_constant_only_if_the_clock_moved_on() -> None:
     assert observe(row, tuple(short[:2])) == []
     beside = tuple(created(*[1] * 21, seconds=0.1 * n) for n in range(3))
     assert observe(row, beside) == [], "streams beside each other meet the same seconds"
-    assert why_left_out(row, beside)[0] == (
-        "streams with `created` cover 2.2 s, within which a clock need not move on"
-    )
+    assert why_left_out(row, beside)[0] == ("streams with `created` last only 2.2 s; a clock may not advance")
     (wrong,) = [seen for seen in observe(row, (*short, created(1, 1, 2))) if not seen.holds]
     assert (wrong.place.event, wrong.message) == (2, "created changed from 1 to 2")
     assert not observe(row, (created(1, 2),))[0].holds, "one answer shows it"

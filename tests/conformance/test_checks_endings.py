@@ -67,7 +67,7 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
         == []
     )
     assert why_left_out("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 0.5))) == [
-        "requests with one id overlap"
+        "requests with the same id overlap"
     ]
 
 
@@ -138,7 +138,7 @@ def test_only_a_request_that_was_under_way_at_the_timer_shows_that_an_id_is_free
     assert [observation.holds for observation in observe(row, (FIRST, AGAIN))] == [True]
     assert observe(row, (FIRST, other)) == []
     (why,) = why_left_out(row, (FIRST, other))
-    assert why == "it was not under way 2 s after an earlier request of its id had ended"
+    assert why == "it was not running 2 s after a request with its id ended"
     cut = sent_at(CUT_AGAIN, starts, duration)
     assert [observation.holds for observation in observe(row, (FIRST, cut))] == [False]
 
@@ -158,7 +158,7 @@ def test_where_no_timer_is_known_an_id_that_comes_back_at_once_is_free() -> None
     late = sent_at(again, 77.0)
     assert observe(row, (first, late)) == []
     (why,) = why_left_out(row, (first, late))
-    assert why == "its id came back later than 2 s after its last request had ended"
+    assert why == "its id was reused more than 2 s after its last request"
 
 
 def test_the_end_of_a_word_ends_an_answer_that_ignores_ends() -> None:

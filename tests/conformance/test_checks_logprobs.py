@@ -360,7 +360,10 @@ def test_one_in_ten_may_lie_apart() -> None:
     assert agreement(1, 10).holds
     assert not agreement(2, 10).holds
     assert not agreement(1, 9).holds
-    assert agreement(2, 10).message == "the logprob of position 0 is -1.0, but -2.0 there; so are 2 of 10"
+    assert (
+        agreement(2, 10).message
+        == "the logprob of position 0 is -1.0, but -2.0 there; 2 of 10 positions differ"
+    )
 
 
 def test_null_agrees_with_nothing() -> None:
@@ -443,12 +446,12 @@ def test_names_in_a_cumulative_stream_are_those_of_its_new_numbers() -> None:
         (ranked(5, 1, 2), ""),
         (ranked(1), ""),
         (ranked(6), ""),
-        (ranked(1, 2, 1, number=-1.0), "has the rank 1 for 9, and 2 tokens there are likelier"),
-        (ranked(2, 1, 2), "has the rank 2 for 7, and 2 tokens there are likelier"),
-        (ranked(3, 2, 3), "has the rank 2 for 8, which is among the first 1"),
-        (ranked(0, 1, 2), "has the rank 0 for 7, and ranks count from 1"),
+        (ranked(1, 2, 1, number=-1.0), "has the rank 1 for 9, but 2 listed tokens are more likely"),
+        (ranked(2, 1, 2), "has the rank 2 for 7, but 2 listed tokens are more likely"),
+        (ranked(3, 2, 3), "has the rank 2 for 8, but it is among the first 1"),
+        (ranked(0, 1, 2), "has the rank 0 for 7, but ranks count from 1"),
         (ranked(7), "has the rank 7 for 7, but fewer tokens are as likely as -1.8"),
-        (ranked_prompt(1, 1), "has the rank 1 for '6', and 1 tokens there are likelier"),
+        (ranked_prompt(1, 1), "has the rank 1 for '6', but 1 listed tokens are more likely"),
     ],
 )
 def test_a_rank_is_the_place_of_its_token_by_the_logprobs_beside_it(stream: Stream, fault: str) -> None:

@@ -53,9 +53,7 @@ def test_an_answer_that_ends_before_it_is_continued_was_not_changed_by_a_pause(
     assert observed(row, PAUSED, UNDISTURBED, paused()) == [True]
     short = sent_at(paused(), starts, duration)
     assert observe(row, (UNDISTURBED, short), PAUSED) == []
-    assert why_left_out(row, (UNDISTURBED, short), PAUSED) == [
-        "it was not under way from the pause to its end"
-    ]
+    assert why_left_out(row, (UNDISTURBED, short), PAUSED) == ["it was not running during the whole pause"]
     assert observed(row, PAUSED, UNDISTURBED, sent_at(CUT, starts, duration)) == [False]
 
 
@@ -65,7 +63,7 @@ def test_a_cache_is_flushed_below_what_was_taken_back_only_if_something_was() ->
     for stream in (UNDISTURBED, sent_at(paused(), 10.0, 0.32), sent_at(paused(), 10.32)):
         assert observe(row, (stream,), target) == []
         assert why_left_out(row, (stream,), target) == [
-            "the pause took back no request that was under way at the flush"
+            "the pause retracted no request that was still unfinished at the flush"
         ]
         assert observed(row, flushed_in_pause(400), stream) == [False]
 

@@ -30,8 +30,11 @@ def test_what_is_drawn_as_the_greedy_answer_shows_neither_seed_nor_temperature()
     """The seed was kept by greedy answers, and a temperature that was asked for `did not happen`."""
     run = live_run("hf-temperature")
     for requirement, why in (
-        ("seed-is-kept", "what the request gets greedily or without the seed"),
-        ("temperature-is-kept", "all 3 answers at temperature 1 are the greedy one, and no logprobs tell"),
+        ("seed-is-kept", "the output is the same greedily or without the seed"),
+        (
+            "temperature-is-kept",
+            "all 3 answers at temperature 1 are the greedy one, and its probability is not reported",
+        ),
     ):
         (judgement,) = judged(run, requirement)
         assert judgement.verdict is Verdict.INCONCLUSIVE
@@ -124,4 +127,4 @@ def test_an_endpoint_that_repeats_itself_has_to_keep_seeds_though_another_does_n
     assert [observation.holds for observation in check((*seeded, elsewhere), target)] == [False]
     left_out = list(check((*seeded, unsteady), target))
     assert {observation.condition_only for observation in left_out} == {True}
-    assert "answers greedy requests in two ways" in left_out[0].message
+    assert "answers one greedy request differently" in left_out[0].message

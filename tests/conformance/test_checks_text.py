@@ -329,7 +329,7 @@ def test_what_was_delivered_in_another_way_shows_only_that_a_stop_changed_nothin
     (left,) = check((whole(), change(stopped, 2, text="e")), LETTERS)
     assert (left.condition_only, left.message) == (
         True,
-        "without stop strings it was delivered in another way",
+        "the answer without stop strings has another delivery mode",
     )
 
 

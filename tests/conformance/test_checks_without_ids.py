@@ -200,7 +200,7 @@ def test_the_alternatives_of_an_echoed_prompt_belong_to_their_tokens(
     [
         (((39, -7.0), (313, -4.4)), ""),
         (((39, -4.4),), ""),
-        (((313, -4.4),), "leaves the prompt id 39 out"),
+        (((313, -4.4),), "lacks the prompt id 39"),
         (((39, -7.0), (313, -4.4), (12, -4.5)), "holds 3 entries for 1 and the prompt id's own"),
         (((39, 7.0), (313, -4.4)), "which are not logprobs"),
         (((313, -4.4), (39, -7.0)), ""),

@@ -56,10 +56,10 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ('targt = "http://h"', "targt is not a setting; did you mean 'target'?"),
         (
             "timeout = 'fast'",
-            "is 'fast', and wants a number from 0.1 to 604800, in seconds; write timeout = 60",
+            "is 'fast', but must be a number from 0.1 to 604800, in seconds; write timeout = 60",
         ),
         ("timeout = true", "timeout is True"),
-        ("max-tokens = 1.5", "max-tokens is 1.5, and wants a whole number from 1 to 1000000000000"),
+        ("max-tokens = 1.5", "max-tokens is 1.5, but must be a whole number from 1 to 1000000000000"),
         ('dialects = "sglang-generate"', "wants a list of names in quotes"),
         ('dialects = ["sglang-generat"]', "did you mean 'sglang-generate'?"),
         ('capabilities = ["logprob"]', "did you mean 'logprobs'?"),
@@ -67,17 +67,17 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ('budget = "quik"', "did you mean 'quick'?"),
         ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
         ('without = ["crwd"]', "did you mean 'crowd'?"),
-        ("gentle = 1", "gentle is 1, and wants true or false; write gentle = true"),
+        ("gentle = 1", "gentle is 1, but must be true or false; write gentle = true"),
         ("headers = { X = 1 }", "wants a table of texts"),
         ("watch = 1", "watch is 1, not a table; write [watch]"),
         (
             '[watch]\nlisten = "8000"',
-            "watch.listen is '8000', and wants HOST:PORT, in quotes; write listen =",
+            "watch.listen is '8000', but must be HOST:PORT, in quotes; write listen =",
         ),
-        ("[watch]\ndrain = -1", "watch.drain is -1, and wants a number from 0 to 604800, in seconds; write"),
+        ("[watch]\ndrain = -1", "watch.drain is -1, but must be a number from 0 to 604800, in seconds; write"),
         (
             "[watch]\nrecord-cap = 0",
-            "watch.record-cap is 0, and wants a whole number from 1 to 1048576, in MiB",
+            "watch.record-cap is 0, but must be a whole number from 1 to 1048576, in MiB",
         ),
         ("[watch]\nadmn = 1", "watch.admn is not a setting; did you mean 'admin'?"),
         (
@@ -129,7 +129,7 @@ def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> Non
 def test_two_files_of_one_folder_do_not_both_hold_settings(tmp_path: Path) -> None:
     write(tmp_path, 'target = "http://h"')
     write(tmp_path, "[tool.tokenwire]\n", "pyproject.toml")
-    with pytest.raises(UsageError, match="both hold settings"):
+    with pytest.raises(UsageError, match="both contain settings"):
         find_config(tmp_path)
 
 

@@ -114,7 +114,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
 @pytest.mark.parametrize(
     ("text", "words", "refusal"),
     [
-        ('[watch]\nlisten = "here"\n', [], "watch.listen is 'here', and wants HOST:PORT"),
+        ('[watch]\nlisten = "here"\n', [], "watch.listen is 'here', but must be HOST:PORT"),
         ("[watch]\nrate = 1\n", [], "watch.rate is not a setting; it is one for all commands"),
         ('target = "http://h/v1"\n[watch]\nlisten = "127.0.0.1:0"\n', [], "'http://h/v1' has a path"),
         (

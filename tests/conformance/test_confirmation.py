@@ -124,7 +124,10 @@ def test_two_alike_answers_are_too_few_where_a_target_does_not_repeat_itself_els
     assert verdict(WHOLE, STREAM, *twins) is Verdict.FAIL
     assert verdict(WHOLE, STREAM, *twins, *elsewhere) is Verdict.INCONCLUSIVE
     (open_one,) = judge([Run((WHOLE, STREAM, *twins, *elsewhere))], [row])
-    assert "was answered alike 2 times, too few where others were answered in two ways" in open_one.message
+    assert (
+        "was answered alike 2 times, which is too few because other requests had two answers"
+        in open_one.message
+    )
 
 
 def test_a_request_with_an_id_of_its_own_is_asked_again_too() -> None:

@@ -151,7 +151,7 @@ def test_a_disk_that_fills_while_recording_costs_the_recording(
     assert whole_run.exit_code == ExitStatus.CONFORMS, whole_run.output
     assert ran.exit_code == ExitStatus.HARNESS_ERROR, ran.output
     assert isinstance(ran.exception, SystemExit)
-    assert ran.stderr.count(f"kept holds only a part of the exchanges: {FULL}\n") == 1
+    assert ran.stderr.count(f"kept contains only some of the exchanges: {FULL}\n") == 1
     summaries = [json.loads((here / name).read_text())["summary"] for name in ("whole.json", "full.json")]
     assert summaries[0] == summaries[1]
     assert "tokenwire replay kept" not in (here / "full.json").read_text(), (
@@ -165,7 +165,7 @@ def test_a_run_that_only_records_ends_where_nothing_can_be_written(
     disk(200)
     ran = run("record", "kept", "--target", server.url, *ASKING, "-q")
     assert ran.exit_code == ExitStatus.HARNESS_ERROR, ran.output
-    assert ran.stderr == f"kept holds only a part of the exchanges: {FULL}; the run has ended\n"
+    assert ran.stderr == f"kept contains only some of the exchanges: {FULL}; the run has ended\n"
 
 
 def test_what_a_full_disk_cut_off_is_no_exchange(tmp_path: Path) -> None:

@@ -127,7 +127,7 @@ def test_nothing_is_kept_where_that_is_switched_off(tokenwire, tmp_path):
     assert not folder_of_last(tmp_path).exists()
     again = tokenwire("again")
     assert again.returncode == 2
-    assert "`tokenwire check` comes first" in again.stderr
+    assert "run `tokenwire check` first" in again.stderr
 
 
 def test_what_cannot_be_kept_changes_no_verdict(tokenwire, tmp_path):
@@ -162,7 +162,7 @@ def test_a_last_run_that_a_checkout_brings_is_not_asked_again(tokenwire, tmp_pat
     (brought / "run.json").write_text(json.dumps(note))
     ran = tokenwire("again")
     assert ran.returncode == 2
-    assert "no check failed in" in " ".join(ran.stderr.split())
+    assert "no stored failures for" in " ".join(ran.stderr.split())
     assert not (tmp_path / "PWNED").exists()
 
 

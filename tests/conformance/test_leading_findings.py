@@ -42,7 +42,7 @@ def test_choices_under_one_index_are_not_an_ignored_n() -> None:
     """Both choices of n = 2 came, and stood under index 0."""
     both = append(incremental(Reply(), n=2, batch=True), replace)
     (mixed,) = seen("choices-complete", both)
-    assert mixed.message.startswith("2 choices have the index 0, as their ends show: the answer has ")
+    assert mixed.message.startswith("2 finish reasons have the index 0: the answer has ")
     assert mixed.place.event == both.choices[0].emissions[-1].event.index
     (ignored,) = seen("choices-complete", incremental(Reply(), n=2, batch=True))
     assert ignored.message.startswith("n was ignored: ")

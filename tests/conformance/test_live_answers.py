@@ -709,7 +709,7 @@ def test_what_was_requested_is_named_as_the_request_names_it() -> None:
     words = {
         seen.message for seen in violated("asked-or-refused", answered("vllm-completions", body, document))
     }
-    assert "prompt_logprobs was requested, and choice 0 lacks what it asks for" in words
+    assert "prompt_logprobs was requested, but choice 0 does not have it" in words
     assert not any("input_token_logprobs" in message for message in words)
 
 

@@ -195,7 +195,7 @@ def test_a_stop_that_ends_the_thoughts_is_told_as_that() -> None:
     ]
     assert [judgement.verdict for judgement in found] == [Verdict.WARN], found[0].message
     assert (
-        found[0].message == f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+        found[0].message == f"the stop string {stop!r} ended the reasoning of the choice, before its content"
     )
 
 

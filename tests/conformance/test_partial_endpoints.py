@@ -38,7 +38,11 @@ def test_an_endpoint_in_part_violates_nothing_and_what_it_lacks_has_a_reason(lac
     for name in ("deltas-add-up", "stream-ends-once", "events-are-numbered", "item-ids-stay"):
         due = Verdict.UNSUPPORTED if lacks == "streams" else Verdict.PASS
         assert {verdict for verdict, _ in found[name]} == {due}
-        assert all("no stream of typed items was answered" in why for verdict, why in found[name] if why)
+        assert all(
+            "no request for a stream of typed items was answered" in why
+            for verdict, why in found[name]
+            if why
+        )
 
 
 @pytest.mark.parametrize("mark", ["", "data: [DONE]\n\n"])

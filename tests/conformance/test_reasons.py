@@ -45,7 +45,7 @@ A_FEW = 3
 FEW = 20
 """What a run of fewer scenarios did not decide, it did not ask: there is nothing to count."""
 _COUNT = re.compile(r"(\d+) ([a-z][^;,]*)")
-_LEFT_OUT = re.compile(r"(\d+) left out: ")
+_LEFT_OUT = re.compile(r"(\d+) skipped: ")
 _NOT_ASKED = re.compile(r"(?:not asked: |was asked \()([a-z0-9, -]+?)(?: and \d+ more)?(?:;|\)|$)")
 _PATHS = {dialect.endpoint.path for dialect in load_dialects().values()}
 
@@ -265,7 +265,7 @@ def test_a_reason_ends_at_the_first_stage_that_no_answer_passed(monkeypatch: pyt
     for wanted, words in (
         (
             STREAMED,
-            "2 asked and answered and undisturbed and streamed; none is relevant to the sentence",
+            "2 asked and answered and undisturbed and streamed; none is relevant to the requirement",
         ),
         (about("stop", streamed=True), "2 asked and answered and undisturbed, 0 asked for stop"),
     ):
@@ -303,8 +303,8 @@ def test_pairs_are_counted_as_pairs_and_not_among_the_answers(
 @pytest.mark.parametrize(
     ("condition", "words"),
     [
-        (None, "too few are relevant to the sentence"),
-        ("the moon is full", "it did not happen more often in them that the moon is full"),
+        (None, "too few are relevant to the requirement"),
+        ("the moon is full", "in them it did not happen more often that the moon is full"),
     ],
 )
 def test_a_reason_does_not_deny_what_was_seen(
@@ -327,7 +327,7 @@ def test_what_was_left_out_elsewhere_is_not_counted_among_what_asks_for_it(
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", on_run=leaves_out))
     monkeypatch.setattr(reasons, "scenarios_for", lambda: {"made-up": ("first",)})
     run = Run((ids_stream([1], name="a", scenario="first"), ids_stream([1], name="b", scenario="second")))
-    words = "1 asked and answered and undisturbed; 1 left out: too late (first a)"
+    words = "1 asked and answered and undisturbed; 1 skipped: too late (first in a)"
     assert reason(row(), run) == words
 
 
@@ -338,7 +338,7 @@ def test_what_was_left_out_is_counted_with_its_rule_and_its_first_exchange(
         yield left_out(stream.events[0].place, "an abort came beside it")
 
     monkeypatch.setitem(CHECKS, "made-up", Check("made-up", observe=leaves_out))
-    words = "2 asked and answered and undisturbed; 2 left out: an abort came beside it (first generate/one)"
+    words = "2 asked and answered and undisturbed; 2 skipped: an abort came beside it (first in generate/one)"
     assert reason(row(), RUN) == words
 
 

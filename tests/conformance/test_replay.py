@@ -78,7 +78,7 @@ def test_exchanges_that_no_dialect_knows_are_counted_and_named(tmp_path: Path) -
     info = replace(whole("i"), request=HttpRequest("GET", "/get_server_info"))
     subject = replay([write_file(tmp_path / "one.jsonl", whole("a"), unknown, unknown, info)])
     (remark,) = subject.remarks
-    assert "2 exchanges with endpoints that no dialect knows: POST /v1/images (2)" in remark
+    assert "2 exchanges with endpoints that are in no dialect: POST /v1/images (2)" in remark
     assert len(subject.runs[0].streams) == 1
 
 

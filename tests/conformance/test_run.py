@@ -111,7 +111,7 @@ def test_a_target_that_answers_now_and_then_is_asked_to_the_end(serve) -> None:
     url, limits = serve(lambda n: n % 7 < 4), Limits(max_concurrency=1)
     subject = run(Plan(Settings(target=url, scenario=some, dialect=("sglang-generate",)), limits=limits))
     assert subject.broken_off == ""
-    assert "gave no record" in " ".join(subject.remarks)
+    assert "without an answer or a refusal" in " ".join(subject.remarks)
     asked = {stream.exchange.scenario for stream in subject.runs[0].streams}
     assert asked <= {VITALS, *load_scenarios()}
     assert subject.runs[0].deaths == ()

@@ -296,5 +296,5 @@ def test_a_port_is_as_low_as_a_front_end_needs_it(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr("tokenwire.local_server.socket.socket", Probe)
     assert free_port(55_535) == 42_001
-    with pytest.raises(UsageError, match="no port up to 55535 was found to be free; give one with --port"):
+    with pytest.raises(UsageError, match="found no free port up to 55535; give one with --port"):
         free_port(55_535)

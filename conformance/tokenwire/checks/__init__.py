@@ -1,5 +1,5 @@
-"""The checks: one for each requirement, in a file for each chapter or for each kind of relation between
-answers.
+"""The checks of the requirements. Each file contains the checks of one chapter of the specification, or of
+one relation between answers.
 
 Importing this package fills `tokenwire.checks.check.CHECKS`, including the checks of extensions.
 """

@@ -1,5 +1,5 @@
-"""Checks of aborts and of clients that disconnect: which requests end, what they report, and which are not
-affected.
+"""Checks of aborts and of clients that disconnect: which requests end, what they report, and which requests
+are not affected.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from tokenwire.typed_table import counted
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
-"""The tokens that a neighbour may get before a request of a disconnected client must be gone."""
+"""The number of tokens that a neighbour may get before the request of a disconnected client must have ended.
+"""
 
 
 def _single(stream: Answer) -> bool:
@@ -41,14 +42,15 @@ def _single(stream: Answer) -> bool:
 
 
 def _aborts(stream: Answer, target: Target, names: frozenset[str] | None = None) -> list[ControlCall]:
-    """Return the answered aborts of a request, by any of its ids or by the given ones."""
+    """Return the answered abort calls that name a request, by any of its ids or by one of `names`."""
     names = names_of(stream) if names is None else names
     return [call for call in target.aborts if call.ids & names] if names else []
 
 
 def _abort_under_way(stream: Stream, target: Target, name: str | None) -> ControlCall | None:
-    """Return the first abort of a stream by a name that was sent after its first tokens and before a quarter
-    of them.
+    """Return the first abort of a stream by `name` that hit it early.
+
+    The abort must be sent after the first tokens, and answered before a quarter of the budget was delivered.
     """
     budget = stream.asked.max_new_tokens
     if budget is None or name is None or not _single(stream):
@@ -63,13 +65,15 @@ def _abort_under_way(stream: Stream, target: Target, name: str | None) -> Contro
 
 
 _FASTER = 4
-"""The factor by which tokens that had waited arrive faster than before."""
+"""The maximum ratio of the speed after an abort to the speed before it. A higher ratio shows that tokens were
+buffered.
+"""
 
 
 def _came_as_made(stream: Stream, moment: float) -> bool:
-    """True if the rest of a stream was made after a moment, as far as a client can see.
+    """True if the rest of a stream was generated after `moment`, as far as a client can see.
 
-    With a stalled reader, or a server that writes slowly, all of it arrives late and at once.
+    If the reader stalls, or the server writes slowly, the rest arrives late and all at once.
     """
     start = began(stream.exchange)
     times = sorted(emission.event.place.time for choice in stream.delivering for emission in choice.delivered)
@@ -83,11 +87,11 @@ def _came_as_made(stream: Stream, moment: float) -> bool:
 
 @dataclass(frozen=True)
 class _Aborted(Relation):
-    """An early abort by a name must keep a stream from reaching its full size."""
+    """An early abort by a request id must keep a stream from using its whole budget."""
 
     name: Callable[[Answer], str | None]
     words: str = ""
-    """The kind of abort, for a message with `{name}`."""
+    """Text for the message that describes the abort. It may contain `{name}`."""
 
 
 def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[Observation]:
@@ -103,7 +107,9 @@ def _observe_aborted(row: _Aborted, stream: Stream, target: Target) -> Iterator[
 
 
 def early_end(stream: Stream, choice: Choice, message: str) -> Iterator[Observation]:
-    """Check that a choice aborted early did not use its budget. A choice that stopped is skipped."""
+    """Check that a choice that was aborted early did not use its whole budget. Choices that met a stop are
+    skipped.
+    """
     finish, count = choice.finish, count_of(stream, choice)
     if finish is not None and finish.type in {"abort", "length"}:
         actual, holds = f"{finish.type} after {'all' if count is None else count} tokens", was_aborted(choice)
@@ -124,8 +130,8 @@ check_rows(
 
 @check("abort-is-told", about(ended=True))
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice reports an abort that ended it before its budget, if nothing else can have ended
-    it.
+    """Check that a choice reports `abort` if an abort is the only possible reason that it ended before its
+    budget.
     """
     asked = stream.asked
     if asked.stoppable or not _single(stream) or not _aborts(stream, target):
@@ -141,7 +147,9 @@ def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
 
 
 def _taken_back(choice: Choice) -> str:
-    """Describe what an aborted choice lacks of its earlier content; empty without a loss."""
+    """Describe the ids that an aborted choice delivered earlier and lacks at its end. Empty if no
+    id is lost.
+    """
     after = [emission.after for emission in choice.delivered]
     if choice.delivery is Delivery.INCREMENTAL or not after:
         return ""
@@ -151,8 +159,8 @@ def _taken_back(choice: Choice) -> str:
 
 @check_finished("aborted-ids-are-counted")
 def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an aborted choice ends with every id that it ever showed, their count, and an entry for
-    each.
+    """Check that an aborted choice ends with every id that it delivered, with their count, and with one entry
+    per id in each series.
     """
     ids = choice.output_ids
     if not was_aborted(choice) or ids is None:
@@ -162,7 +170,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
     count = integer(last.counters.get("completion_tokens"))
     if not fault and count is not None and count != len(ids):
         fault = f"completion_tokens is {count}, and the output ids are {len(ids)}"
-    # These series have an entry for each output id wherever they are present.
+    # Wherever these series are present, they have one entry for each output id.
     per_token = {name for name in choice.series_names if "logprob" in name} | choice.customized
     for name in sorted(per_token):
         entries = choice.series(name)
@@ -176,7 +184,7 @@ def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -
 
 
 def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer]:
-    """Return, for each greedy request, the longest answer that was not aborted."""
+    """Return the longest answer to each greedy request that was not aborted."""
     longest: dict[tuple[object, ...], Answer] = {}
     for stream in streams:
         key, choices = same_beginning(stream), finished_choices(stream)
@@ -190,13 +198,15 @@ def _undisturbed(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Answer
 
 @select
 def _aborted_in_part(stream: Stream) -> bool:
-    """Select the answers with an aborted choice."""
+    """Select the answers in which a choice was aborted."""
     return any(map(was_aborted, stream.choices))
 
 
 @check_run("aborted-answer-is-a-prefix")
 def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an aborted answer equals the beginning of the undisturbed one."""
+    """Check that an aborted answer equals the beginning of the answer to the same request without
+    an abort.
+    """
     whole = _undisturbed(streams) if _aborted_in_part(streams) else {}
     for stream in _aborted_in_part(streams):
         twin = whole.get(same_beginning(stream) or ())
@@ -207,7 +217,7 @@ def _aborted_answer_is_a_prefix(streams: tuple[Answer, ...], _target: Target) ->
 
 @select
 def named_by_clients(stream: Stream) -> bool:
-    """Select the answers to requests with a client's id."""
+    """Select the answers to requests whose client set a request id."""
     return stream.asked.request_id is not None
 
 
@@ -222,7 +232,7 @@ def _met(stream: Answer, call: ControlCall) -> bool:
 
 @check_run("abort-spares-others")
 def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that an abort does not end concurrent requests that it does not name."""
+    """Check that an abort does not end the concurrent requests that it does not name."""
     nearby: dict[str, list[ControlCall]] = {}
     for call in target.calls:
         if call.aborts:
@@ -244,14 +254,16 @@ def _abort_spares_others(streams: tuple[Answer, ...], target: Target) -> Iterato
             message = f"request {name!r} was ended by an abort of {', '.join(map(repr, others))}"
             place = choice.last_at("finish")
             if not was_aborted(choice) and not any(_met(stream, call) for call in beside):
-                yield left_out(place, "no abort of another was sent and answered while it was under way")
+                yield left_out(place, "no other request was aborted while this one was running")
                 continue
             actual = choice.finish.type if choice.finish else None
             yield expect(place, "an end of its own", actual, message, holds=not was_aborted(choice))
 
 
 def _ended_before(stream: Answer, call: ControlCall) -> bool:
-    """True if a request had certainly ended when a call was sent, or was sent after the call's answer."""
+    """True if a request certainly ended before an abort was sent, or was sent after the abort was
+    answered.
+    """
     start, end = began(stream.exchange), over(stream.exchange)
     sent, answered = began(call.exchange), over(call.exchange)
     if start is None or end is None or sent is None or answered is None:
@@ -280,7 +292,7 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
             continue
         status = call.exchange.status or 0
         if status < 500 and not all(_ended_before(stream, call) for stream in named):
-            yield left_out(end_place(beside), "a request with the id of the abort may have been under way")
+            yield left_out(end_place(beside), "a request with the aborted id may have been running")
             continue
         message = f"{call.exchange.name}: the abort of an id that no request has gave status {status}"
         yield expect(end_place(beside), "a status below 500", status, message, holds=status < 500)
@@ -288,9 +300,9 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
 
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a stream is not ended by a second request with its id.
+    """Check that a second request with the same id does not end the first one.
 
-    That is shown only if it lasted until the server had cleared the second one away.
+    A PASS needs a first request that was still running when the server cleaned up after the second request.
     """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
@@ -304,14 +316,14 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
         choice = first.choices[0] if len(first.choices) == 1 else None
         finish = choice.finish if choice is not None else None
         holds = ended(first) and finish is not None and finish.type != "abort"
-        message = f"the request {name!r} did not come to its end after another was sent under its id"
+        message = f"the request {name!r} did not finish after another request with the same id was sent"
         place = choice.last_at("finish") if choice else end_place(first)
         actual = finish.type if finish else str(first.exchange.ending)
         timer = clears_refused_after_s(family_of(first.dialect))
         lasted = max((over(first.exchange) or 0.0) - (over(second.exchange) or 0.0) for second in beside)
         if holds and lasted <= timer:
-            why = f"it ended {lasted:.1f} s after the other, which is cleared away {timer:g} s after that"
-            yield left_out(place, why if timer else "it ended before the other")
+            why = f"it ended {lasted:.1f} s after the other; the server clears that one after {timer:g} s"
+            yield left_out(place, why if timer else "it ended before the other request")
             continue
         yield expect(
             place, "an end of its own", actual, message, holds=holds, related=(end_place(beside[0]),)
@@ -319,7 +331,9 @@ def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> 
 
 
 def _loads(target: Target, scenario: str, dialect: str) -> list[ControlCall]:
-    """Return the loads reported during a scenario in one dialect, in the order of requests."""
+    """Return the answered load requests of a scenario in one dialect, in the order in which they
+    were sent.
+    """
     talk = (scenario, dialect)
     calls = [c for c in target.calls if (c.exchange.scenario, c.exchange.named_dialect) == talk and c.load]
     return sorted(calls, key=lambda call: began(call.exchange) or 0.0)
@@ -333,7 +347,7 @@ class _Left(Relation):
 
 
 def _observe_left(row: _Left, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Observe the requests that the suite disconnected, grouped by scenario and dialect."""
+    """Observe the requests from which the suite disconnected, grouped by scenario and dialect."""
     groups: dict[tuple[str, str], list[Answer]] = {}
     for answer in streams:
         if answer.exchange.ending is Ending.HUNG_UP and answer.asked.stream is row.streamed:
@@ -350,11 +364,13 @@ check_run_rows(
 
 
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the load falls once clients have disconnected, before a neighbour has got many more tokens.
+    """Check that the load falls after clients have disconnected, before a neighbour has received many more
+    tokens.
 
-    A load call shows the state of a moment between its sending and its reading. A call that was read in time
-    without the requests proves it. A call that was sent later and still shows them disproves it. A later call
-    without them does not show when they ended.
+    A load response shows the state at an unknown time between its request and its arrival. A response that
+    arrived in time and shows fewer requests proves that they ended. A load request that was sent too late and
+    still shows them proves a violation. A late response without them proves nothing, because they may have
+    ended at any time before it.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     loads = _loads(target, scenario, dialect)
@@ -368,11 +384,11 @@ def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Targ
         and stream.answered
     ]
     if not before or not neighbours or before[0].load is None or before[0].load.live:
-        return  # other clients use the server, or its load is unknown
+        return  # the load is unknown, or other clients use the server
     running = max(before, key=_live)
     neighbour, busy = neighbours[0], _live(running)
     if busy <= len(left):
-        return  # they were not all seen at once, with the neighbour
+        return  # the requests and their neighbour were never seen running together
     more, end = _more_tokens(neighbour, moment, over), over(neighbour.exchange) or 0.0
     later = [call for call in loads[loads.index(running) + 1 :] if call.load is not None]
     while_clocked = [call for call in later if (began(call.exchange) or 0.0) <= end]
@@ -412,8 +428,9 @@ def _live(call: ControlCall) -> int:
 def _more_tokens(
     neighbour: Answer, moment: float, when: Callable[[ExchangeHead], float | None]
 ) -> Callable[[ControlCall], int]:
-    """Return a function that counts a neighbour's tokens between a moment and the beginning, or the end, of a
-    load call.
+    """Return a function that counts the tokens that a neighbour got from `moment` until a load call.
+
+    `when` returns the start or the end of a call.
     """
     stream = neighbour.load()
     so_far = delivered_at(stream, moment) or 0

@@ -1,4 +1,6 @@
-"""Checks of the end of requests that are aborted, queued, or have the id of an ended one."""
+"""Checks of the end of requests that are aborted, that wait in the queue, or that reuse the id of an ended
+request.
+"""
 
 from __future__ import annotations
 
@@ -20,13 +22,13 @@ from tokenwire.target.death import codes_of
 
 _CLIENT_CLOSED = 499
 _REFUSALS = NOT_ABOUT_THE_REQUEST - {_CLIENT_CLOSED} | {400, 413, 415, 422}
-"""Statuses of a refused request, aborted or not."""
+"""Statuses that refuse a request, whether it was aborted or not."""
 _COUNTERS = ("prompt_tokens", "completion_tokens")
 
 
 @read_once
 def _reported_ids(stream: Stream) -> dict[int, str]:
-    """Return the request id that each choice began with, by its index."""
+    """Return the first request id that each choice reports, by the index of the choice."""
     reported: dict[int, str] = {}
     for choice in stream.choices:
         for name in choice.details("request_id"):
@@ -36,7 +38,9 @@ def _reported_ids(stream: Stream) -> dict[int, str]:
 
 
 def _aborts(stream: Stream, target: Target) -> list[ControlCall]:
-    """Return the aborts of a running request, by the client's id or by one in the answer."""
+    """Return the aborts that were sent while a request was running, by the client's id or by an id in the
+    answer.
+    """
     if not target.aborts:
         return []
     names = {*names_of(stream), *_reported_ids(stream).values()}
@@ -53,7 +57,9 @@ def _within(moment: float | None, start: float | None, end: float | None) -> boo
 
 
 def _error(stream: Stream) -> str:
-    """Describe the error that ended an answer; empty without one, or if it refuses the request."""
+    """Describe the error that ended an answer. Empty if there is no error, or if the error refuses the
+    request.
+    """
     failed = any(is_error(choice.finish) for choice in stream.choices)
     if not (stream.refused or stream.error is not None or failed):
         return ""
@@ -66,7 +72,7 @@ def _error(stream: Stream) -> str:
 
 @check("aborted-request-is-answered")
 def _aborted_request_is_answered(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an aborted request is answered with its tokens so far, not with an error."""
+    """Check that an aborted request is answered with the tokens generated so far, not with an error."""
     error = _error(stream)
     reported = error or (ended(stream) and any(map(was_aborted, stream.choices)))
     if reported and not stream.exchange.ending.ours and not put_off(stream) and _aborts(stream, target):
@@ -88,8 +94,8 @@ def _aborted_empty(stream: Stream) -> bool:
 
 @check_run("empty-abort-is-an-answer")
 def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a request aborted in the queue is answered in the same shape as other answers of its
-    kind.
+    """Check that a request aborted in the queue gets an answer with the same fields as other answers to such
+    a request.
     """
     whole: dict[tuple[object, ...], Answer] = {}
     for stream in streams if _aborted_empty(streams) else ():
@@ -107,14 +113,17 @@ def _empty_abort_is_an_answer(streams: tuple[Answer, ...], _target: Target) -> I
 
 
 def _fields_key(stream: Answer) -> tuple[object, ...]:
-    """Return a key that is equal for answers with the same fields: of one endpoint, and asked for
-    the same.
+    """Return a key that is equal for answers with the same fields.
+
+    The key contains the endpoint and the request fields that enable further fields of the answer.
     """
     return asked_alike(stream, "stream", *EXTRAS)
 
 
 def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
-    """Describe what a choice without tokens lacks compared with a usual one; empty without a difference."""
+    """Describe the fields that a choice without tokens lacks compared with a usual choice. Empty if it lacks
+    none.
+    """
     for name in _COUNTERS:
         if usual.counter(name) is not None and choice.counter(name) is None:
             return f"no {name}"
@@ -125,7 +134,9 @@ def _lack(choice: ChoiceFacts, usual: ChoiceFacts) -> str:
 
 
 def _early(stream: Stream, calls: Sequence[ControlCall]) -> bool:
-    """True if an abort was answered after the first tokens, and before a quarter of each choice's budget."""
+    """True if an abort was sent after the first tokens, and answered before a quarter of the budget was
+    delivered.
+    """
     budget = stream.asked.max_new_tokens
     for call in calls if budget is not None else ():
         sent, answered = began(call.exchange), over(call.exchange)
@@ -150,7 +161,9 @@ def _abort_ends_every_choice(stream: Stream, target: Target) -> Iterator[Observa
 
 @check("abort-of-a-choice-is-of-that-alone", about(ended=True))
 def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an abort by a choice's own id ends only this choice, and not its siblings."""
+    """Check that an abort by the id of one choice ends only this choice, and not the other choices of the
+    request.
+    """
     reported = _reported_ids(stream)
     distinct = len(set(reported.values())) == len(stream.choices) > 1
     if not distinct or known_as(stream) in reported.values():
@@ -171,27 +184,29 @@ def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Itera
 
 
 _AT_ONCE_S = 2.0
-"""Seconds after which reusing an id shows nothing about a server without a known timer."""
+"""Seconds for which a reused id is evidence. The limit is for servers whose clean-up delay is unknown."""
 
 
 def _met_no_timer(stream: Answer, earlier: Sequence[Answer]) -> str:
-    """Return the reason why a request was not affected by late actions on earlier requests with its id; empty
-    if it may have been.
+    """Return the reason why the server's clean-up of earlier requests with the same id cannot have hit a
+    request.
+
+    Return an empty string if it may have hit the request.
     """
     start, end = began(stream.exchange) or 0.0, over(stream.exchange) or 0.0
     ends = [over(answer.exchange) or 0.0 for answer in earlier]
     if timer := clears_refused_after_s(family_of(stream.dialect)):
         met = any(start <= ended + timer < end for ended in ends)
-        return "" if met else f"it was not under way {timer:g} s after an earlier request of its id had ended"
+        return "" if met else f"it was not running {timer:g} s after a request with its id ended"
     late = start - max(ends) > _AT_ONCE_S
-    return f"its id came back later than {_AT_ONCE_S:g} s after its last request had ended" if late else ""
+    return f"its id was reused more than {_AT_ONCE_S:g} s after its last request" if late else ""
 
 
 @check_run("ended-id-is-free-again")
 def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the server's late actions on an ended request do not affect later ones with its id.
+    """Check that the server's clean-up of an ended request does not abort a later request with the same id.
 
-    That is shown only if the later one was running when the server cleared an earlier one away.
+    A PASS needs a later request that was running when the server cleaned up after an earlier one.
     """
     named: dict[str, list[Answer]] = {}
     for stream in named_by_clients(streams):
@@ -201,14 +216,18 @@ def _ended_id_is_free_again(streams: tuple[Answer, ...], target: Target) -> Iter
         in_order = sorted(group, key=lambda earlier: began(earlier.exchange) or 0.0)
         pairs = list(pairwise(in_order))
         if any(overlap(earlier.exchange, later.exchange) for earlier, later in pairs):
-            yield from (left_out(end_place(earlier), "requests with one id overlap") for earlier, _ in pairs)
+            yield from (
+                left_out(end_place(earlier), "requests with the same id overlap") for earlier, _ in pairs
+            )
             continue
         for position, (before, stream) in enumerate(pairs, 1):
-            # An abort between the two may affect the second one.
+            # An abort that was sent between these two requests may hit the second one.
             span = began(before.exchange), over(stream.exchange)
             aborted = any(deed.names((name,)) for deed in target.deeds.during(*span, Action.ABORT))
             if aborted or not ended(before) or not ended(stream):
-                why = "an abort names its id" if aborted else "one of two requests with one id has no end"
+                why = (
+                    "an abort names its id" if aborted else "one of two requests with the same id did not end"
+                )
                 yield left_out(end_place(stream), why)
                 continue
             for choice in finished_choices(stream):

@@ -1,7 +1,7 @@
-"""The subject of a check, as data: the answers in which it can observe anything.
+"""The subject of a check, as data: the properties of the answers that the check can observe.
 
-The judge compares an answer's traits with the subject of each check, and calls only matching checks. The same
-data explains why a requirement has no witness.
+The judge compares an answer's traits with the subject of each check, and calls only the checks that match.
+The same data explains why a requirement has no witness.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ def was_aborted(choice: ChoiceFacts) -> bool:
 
 
 def ended(stream: Answer) -> bool:
-    """True if the answer is complete, so that missing parts will not come."""
+    """True if the answer is complete, so that a missing part cannot arrive later."""
     return stream.exchange.ending is Ending.COMPLETE and stream.error is None
 
 
 def streamed(stream: Answer) -> bool:
-    """True if a record was delivered in events."""
+    """True if an answer was delivered in events."""
     return stream.answered and stream.delivery is not Delivery.WHOLE
 
 
@@ -47,15 +47,15 @@ def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]: ...
 
 
 def finished_choices(stream: Answer) -> Sequence[ChoiceFacts]:
-    """Return the choices of a record with a finish reason, including a client's abort."""
+    """Return the choices that have a finish reason, including `abort`. Empty for a refused request."""
     if stream.refused:
         return []
     return [choice for choice in stream.choices if choice.finish is not None and not is_error(choice.finish)]
 
 
 def undisturbed_choices(stream: Stream) -> list[Choice]:
-    """Return the choices of a complete record that were not aborted, because the length of an aborted one
-    varies.
+    """Return the choices of a complete answer that were not aborted. The length of an aborted
+    choice varies.
     """
     if not stream.answered or not ended(stream):
         return []
@@ -66,22 +66,22 @@ class Traits(NamedTuple):
     """The properties of an answer that `About` may require."""
 
     answered: bool
-    """True if it is a record with at least one choice."""
+    """True if the answer has at least one choice."""
     streamed: bool
-    """True if the record was delivered in events."""
+    """True if the answer was delivered in events."""
     delivery: Delivery
     finished: bool
     """True if a choice has a finish reason."""
     ended: bool
     """True if the answer is complete."""
     chat: bool
-    """True if the endpoint uses messages."""
+    """True if the endpoint takes messages."""
     items: bool
-    """True if it answers with typed items in place of choices."""
+    """True if the endpoint answers with typed items instead of choices."""
     event_stream: bool
-    """True if a stream was requested, and the status announces one."""
+    """True if the request asked for a stream and was answered with status 200."""
     asked: frozenset[str]
-    """The members of `WISHES` that the request sets to something other than empty, false or zero."""
+    """The members of `WISHES` that the request sets to a value other than empty, false or zero."""
 
 
 WISHES = (
@@ -90,7 +90,7 @@ WISHES = (
     *("stop", "stop_regex", "stop_token_ids", "stream", "temperature", "text_prompt", "top_logprobs"),
     *("truncated", "usage"),
 )
-"""Fields of `Asked` that a check may need."""
+"""Fields of `Asked` that a check may require."""
 
 
 def traits_of(stream: Answer) -> Traits:
@@ -110,7 +110,7 @@ def traits_of(stream: Answer) -> Traits:
 
 @dataclass(frozen=True)
 class About:
-    """Properties that an answer must have for a check to observe it; None for any value."""
+    """Properties that an answer must have for a check to observe it. None admits any value."""
 
     answered: bool | None = None
     streamed: bool | None = None
@@ -121,12 +121,12 @@ class About:
     items: bool | None = None
     event_stream: bool | None = None
     asked: frozenset[str] = frozenset()
-    """The members of `WISHES` that the request must have."""
+    """Members of `WISHES` that the request must set."""
     unasked: frozenset[str] = frozenset()
-    """The members that it must not have."""
+    """Members of `WISHES` that the request must not set."""
 
     def stages(self) -> Iterator[tuple[str, Callable[[Traits], bool]]]:
-        """Yield the required properties of an answer one by one, each as words and as a predicate."""
+        """Yield each required property of an answer, as a description and as a predicate."""
         for wish in sorted(self.asked):
             yield f"asked for {wish}", partial(_asks_for, wish)
         for wish in sorted(self.unasked):
@@ -139,7 +139,7 @@ class About:
 
     @cached_property
     def _predicates(self) -> tuple[Callable[[Traits], bool], ...]:
-        return tuple(passes for _, passes in self.stages())  # cached, because it is used for every answer
+        return tuple(passes for _, passes in self.stages())  # cached, because it is called for every answer
 
     def admits(self, traits: Traits) -> bool:
         return all(passes(traits) for passes in self._predicates)
@@ -166,13 +166,13 @@ _WORDS = {
     "finished": ("finished", "without a finish reason"),
     "ended": ("ended", "cut off"),
 }
-"""Descriptions of the fields of `Traits`, if true and if false."""
+"""Descriptions of the fields of `Traits`: the first for True, the second for False."""
 
 
 def about(*asked: str, unasked: Collection[str] = (), **due: Any) -> About:
-    """Return `About` for requests with some wishes and without others.
+    """Return `About` for requests that set the wishes `asked` and do not set `unasked`.
 
-    `due`: its other fields. Raises ValueError for an unknown wish.
+    `due`: values for the other fields of `About`. Raises ValueError for an unknown wish.
     """
     if unknown := {*asked, *unasked} - set(WISHES):
         raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")

@@ -1,8 +1,8 @@
 """The acceptor: the executable definition of a legal delivery (spec chapter 2).
 
-A record may be cut into emissions in many ways, and the cut depends on a server's load. So a stream is not
-compared with a fixed one: a delivery is legal if it is any legal cut of the record. The acceptor walks the
-emissions once, keeps only the progress of the record, and stops at the first illegal one.
+A server may cut a record into emissions in many ways, depending on its load. So the acceptor does not compare
+a stream with one fixed cut: every legal cut of the record is accepted. It reads the emissions once, remembers
+only how much of the record was delivered, and stops at the first illegal emission.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from tokenwire.wire.sharing import same_values
 
 @dataclass(frozen=True)
 class Record:
-    """The whole answer of one choice, to be delivered. None means unknown."""
+    """The whole answer of one choice, which must be delivered. None means unknown."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
     series: Mapping[str, Sequence[Any]] = field(default_factory=dict)
     """Per-token series by name, one entry for each output id."""
     finish: str | None = None
-    """The type of the finish."""
+    """The type of the finish reason."""
     text_after: Sequence[int] | None = None
-    """The number of complete characters after each id; None if only the joined text is known."""
+    """The number of complete characters after each id. None if only the whole text is known."""
 
 
 @dataclass(frozen=True)
 class Delivered:
-    """The content of one emission, as on the wire. None means that the emission lacks it."""
+    """The content of one emission, as on the wire. None means that the emission lacks the field."""
 
     output_ids: Sequence[Any] | None = None
     text: str | None = None
@@ -45,45 +45,45 @@ class Delivered:
 
 @dataclass(frozen=True)
 class Rules:
-    """The rules for the delivery of the record."""
+    """The rules by which a record is delivered."""
 
     mode: Delivery
-    """CUMULATIVE or INCREMENTAL."""
+    """Either CUMULATIVE or INCREMENTAL."""
     interval: int | None = None
     """The stream interval in force; None if unknown."""
     logprob_tolerance: float = 0.0
-    """The allowed difference of numbers with a fraction, because two runs may round differently."""
+    """The allowed difference between two non-integer numbers, because two runs may round differently."""
     stop: tuple[str, ...] = ()
-    """Stop strings that must not be shown. They only make the reason more precise."""
+    """Stop strings that must not appear in the text. They only make an error message more precise."""
 
 
 @dataclass(frozen=True)
 class Acceptance:
-    """The decision about a delivery: legal, or where and why not."""
+    """The result for a delivery: legal, or the place and the reason of the first error."""
 
     legal: bool
     index: int | None = None
-    """Index of the first illegal emission; the number of emissions if one is missing at the end."""
+    """Index of the first illegal emission. It equals the number of emissions if the stream ends too early."""
     field: str = ""
     """The illegal field: `output_ids`, `text`, `completion_tokens`, `finish` or the name of a series."""
     reason: str = ""
-    """The reason as one clause."""
+    """The reason, as a clause without its subject."""
 
 
 @dataclass(frozen=True)
 class DeliveryProgress:
-    """The progress of the record's delivery."""
+    """The part of a record that was delivered so far."""
 
     ids: int = 0
     text: int = 0
     id_emissions: int = 0
-    """The number of emissions with ids, even with an empty list."""
+    """The number of emissions with a list of ids, which may be empty."""
     finished: bool = False
 
 
 @dataclass(frozen=True)
 class Illegal:
-    """The error of an emission."""
+    """The field of an emission that is illegal, and the reason."""
 
     field: str
     reason: str
@@ -92,9 +92,9 @@ class Illegal:
 def _first_difference(
     expected: Sequence[Any], actual: Sequence[Any], same: Callable[[Any, Any], bool]
 ) -> int | None:
-    """Return the index of the first entry of `actual` that differs; None without a difference."""
+    """Return the index of the first entry of `actual` that differs from `expected`. None if none differs."""
     if same_values(expected[: len(actual)], actual):
-        return None  # the usual case, many times faster than comparing each entry
+        return None  # this is the usual case, and many times faster than comparing each entry
     for index, entry in enumerate(actual):
         if index >= len(expected) or not same(expected[index], entry):
             return index
@@ -153,9 +153,10 @@ def _runs_ahead(record: Record, ids: int, text: int) -> bool:
 def _judge_series(
     record: Record, progress: DeliveryProgress, emission: Delivered, ids: int, rules: Rules
 ) -> Illegal | None:
-    """Return the error if a series does not cover exactly the emission's ids, with the record's entries.
+    """Return the error if a series does not have exactly the record's entries for the emission's ids.
 
-    A series may be missing where the record has only nulls, because a late key is unknown until it starts.
+    A series may be missing where the record has only nulls, because it is unknown whether a late series will
+    come.
     """
     start = progress.ids if rules.mode is Delivery.INCREMENTAL else 0
     if emission.output_ids is None:
@@ -164,7 +165,7 @@ def _judge_series(
         whole, entries = record.series.get(name), emission.series.get(name)
         due = ids - start
         if whole is not None and emission.finish is not None and not record.output_ids:
-            due = len(whole)  # the answer to a budget of zero may have an entry without an id
+            due = len(whole)  # an answer to a budget of zero may have one entry without an id
         if entries is None:
             if due and whole is not None and any(entry is not None for entry in whole[start:ids]):
                 return Illegal(name, f"is missing beside {due} output ids")
@@ -179,7 +180,7 @@ def _judge_series(
 
 
 def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal | None:
-    """Return the error if a finish comes before the whole record."""
+    """Return the error if a finish comes before the whole record was delivered."""
     if record.finish is not None and finish != record.finish:
         return Illegal("finish", f"is {finish!r} where the record ends with {record.finish!r}")
     if record.output_ids is not None and ids < len(record.output_ids):
@@ -190,7 +191,7 @@ def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal |
 
 
 def _is_idle(emission: Delivered, progress: DeliveryProgress) -> bool:
-    """True if an emission of an incremental stream carries nothing."""
+    """True if an emission of an incremental stream carries no new content."""
     counted = emission.completion_tokens in {None, progress.ids}
     holds = emission.output_ids or emission.text or emission.finish or any(emission.series.values())
     return counted and not holds
@@ -199,9 +200,9 @@ def _is_idle(emission: Delivered, progress: DeliveryProgress) -> bool:
 def step(
     record: Record, progress: DeliveryProgress, emission: Delivered, rules: Rules
 ) -> DeliveryProgress | Illegal:
-    """Return the record's progress after one emission, or the error."""
+    """Return the progress after one emission, or the error."""
     if progress.finished:
-        # A cumulative emission after the finish repeats the finish, which must come exactly once.
+        # After the finish, a cumulative emission would repeat it, but the finish must come exactly once.
         idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
         return progress if idle else Illegal("finish", "comes before more of the record")
     ids, text = progress.ids, progress.text
@@ -211,12 +212,12 @@ def step(
             return judged
         ids = judged
         new = ids - progress.ids
-        # A choice that ends without any id has one emission, without ids (spec/delivery.md).
+        # A choice that ends without any id has one emission, and it has no ids (spec/delivery.md).
         if progress.id_emissions == 0 and new == 0 and (record.output_ids or emission.finish is None):
             return Illegal("output_ids", "the first emission carries no id")
-        # The first emission comes as soon as there is a token, the last with the rest, and its finish may
-        # come alone. So the interval applies to those between. One without new ids is legal there, because it
-        # brings text that was held back.
+        # The interval applies only between the first and the last emission. The first comes with the first
+        # token, the last brings the rest, and the finish may come alone. An emission between them may have no
+        # new ids, because it may bring text that was held back.
         left = record.output_ids is None or ids < len(record.output_ids)
         inner = progress.id_emissions > 0 and emission.finish is None and left
         if inner and rules.interval is not None and 0 < new < rules.interval:
@@ -228,8 +229,8 @@ def step(
         if isinstance(judged, Illegal):
             return judged
         text = judged
-        # Text may lag (half a character, half a stop string), but never lead. A client that is cut off here
-        # would have text without its ids.
+        # Text may lag behind the ids (half a character, half a stop string), but never be ahead of them.
+        # Otherwise a client that disconnects here would have text without its ids.
         if emission.finish is None and _runs_ahead(record, ids, text):
             return Illegal("text", f"shows {text} characters, more than {ids} output ids have completed")
     illegal = _judge_series(record, progress, emission, ids, rules)
@@ -244,11 +245,15 @@ def step(
 def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acceptance:
     """Decide if the emissions, in order, are a legal delivery of the record.
 
-    A cut is legal if the first emission carries an id (if there is any), each but the first and the last with
-    ids carries at least the interval's number of new ids or none, and every series stays in lockstep with the
-    ids. The text never leaves the record's text and may lag behind the ids until the finish. The finish comes
-    exactly once, when all is delivered, and nothing follows it. Fields that no emission carries, or that the
-    record lacks, are not judged.
+    A delivery is legal under these conditions:
+
+    - The first emission carries an id, if the record has any.
+    - Each emission between the first and the last has no new ids, or at least as many as the interval.
+    - Each series has one entry for each id, at every emission.
+    - The text is a beginning of the record's text. It may lag behind the ids until the finish.
+    - The finish comes exactly once, when everything was delivered, and nothing follows it.
+
+    Fields that the record lacks, or that every emission lacks, are not judged.
     """
     emissions = tuple(emissions)
     record = _of_both_sides(record, emissions)
@@ -266,15 +271,15 @@ def accept(record: Record, emissions: Iterable[Delivered], rules: Rules) -> Acce
 def idle_start(emissions: Sequence[Delivered]) -> int:
     """Return the number of empty emissions at the beginning of an incremental stream.
 
-    first-emission-has-a-token covers them; not all families promise it.
+    The requirement first-emission-has-a-token judges them, and not all server families promise it.
     """
     before = (n for n, emission in enumerate(emissions) if not _is_idle(emission, DeliveryProgress()))
     return next(before, 0)
 
 
 def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
-    """Return the record without fields that no emission carries, because the requests may have enabled
-    different outputs.
+    """Return the record without the fields that every emission lacks. The two requests may have enabled
+    different fields.
     """
     carried = {name for emission in emissions for name in emission.series}
     return replace(
@@ -286,7 +291,9 @@ def _of_both_sides(record: Record, emissions: Sequence[Delivered]) -> Record:
 
 
 def record_of(choice: Choice) -> Record:
-    """Return the record that a choice adds up to; the choice of a whole answer is the record itself."""
+    """Return the record that the emissions of a choice add up to. A whole answer has one emission, which is
+    the record.
+    """
     series = {name: choice.series(name) for name in choice.series_names}
     return Record(
         output_ids=choice.output_ids,

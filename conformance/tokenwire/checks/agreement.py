@@ -1,8 +1,8 @@
 """Agreement of two answers to one request, up to the length of the shorter one.
 
-With other neighbours, or from a cache, a server computes the same thing in another order, and numbers move a
-little. An id may change if two were nearly equally likely. The text after such a change differs, and is not
-compared.
+A server computes the same request in another order beside other requests, or from a cache, so numbers differ
+slightly. An id may change if two ids were almost equally likely. The text after such a change differs, and is
+not compared.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ Side = tuple[Stream, Choice]
 
 
 def same_beginning(stream: Answer) -> tuple[object, ...] | None:
-    """Return a key of greedy requests whose answers begin alike, whatever their length; None for others."""
+    """Return a key of a greedy request. Answers with equal keys begin alike, whatever their length. None for
+    a sampled request.
+    """
     asked = stream.asked
     if not asked.prompt_key or not asked.greedy:
         return None
@@ -36,9 +38,9 @@ def same_beginning(stream: Answer) -> tuple[object, ...] | None:
 
 
 def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]:
-    """Yield the choices of two answers, index by index, with their content.
+    """Yield the choices of two answers in pairs with equal index, with their content.
 
-    Both stay loaded during the comparison, because a check reads each of them several times.
+    Both answers stay loaded during the comparison, because a check reads each of them several times.
     """
     baseline, other = baseline.load(), other.load()
     others = {choice.index: choice for choice in other.choices}
@@ -48,7 +50,7 @@ def choice_pairs(baseline: Answer, other: Answer) -> Iterator[tuple[Side, Side]]
 
 
 def _asked_alike(baseline: Side, other: Side) -> bool:
-    """True if both requests enabled the same series."""
+    """True if both requests enabled the same series, so that their entries can be compared."""
     asked = [
         (s.asked.uniform, s.asked.logprobs, s.asked.top_logprobs, s.asked.chosen_ids)
         for s, _ in (baseline, other)
@@ -57,7 +59,9 @@ def _asked_alike(baseline: Side, other: Side) -> bool:
 
 
 def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator[Observation]:
-    """Check that two choices have the same logprobs for the same ids, in any form."""
+    """Check that two choices have the same logprobs for the same ids, whatever the shape of their
+    logprobs.
+    """
     ids = [(choice.output_ids or [])[upto] for choice in pair]
     ours, theirs = (sampled_logprobs(choice)[upto] for choice in pair) if ids[0] == ids[1] else ([], [])
     if not ids[0] or not ours or len(ours) != len(theirs):
@@ -76,7 +80,7 @@ def same_sampled(pair: Pair, source: str, upto: slice = slice(None)) -> Iterator
 
 
 def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
-    """Return the series that both choices carry and that their requests enabled with the same values."""
+    """Return the series that both choices carry and that both requests enabled in the same way."""
     common = baseline[1].series_names & other[1].series_names
     if _asked_alike(baseline, other):
         return common
@@ -84,10 +88,11 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
 
 
 def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False) -> Iterator[Observation]:
-    """Check that two choices agree up to the length of the shorter one, except for near ties and drift.
+    """Check that two choices agree up to the length of the shorter one. Near ties and small numeric
+    differences are allowed.
 
-    If their requests enabled different series, `told_apart` compares their sampled logprobs. Answers that
-    lost ids, or entries of a series, are skipped, because other requirements report that.
+    If their requests enabled different series, `told_apart` compares the logprobs of the sampled ids. Answers
+    that lost ids or entries of a series are skipped, because other requirements report these losses.
     """
     pair = (baseline[1], other[1])
     if not all(map(counts_its_ids, pair)):
@@ -110,7 +115,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
             by_chance=end is not None and torn(pair, end),
         )
     if end is None:
-        # Different text for equal ids is not chance (spec/record.md, comparisons).
+        # Equal ids must have equal text. Chance cannot change it (spec/record.md, comparisons).
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
     if told_apart and not _asked_alike(baseline, other):
@@ -133,8 +138,8 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
 
 
 def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observation]:
-    """Yield observations. Chance differences are at most a SHOULD for a server that does not declare
-    determinism.
+    """Yield observations. If the server does not declare determinism, a difference that chance explains
+    violates only a SHOULD.
     """
     for observation in seen:
         lenient = observation.by_chance and BATCH_INVARIANCE not in target.capabilities
@@ -142,7 +147,7 @@ def as_declared(seen: Iterator[Observation], target: Target) -> Iterator[Observa
 
 
 def _same_text(pair: Pair, source: str, *, by_chance: bool) -> Iterator[Observation]:
-    """Check that two texts agree. A text may end in U+FFFD within a character that the longer one
+    """Check that two texts agree. The shorter text may end in U+FFFD, within a character that the longer one
     completes.
     """
     ours, theirs = pair[0].text, pair[1].text

@@ -1,6 +1,4 @@
-"""Relations between the values of a field along a choice: fields that are constant, and fields that only
-grow.
-"""
+"""Relations between the values of a field along a choice: constant fields, and fields that only grow."""
 
 from __future__ import annotations
 
@@ -18,10 +16,10 @@ from tokenwire.checks.reading.times import began, covered_s
 from tokenwire.record import Answer, Choice, Emission, Place, Stream, as_list, fact
 
 Value = tuple[Emission, str, Any]
-"""The value of a field of an emission."""
+"""An emission, the name of a field, and the value of this field."""
 Reader = Callable[[Choice], Iterable[Value]]
 
-# Readers.
+# Functions that read the values of a field.
 
 
 def _prompt_tokens(choice: Choice) -> Iterator[Value]:
@@ -33,7 +31,7 @@ def _chunk_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _request_ids(choice: Choice) -> Iterator[Value]:
-    """Yield the request ids, beginning with the first."""
+    """Yield the request ids, from the first one that is not null."""
     ids = ((emission, "request_id", emission.details.get("request_id")) for emission in choice.delivered)
     return dropwhile(lambda value: value[2] is None, ids)
 
@@ -49,10 +47,10 @@ def _created(choice: Choice) -> Iterator[Value]:
 
 @fact(Stream)
 def _span_of_created(stream: Stream) -> tuple[bool, float, float, Place | None]:
-    """Return True if all values of `created` are equal, the times of the first and last event with one, and
-    the place of the last.
+    """Return facts about the `created` fields of a stream.
 
-    The times are counted from the request; they are equal if no event has one.
+    They are: True if all values are equal, the times of the first and the last event with a value, and the
+    place of the last value. Times are seconds since the request; both are 0 if no event has a value.
     """
     values = [value for choice in stream.choices for value in _created(choice)]
     times = [emission.event.place.time for emission, _, _ in values]
@@ -62,16 +60,18 @@ def _span_of_created(stream: Stream) -> tuple[bool, float, float, Place | None]:
 
 
 _SECONDS_MET = 5.0
-"""The stream length in seconds from which a clock in whole seconds must advance. By chance, not even one of a
-hundred such runs fails to cross a second.
+"""Seconds of stream after which a clock in whole seconds must have advanced.
+
+The value is so large that even in a hundred runs no run misses a full second by chance.
 """
 
 
 @check_run("created-is-constant", alone=True)
 def _created_is_constant(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that no stream changes its `created`.
+    """Check that `created` does not change within a stream.
 
-    This is evidence only once streams lasted so long that a clock read for each event would have advanced.
+    A constant value is evidence only if the streams lasted long enough. A clock that is read for each event
+    would have advanced in this time.
     """
     asked = [stream for stream in streams if streamed(stream)]
     spans = [(stream, *_span_of_created(stream)) for stream in asked]
@@ -93,7 +93,7 @@ def _created_is_constant(streams: tuple[Answer, ...], _target: Target) -> Iterat
     )
     for *_, place in constant:
         if covered < _SECONDS_MET:
-            why = f"streams with `created` cover {covered:.1f} s, within which a clock need not move on"
+            why = f"streams with `created` last only {covered:.1f} s; a clock may not advance"
             yield left_out(place, why)
         else:
             yield expect(place, "one time of creation", "one time of creation")
@@ -107,7 +107,7 @@ def _prompt_ids(choice: Choice) -> Iterator[Value]:
 
 
 def _prompt_series(choice: Choice) -> Iterator[Value]:
-    """Yield all prompt-side series, one after the other, even those that are not lists."""
+    """Yield the values of each prompt-side series in turn, including values that are not lists."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.prompt_series):
         carrying = (carrier for carrier in choice.delivered if name in carrier.prompt_series)
         yield from ((carrier, name, carrier.prompt_series[name]) for carrier in carrying)
@@ -126,13 +126,13 @@ def _text(choice: Choice) -> Iterator[Value]:
 
 
 def _series(choice: Choice) -> Iterator[Value]:
-    """Yield the lists of all series, one after the other."""
+    """Yield the lists of each series in turn."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.series):
         lists = ((carrier, name, carrier.entries(name)) for carrier in choice.delivered)
         yield from (value for value in lists if value[2] is not None)
 
 
-# Relations.
+# Relations between these values.
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class Constant(Relation):
 
     field: Reader
     words: str
-    """A message with `{emission}`, `{field}`, `{expected}` and `{actual}`."""
+    """The message. It may contain `{emission}`, `{field}`, `{expected}` and `{actual}`."""
 
 
 def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterator[Observation]:
@@ -152,13 +152,13 @@ def _observe_constant(row: Constant, choice: Choice, _stream: Stream) -> Iterato
 
 @dataclass(frozen=True)
 class _Kept(Relation):
-    """Entries of a list, or the text, must stay unchanged at the beginning of all later values."""
+    """Later values of a field must begin with the earlier value, and must not change it."""
 
     field: Reader
     entry: str
-    """The name of an entry of `{field}`; empty for a text."""
+    """The name of an entry, which may contain `{field}`. Empty for a text."""
     grows: bool = True
-    """True if later values may be longer; otherwise the first list must stay as it is."""
+    """True if later values may be longer. Otherwise all later values must equal the first list."""
 
 
 def _observe_kept(row: _Kept, choice: Choice, _stream: Stream) -> Iterator[Observation]:

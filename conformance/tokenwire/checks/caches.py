@@ -1,4 +1,4 @@
-"""Checks of isolation: requests use only their own cache, adapter and rank."""
+"""Checks of isolation: a request uses only its own cache, adapter and rank."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ from tokenwire.record import Answer, Choice, Stream, fact, integer
 from tokenwire.requirement import tolerance
 
 Side = Callable[[Answer], Hashable]
-"""Returns a key of the cache that a request may use; None if unknown."""
+"""A function that returns a key for the cache that a request may use, or None if the cache is unknown."""
 
 
 @fact(Stream)
 def _cached(stream: Stream) -> int | None:
-    """Return the number of cached prompt tokens in an answer; None if it does not report them."""
+    """Return the number of cached prompt tokens that an answer reports. None if it reports no number."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
     found.append(details.get("cached_tokens") if isinstance(details, dict) else None)
@@ -46,19 +46,19 @@ def _cached(stream: Stream) -> int | None:
 
 @fact(Stream)
 def _preempted(stream: Stream) -> bool:
-    """True if the cached tokens may come from the request itself, before it was preempted."""
+    """True if the request was preempted, so that the cached tokens may be its own."""
     return any(emission.counters.get("num_retractions") for emission in stream.emissions())
 
 
 def _only_prompt(answer: Answer) -> object:
-    """Return the prompt of an answer with one prompt and one sample; None for others."""
+    """Return the prompt of an answer with one prompt and one choice. None for other answers."""
     asked = answer.asked
     alone = answer.answered and asked.n == 1 and asked.prompts == 1 and not asked.media
     return (asked.input_ids or _worded(answer)) if alone else None
 
 
 def _worded(answer: Answer) -> str | None:
-    """Return a prompt as JSON, without the model; None if it cannot be parsed."""
+    """Return the prompt as JSON, without the name of the model. None if it cannot be parsed."""
     sent = prompt_sent(answer)
     return json.dumps(sent[1], sort_keys=True) if sent is not None else None
 
@@ -71,34 +71,36 @@ DRAWN_PROMPTS: Mapping[str, str] = {
     "shared-beginnings": "first",
     "updated-weights": "first",
 }
-"""Scenarios with prompts that are random in each run: ids, or words for endpoints without ids.
+"""Scenarios whose prompts are random in each run, made of ids or, at endpoints without ids, of words.
 
-Each has the label of a prompt's first request, which may continue with a hyphen and a number.
+The value is the label of the first request with a prompt. A hyphen and a number may follow the label.
 """
 _BY_CHANCE = int(tolerance("drawn_alike"))
 
 
 @fact(Stream)
 def _drawn_ids(stream: Stream) -> tuple[int, ...]:
-    """Return the ids of a prompt that is random in each run; empty for any other prompt."""
+    """Return the ids of the prompt if it is random in each run. Empty for any other prompt."""
     ids = stream.asked.input_ids if stream.exchange.scenario in DRAWN_PROMPTS else None
     return tuple(ids[0]) if ids else ()
 
 
 def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
-    """True if a request may have run the first tokens of another's prompt before that was answered."""
+    """True if another request may have computed the first `count` tokens of a prompt before this prompt was
+    answered.
+    """
     if other.refused or not _before(other, answer):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
-        if _drawn_ids(answer):  # a text shares no more ids than by chance
+        if _drawn_ids(answer):  # a text shares no more ids with a random prompt than by chance
             return count <= _BY_CHANCE
         return _worded(answer) == _worded(other) or _length(other) >= count
-    # A shorter prompt with the same ids may have continued like this one.
+    # A shorter prompt with the same ids may have generated the ids that follow in this prompt.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
 
 
 def _before(other: Answer, answer: Answer) -> bool:
-    """True if a request was sent before another was answered, or if that is unknown."""
+    """True if one request was sent before another was answered, or if this is unknown."""
     start, end = began(other.exchange), over(answer.exchange)
     return start is None or end is None or start <= end
 
@@ -109,7 +111,7 @@ def _shared(first: Sequence[int], second: Sequence[int]) -> int:
 
 
 def _length(answer: Answer) -> float:
-    """Return the most tokens of a request and its answer; infinite if unknown."""
+    """Return the largest number of tokens of a request and its answer. Infinite if it is unknown."""
     names = ("prompt_tokens", "completion_tokens")
     every = (answer.usage or {}, *(choice.counters for choice in answer.choices))
     known = ([integer(counts.get(name)) for name in names] for counts in every)
@@ -118,15 +120,19 @@ def _length(answer: Answer) -> float:
 
 @dataclass(frozen=True)
 class Apart(Relation):
-    """The cached tokens of an answer must have been computed on its own side of a border."""
+    """The cached tokens of an answer must have been computed within its own side, for example under its own
+    cache key.
+    """
 
     sides: Callable[[Target], Side]
     border: str
-    """The border, in words."""
+    """A phrase for the message that describes the other side."""
 
 
 def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Observe the first answer to a prompt on each side, if another side answered it before."""
+    """Observe the first answer to a prompt on each side, if the prompt was answered on another side
+    before.
+    """
     side_of = row.sides(target)
     prompts: defaultdict[object, list[tuple[Hashable, Answer]]] = defaultdict(list)
     by_side: defaultdict[Hashable, list[Answer]] = defaultdict(list)
@@ -147,17 +153,24 @@ def _observe_apart(row: Apart, streams: tuple[Answer, ...], target: Target) -> I
 def _of_same_side(
     row: Apart, answer: Answer, before: Iterable[Answer], same_side: Iterable[Answer]
 ) -> Iterator[Observation]:
-    """Check the cached tokens of an answer if others show that the prompt is cached, or that they ran it."""
+    """Check the number of cached tokens of an answer, if earlier answers show that another side cached the
+    prompt.
+
+    Nothing is observed if a request on the same side may have computed these tokens.
+    """
     count = _cached(answer)
     if count is None or _preempted(answer):
         return
-    # A lower count ran the other tokens; any count shows that the prompt is cached at all.
+    # An earlier answer with fewer cached tokens computed the rest. If the count is zero, any cached token
+    # shows that the prompt can be cached.
     counted = ((earlier, found) for earlier in before if (found := _cached(earlier)) is not None)
     other = next((earlier for earlier, found in counted if (found < count if count else found > 0)), None)
     others = (candidate for candidate in same_side if candidate is not answer)
     if other is None or (count and any(_may_have_run(candidate, answer, count) for candidate in others)):
         return
-    message = f"{count} tokens are counted as cached, and only {other.exchange.name} ran them, {row.border}"
+    message = (
+        f"{count} tokens are reported as cached, but only {other.exchange.name} computed them, {row.border}"
+    )
     place = answer.choices[0].last_at("cached_tokens")
     yield expect(place, 0, count, message, related=(other.choices[0].last_at("cached_tokens"),))
 
@@ -167,8 +180,8 @@ def _keys(_target: Target) -> Side:
 
 
 def _adapters(target: Target) -> Side:
-    """Return a function for the adapter or the model that runs a prompt; it returns None if there may be
-    several.
+    """Return a function that returns the adapter or model of a request. It returns None for several
+    prompts.
     """
     known = target.advertised.adapters
 
@@ -184,8 +197,8 @@ def _adapters(target: Target) -> Side:
 
 
 def _flushes(target: Target) -> Side:
-    """Return a function that counts the flushes completed before a request; it returns None for one that
-    overlaps a flush.
+    """Return a function that counts the flushes completed before a request. It returns None if a flush
+    overlaps the request.
     """
     calls = [call for call in target.calls if call.flushes and call.done]
     ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)
@@ -208,7 +221,7 @@ check_run_rows(
 
 @fact(Stream)
 def _beginnings(stream: Stream) -> frozenset[Hashable]:
-    """Return the words of a prompt, or enough first ids to distinguish random prompts."""
+    """Return the prompt's text, or enough of its first ids to tell random prompts apart."""
     ids = stream.asked.input_ids
     if ids is None:
         return frozenset({_worded(stream)})
@@ -217,9 +230,9 @@ def _beginnings(stream: Stream) -> frozenset[Hashable]:
 
 @fact(Stream)
 def _is_first_of_drawn(stream: Stream) -> bool:
-    """True for the first request with a random prompt, of ids or with a salt.
+    """True for the first request with a random prompt, if the prompt consists of ids or has a cache salt.
 
-    Words follow those of a template, which are new only with a new salt.
+    A prompt of words begins with the words of a chat template, so it is new only under a new salt.
     """
     label, _, behind = stream.exchange.label.partition("-")
     first = label == DRAWN_PROMPTS.get(stream.exchange.scenario) and (not behind or behind[0].isdecimal())
@@ -232,9 +245,9 @@ def _is_first_of_drawn(stream: Stream) -> bool:
 
 @check_run("new-prompts-are-not-cached")
 def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the first answer to each random prompt has no cached tokens beyond chance.
+    """Check that the first answer to each random prompt has no more cached tokens than chance allows.
 
-    A server may fail after it ran a prompt, and be asked again. Then the prompt is not new.
+    If a server fails after it computed a prompt, the suite repeats the request. Then the prompt is not new.
     """
     drawn = [stream for stream in streams if _is_first_of_drawn(stream)]
     brought: defaultdict[Hashable, list[Answer]] = defaultdict(list)
@@ -247,20 +260,24 @@ def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) ->
         others = (other for beginning in _beginnings(stream) for other in brought[beginning])
         if count is None or _preempted(stream) or any(o is not stream and _before(o, stream) for o in others):
             continue
-        message = f"{count} tokens are counted as cached of a prompt that was drawn for this request"
+        message = f"{count} tokens are reported as cached, of a prompt that is random and new"
         place = stream.choices[0].last_at("cached_tokens")
         yield expect(place, f"{_BY_CHANCE} at most", count, message, holds=count <= _BY_CHANCE)
 
 
 SHARING, BEGINNING = ("first", "second", "third", "fourth"), "beginning"
-"""Labels of conversations that share a system message that was drawn, and of one of hardly more than that."""
+"""Labels of the conversations that share a random system message, and of the conversation that has little
+else.
+"""
 
 
 @check_run("shared-beginnings-alone-are-cached")
 def _shared_beginnings_alone_are_cached(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check the cached tokens of the first request for a conversation against the prompt of its beginning."""
+    """Check that the first request of each conversation has no more cached tokens than the shared beginning
+    has.
+    """
     shared = [stream for stream in streams if stream.exchange.scenario == "shared-beginnings"]
     most: dict[str, int] = {}
     for stream in shared:
@@ -272,21 +289,19 @@ def _shared_beginnings_alone_are_cached(
         if stream.exchange.label not in SHARING or count is None or limit is None or _preempted(stream):
             continue
         message = (
-            f"{count} tokens are counted as cached, and the conversation shares {limit} at most with others"
+            f"{count} tokens are reported as cached, but the conversation shares at most {limit} with others"
         )
         place = stream.choices[0].last_at("cached_tokens")
         yield expect(place, f"{limit} at most", count, message, holds=count <= limit)
 
 
 ADAPTERS, UNKNOWN = "adapters", "unknown"
-"""The scenario with adapters, and its request for an unknown one."""
+"""The name of the scenario with adapters, and the label of its request for an unknown adapter."""
 
 
 @check("unknown-adapters-are-refused")
 def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an unknown adapter is refused by a 4xx status such as 404, with a message that names the
-    adapter.
-    """
+    """Check that an unknown adapter is refused with a 4xx status and a message that names the adapter."""
     status, adapter = stream.exchange.status, stream.asked.adapter
     if adapter is None or (stream.exchange.scenario, stream.exchange.label) != (ADAPTERS, UNKNOWN):
         return
@@ -294,38 +309,40 @@ def _unknown_adapters_are_refused(stream: Stream, _target: Target) -> Iterator[O
         return
     words = words_of(stream.error)[:200]
     holds = 400 <= status < 500 and str(adapter.values[0]) in words
-    message = f"an adapter that is not there was asked for, and answered with status {status}"
+    message = f"the request names an unknown adapter, and was answered with status {status}"
     yield expect(start_place(stream), "a 4xx status and its name", words, message, holds=holds)
 
 
 @check("answer-names-its-adapter", ANSWERED)
 def _answer_names_its_adapter(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an answer names the adapter that was requested as the model."""
+    """Check that an answer reports the requested adapter as its model."""
     name, adapter = stream.asked.model, stream.asked.adapter
     if adapter is None or name not in adapter.values or name not in target.advertised.adapters:
         return
     emission = next((found for found in stream.emissions() if "model" in found.details), None)
     if emission is not None:
         reported = emission.details["model"]
-        message = f"the adapter {name!r} was asked, and the answer names {reported!r}"
+        message = f"the request names the adapter {name!r}, and the answer names {reported!r}"
         yield expect(emission.at("model"), name, reported, message)
 
 
 @check_choices("rank-is-the-asked-one", ANY)
 def _rank_is_the_asked_one(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a request runs on the requested rank, where its client knows the prefix to be cached."""
+    """Check that a request runs on the rank that it names. A client may know that this rank has its prefix in
+    the cache.
+    """
     due = stream.asked.rank
     emission = choice.delivered[-1]
     rank = integer(emission.details.get("dp_rank"))
     if due is not None and rank is not None:
-        message = f"rank {due} was asked for, and rank {rank} ran the request"
+        message = f"the request names rank {due}, but rank {rank} ran it"
         yield expect(emission.at("dp_rank"), due, rank, message)
 
 
 def _no_such_rank(stream: Stream, target: Target) -> str:
     rank, size = stream.asked.rank, target.advertised.dp_size
     known = rank is None or size is None or 0 <= rank < size
-    return "" if known else f"rank {rank} was asked for, of {size} that there are, and that was"
+    return "" if known else f"rank {rank} was requested, of {size} existing ranks, and the request was"
 
 
 check_rows(observe_refusal, Refused("unknown-rank-refused", ANY, _no_such_rank))

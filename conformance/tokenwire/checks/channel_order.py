@@ -1,4 +1,4 @@
-"""The order in which the channels of a choice come: that of its tokens."""
+"""Check that the channels of a choice come in the order of its tokens."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from tokenwire.dialects.dialect import has_items
 from tokenwire.record import Choice, Emission, Stream
 
 _KINDS = ("reasoning", "text", CALLED)
-"""The channels, by their names in an emission."""
+"""The channels, by the names of their fields in an emission."""
 _Come = tuple[str, Emission]
 
 
 @check("channels-keep-their-order", about(chat=True, answered=True, ended=True))
 def _channels_keep_their_order(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the channels come as the tokens have them, in streams and in lists of items."""
+    """Check that the channels have the order of the tokens, in streams and in lists of items."""
     for choice in undisturbed_choices(stream) if streamed(stream) or has_items(stream) else ():
         stated, channels = _marked_text(stream, choice, target), Channels.of(stream, choice)
         settled = stated is not None and (stated.settled if streamed(stream) else not stated.disputed)
@@ -36,12 +36,14 @@ def _channels_keep_their_order(stream: Stream, target: Target) -> Iterator[Obser
             come[-1 if late is None else late][1].at(order[-1 if late is None else late]) if come else None
         )
         if place is not None:
-            message = f"the channels come as {actual}; the tokens have them as {expected}"
+            message = f"the order of the channels is {actual}; in the tokens it is {expected}"
             yield expect(place, expected, actual, message, holds=late is None)
 
 
 def _marked_text(stream: Stream, choice: Choice, target: Target) -> MarkedText | None:
-    """Return the text of the tokens of a choice, or that of the right answer."""
+    """Return the text of the tokens of a choice. If the tokens are unknown, return the text of the right
+    answer.
+    """
     stated = said_of(stream, choice, target.markup, target.detokenizer)
     if stated is not None or target.model is None:
         return stated
@@ -49,7 +51,9 @@ def _marked_text(stream: Stream, choice: Choice, target: Target) -> MarkedText |
 
 
 def _is_parted_so(stated: MarkedText, channels: Channels) -> bool:
-    """True if the channels have the parts of the text: other requirements judge what is in them."""
+    """True if the channels have the same parts as the text. Other requirements judge the content of the
+    parts.
+    """
     reading = stated.reading
     same = bool(reading.reasoning.strip()) == bool(channels.reasoning.strip())
     same = same and any(map(str.strip, reading.contents)) == bool(channels.content.strip())
@@ -57,7 +61,7 @@ def _is_parted_so(stated: MarkedText, channels: Channels) -> bool:
 
 
 def _due(stated: MarkedText) -> list[str]:
-    """Return the channels in the order of the text, each call by itself."""
+    """Return the channels in the order of the text, with one entry for each call."""
     reading = stated.reading
     order = ["reasoning"] if reading.reasoning.strip() else []
     for number, content in enumerate(reading.contents):
@@ -67,7 +71,9 @@ def _due(stated: MarkedText) -> list[str]:
 
 
 def _come(choice: Choice) -> list[_Come] | None:
-    """Return the channels as the emissions bring them, each run once; None if one emission brings several."""
+    """Return the channels in the order of the emissions, without repetition. None if one emission brings
+    several channels.
+    """
     brought: list[_Come] = []
     for emission in choice.emissions if choice.text_is_incremental else ():
         texts = {"reasoning": emission.reasoning, "text": emission.text}
@@ -80,7 +86,9 @@ def _come(choice: Choice) -> list[_Come] | None:
 
 
 def _listed(choice: Choice) -> list[_Come]:
-    """Return the channels of a whole answer, in the order of its first item of each, and of its calls."""
+    """Return the channels of a whole answer, ordered by the position of the first item of each channel and of
+    each call.
+    """
     emission = choice.emissions[-1]
     places = [(emission.at(kind).pointer, kind) for kind in _KINDS[:2] if getattr(emission, kind, None)]
     places += [(piece.pointer, CALLED) for piece in emission.calls]
@@ -89,13 +97,14 @@ def _listed(choice: Choice) -> list[_Come]:
 
 
 def _position(pointer: str) -> int:
-    """Return the position of an item in the list that a pointer goes through."""
+    """Return the first list index in a JSON pointer, or 0 if it has none."""
     return next((int(part) for part in pointer.split("/") if part.isdecimal()), 0)
 
 
 def _first_out_of_order(order: Iterable[str], due: Iterable[str]) -> int | None:
-    """Return the place of the first channel that does not come as it has to; None if all do. Parts may be
-    joined, and text behind a call left out.
+    """Return the index of the first channel that is out of order. None if all are in order.
+
+    Adjacent parts of one channel may be joined, and text after a call may be left out.
     """
     rest = iter(due)
     return next((place for place, kind in enumerate(order) if kind not in rest), None)

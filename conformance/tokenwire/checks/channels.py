@@ -1,6 +1,4 @@
-"""Checks of the chapter on channels: content, reasoning and tool calls that a parser extracts from one
-text.
-"""
+"""Checks of the chapter on channels. A parser splits one text into content, reasoning and tool calls."""
 
 from __future__ import annotations
 
@@ -43,7 +41,7 @@ _CALLS = about(chat=True, streamed=True)
 
 
 def _finished(stream: Stream) -> Iterator[Channels]:
-    """Yield the complete choices of a chat answer."""
+    """Yield the channels of each complete choice of a chat answer."""
     for choice in undisturbed_choices(stream) if is_chat(stream) else ():
         yield Channels.of(stream, choice)
 
@@ -53,15 +51,15 @@ def _marked_text(stream: Stream, channels: Channels, target: Target) -> MarkedTe
 
 
 def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target) -> str:
-    """Describe the disputed markup of a choice, as a clause; empty without any.
+    """Describe why the markup of a choice is disputed, as a clause. Empty if it is not disputed.
 
-    It applies if the tokens of the choice are unknown, so that its channels may contain the sampled text.
+    This is for a choice whose tokens are unknown, so that only its channels show the sampled text.
     """
     tools = offered(stream)
     if any(content.strip() for content in channels.contents[1:]):
         return "text follows a tool call"
     if tools is not None and any(call.name not in tools for call in channels.calls):
-        return "a call is of no tool that the request has"
+        return "a call names a tool that the request does not offer"
     if any(as_object(call.arguments) is None for call in channels.calls):
         return "a tool call is malformed"
     markers = target.markup.markers(thoughts=True, calls=True)
@@ -71,7 +69,9 @@ def _disputed_by_its_channels(stream: Stream, channels: Channels, target: Target
 
 
 def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
-    """Yield the choices of two answers to one request that a parser may have split."""
+    """Yield pairs of the same choice in two answers to one request, if a parser may have split one
+    of them.
+    """
     ours = {channels.choice.index: channels for channels in _finished(comparison.baseline)}
     for theirs in _finished(comparison.other):
         if theirs.choice.index in ours:
@@ -82,10 +82,10 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
 
 
 def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
-    """Describe the disputed markup of two answers; empty without any.
+    """Describe why the markup of two answers is disputed. Empty if it is not disputed.
 
-    Known tokens decide. Otherwise both answers must contain it, or the whole one, because markup in a stream
-    alone may be the stream's own fault.
+    If tokens are known, they decide. Otherwise the whole answer must show disputed markup, or both streams
+    must. Markup that only the stream shows may be an error of the stream.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
     stated = [
@@ -98,7 +98,7 @@ def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], targ
 
 
 def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[Observation]:
-    """Check that two answers are split alike, if their markup is not disputed."""
+    """Check that two answers have the same channels, if their markup is not disputed."""
     for pair in _pairs(comparison):
         if _disputed_pair(comparison, pair, target):
             continue
@@ -111,7 +111,7 @@ def _compared(comparison: Comparison, source: str, target: Target) -> Iterator[O
 
 
 def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> bool:
-    """True if chance may explain a difference, which is not possible with equal tokens."""
+    """True if chance may explain a difference. If both texts are known and equal, chance is excluded."""
     sides = zip((comparison.baseline, comparison.other), pair, strict=True)
     first, second = (_marked_text(stream, channels, target) for stream, channels in sides)
     same = first is not None and second is not None and first.text == second.text
@@ -121,7 +121,7 @@ def _by_chance(comparison: Comparison, pair: tuple[Channels, Channels], target: 
 def observe_differences(
     ours: Channels, theirs: Channels, source: str, *, by_chance: bool = False
 ) -> list[Observation]:
-    """Observe the differences in how two choices are split."""
+    """Return a violation for each difference between the channels of two choices."""
     return [
         expect(
             theirs.place(found.channel),
@@ -142,7 +142,7 @@ def _with_whole(comparison: Comparison) -> bool:
 
 @compare("stream-channels-equal-whole")
 def _stream_channels_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that a stream is split into channels like the whole answer."""
+    """Check that a stream has the same channels as the whole answer."""
     if _with_whole(comparison):
         yield from _compared(comparison, "and in the whole answer", target)
 
@@ -155,7 +155,7 @@ def _other_interval(comparison: Comparison, target: Target) -> bool:
 
 @compare("channels-independent-of-interval")
 def _channels_independent_of_interval(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that streams of one request are split into channels alike at any interval."""
+    """Check that streams of one request have the same channels at every stream interval."""
     if _other_interval(comparison, target):
         interval = interval_of(comparison.baseline, target)
         yield from _compared(comparison, f"and at interval {interval or 'unknown'}", target)
@@ -163,7 +163,7 @@ def _channels_independent_of_interval(comparison: Comparison, target: Target) ->
 
 @compare("disputed-markup-may-differ")
 def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Report texts with disputed markup that two answers split differently."""
+    """Report texts with disputed markup whose channels differ between two answers."""
     if not _with_whole(comparison) and not _other_interval(comparison, target):
         return
     source = "and in the whole answer" if _with_whole(comparison) else "and at the other interval"
@@ -179,7 +179,9 @@ def _disputed_markup_may_differ(comparison: Comparison, target: Target) -> Itera
 
 @compare("border-space-may-differ")
 def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Report differences in white space at the borders of channels; it is not part of a channel's text."""
+    """Report differences in white space at the edges of a channel. This white space is not part of the
+    channel's text.
+    """
     if not _with_whole(comparison):
         return
     for pair in _pairs(comparison):
@@ -190,13 +192,13 @@ def _border_space_may_differ(comparison: Comparison, _target: Target) -> Iterato
             ("reasoning", ours.reasoning, theirs.reasoning),
             ("text", ours.content, theirs.content),
         ):
-            message = f"the {CHANNEL_WORDS[channel]} is {actual!r}, with other white space"
+            message = f"the {CHANNEL_WORDS[channel]} is {actual!r}, with different white space"
             yield expect(theirs.place(channel), expected, actual, message, related=(ours.place(channel),))
 
 
 @check("channels-hold-no-markers", _TAKEN_APART)
 def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that no channel contains the markers that the parser extracts."""
+    """Check that no channel contains a marker that the parser removes."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is None or not stated.settled or not channels.choice.parsed:
@@ -205,13 +207,13 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
         parts = (("reasoning", channels.reasoning), ("text", channels.content))
         for channel, text in parts if markers else ():
             shown = next((marker for marker in markers if marker in text), None)
-            message = f"the {CHANNEL_WORDS[channel]} holds the marker {shown!r}"
+            message = f"the {CHANNEL_WORDS[channel]} contains the marker {shown!r}"
             yield expect(channels.place(channel), "no marker", text, message, holds=shown is None)
 
 
 @check("channels-hold-all-text", _TAKEN_APART)
 def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the channels of a choice contain all of its tokens' text, except the markers."""
+    """Check that the channels of a choice together contain all text of its tokens, except the markers."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         if stated is not None and stated.settled and _has_markup(stated, channels):
@@ -219,7 +221,7 @@ def _channels_hold_all_text(stream: Stream, target: Target) -> Iterator[Observat
 
 
 def _has_markup(stated: MarkedText, channels: Channels) -> bool:
-    """True if the text has markup and the parser's form is known."""
+    """True if the text contains markup in a format that the suite knows."""
     reading = stated.reading
     found = reading.cut is not None or bool(reading.reasoning or reading.calls)
     return stated.explains(channels) and (found or channels.choice.parsed or stated.tools is not None)
@@ -227,7 +229,9 @@ def _has_markup(stated: MarkedText, channels: Channels) -> bool:
 
 @check("script-channels-are-right", _TAKEN_APART)
 def _script_channels_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the channels of a choice have the right answer, which needs no ids and no logprobs."""
+    """Check that the channels of a choice equal those of the right answer. This check needs neither ids nor
+    logprobs.
+    """
     model = target.model
     for channels in _finished(stream):
         right = None if model is None else right_marked_text(model, stream, channels.choice, target.markup)
@@ -235,7 +239,7 @@ def _script_channels_are_right(stream: Stream, target: Target) -> Iterator[Obser
             continue
         if (
             right.reading.cut is None or not channels.input_is_object
-        ):  # no object holds arguments that are cut
+        ):  # arguments that are an object cannot be cut off
             yield _compare_channels(channels, right, "the right answer has")
 
 
@@ -247,13 +251,13 @@ def _compare_channels(channels: Channels, stated: MarkedText, source: str = "the
     reported = [channels.reasoning, channels.content, written(channels)]
     unlike = (name for name, a, b in zip(_CHANNELS, due, reported, strict=True) if not _alike(a, b))
     differing = next(unlike, "")
-    message = f"the channels do not hold what {source}"
+    message = f"the channels do not contain what {source}"
     if reading.cut:
-        message = f"no channel holds what the text ends in: {reading.cut!r}"
+        message = f"no channel contains the end of the text: {reading.cut!r}"
     if differing:
         position, channel = _CHANNELS.index(differing), CHANNEL_WORDS[differing]
         stands, told = _from_where_they_part(reported[position], due[position])
-        message = f"{source} {told} for the {channel}, and the channel holds {stands}"
+        message = f"{source} {told} for the {channel}, and the channel contains {stands}"
     place = channels.place(differing or "text")
     actual = dict(zip(("reasoning", "content", "calls"), reported, strict=True))
     return expect(place, stated.text, actual, message, holds=holds)
@@ -264,7 +268,7 @@ _BEFORE, _BEHIND = 24, 40
 
 
 def _from_where_they_part(reported: Any, due: Any) -> tuple[str, str]:
-    """Quote two values. Two texts are quoted from a little before their first difference."""
+    """Quote two values. If both are texts, quote them from shortly before their first difference."""
     if not isinstance(reported, str) or not isinstance(due, str):
         return repr(reported), repr(due)
     position = first_difference(reported, due) or 0
@@ -286,7 +290,7 @@ def _alike(due: Any, reported: Any) -> bool:
 
 @check("unmatched-stop-moves-no-text", about("stop", chat=True, streamed=True, ended=True))
 def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that text held back for a possible stop stays in its channel."""
+    """Check that text held back for a possible stop string stays in its channel."""
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
         whole = stated is not None and not stated.stopped and stated.reading.cut is None
@@ -295,7 +299,9 @@ def _unmatched_stop_moves_no_text(stream: Stream, target: Target) -> Iterator[Ob
 
 
 def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
-    """Yield the pieces of tool calls of a stream, each with its place and True for the first of a call."""
+    """Yield the pieces of the tool calls of a stream, each with its place, and True if it is the first of its
+    call.
+    """
     for choice in stream.choices:
         for call in choice.calls:
             for position, (emission, piece) in enumerate(call.pieces):
@@ -304,7 +310,7 @@ def _pieces(stream: Stream) -> Iterator[tuple[Place, CallPiece, bool]]:
 
 @check("call-opens-with-its-name", _CALLS)
 def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the first piece of a call has its id, its type and its name."""
+    """Check that the first piece of a call has an index, an id, a type and a name."""
     for place, piece, first in _pieces(stream):
         if first:
             named = {"id": piece.id, "type": piece.type, "name": piece.name}
@@ -318,8 +324,8 @@ def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that later pieces have no id and no name, because clients join them or take the last, even if it
-    is empty.
+    """Check that later pieces of a call have no id and no name. Some clients append them, others let the last
+    value win.
     """
     for choice in stream.choices:
         for call in choice.calls:
@@ -332,15 +338,13 @@ def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 def _opens_another(call: ToolCall, piece: CallPiece) -> bool:
-    """True if a piece opens another call under the same index, because it has a name and a different id."""
+    """True if a piece begins another call under the same index: it has a name and a different id."""
     return bool(piece.name and isinstance(piece.id, str) and piece.id not in ("", call.id))
 
 
 @check("calls-are-numbered", about(chat=True))
 def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the tool calls of a choice are numbered 0, 1, 2 and so on, in the order of their
-    beginnings.
-    """
+    """Check that the tool calls of a choice are numbered from 0, in the order of their first pieces."""
     for choice in stream.choices:
         for due, call in enumerate(choice.calls):
             emission, piece = call.pieces[0]
@@ -350,7 +354,7 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
             for emission, piece in call.pieces[1:]:
                 if _opens_another(call, piece):
                     message = (
-                        f"the call {piece.id!r} has the index {piece.index!r}, as the call {call.id!r} has"
+                        f"the call {piece.id!r} has the index {piece.index!r}, like the call {call.id!r}"
                     )
                     place = piece_place(emission, piece)
                     yield expect(place, "an index of its own", piece.index, message, holds=False)
@@ -358,7 +362,9 @@ def _calls_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("call-ids-are-unique", about(chat=True))
 def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids of calls are unique, because a result is returned by the id of its call."""
+    """Check that no two calls have the same id, because the client returns a result with the id of
+    its call.
+    """
     held: set[str] = set()
     for choice in stream.choices:
         for call in choice.calls:
@@ -368,7 +374,7 @@ def _call_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
                 "an id of its own",
                 call.id,
                 f"tool call {call.index} of choice {choice.index} has the id {call.id!r}"
-                + (", as another call of the answer" if call_id else ""),
+                + (", like another call of the answer" if call_id else ""),
                 holds=bool(call_id) and call_id not in held,
             )
             held.add(call_id)
@@ -392,15 +398,13 @@ def _arguments_are_json(stream: Stream, target: Target) -> Iterator[Observation]
         for call in channels.calls:
             message = f"the arguments of {call.name!r} are not a JSON object: {call.arguments[-60:]!r}"
             seen = observe_arguments(call, message)
-            # A model may write invalid JSON. If its tokens are unknown, it may have done so.
+            # The model itself may have written invalid JSON. Without its tokens we cannot exclude this.
             yield seen if stated is not None else seen._replace(level=Level.MAY)
 
 
 @check("spent-budget-is-told", _TAKEN_APART)
 def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice whose budget ended within a tool call does not finish as if the call were
-    complete.
-    """
+    """Check that a choice does not finish as a complete tool call if its budget ended within the call."""
     for channels in _finished(stream):
         stated, finish = _marked_text(stream, channels, target), channels.choice.finish
         if stated is None or finish is None or not stated.spent or not stated.reading.cut:
@@ -411,8 +415,8 @@ def _spent_budget_is_told(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("stop-within-a-call-is-told", _TAKEN_APART)
 def _stop_within_a_call_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice stopped by a string within a tool call does not finish as if the call were
-    complete.
+    """Check that a choice does not finish as a complete tool call if a stop string ended it within
+    the call.
     """
     for channels in _finished(stream):
         stated = _marked_text(stream, channels, target)
@@ -450,7 +454,9 @@ def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("tool-choice-is-kept", _TAKEN_APART)
 def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that tools are called if required, only the named one, and none if forbidden."""
+    """Check that a choice calls a tool if tool_choice demands it, only the named tool, and none if it forbids
+    calls.
+    """
     rule = stream.asked.tools
     if rule is None or rule.demand not in ("none", "required"):
         return
@@ -489,7 +495,7 @@ def _parsed_tokens_are_delivered(stream: Stream, _target: Target) -> Iterator[Ob
 
 @check("choices-are-parsed-alone", _TAKEN_APART)
 def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that choices of one answer with equal text are split alike."""
+    """Check that choices of one answer with equal text have equal channels."""
     finished = [(channels, _marked_text(stream, channels, target)) for channels in _finished(stream)]
     if len(finished) < 2:
         return
@@ -498,7 +504,7 @@ def _choices_are_parsed_alone(stream: Stream, target: Target) -> Iterator[Observ
             continue
         if not (ours.choice.parsed or theirs.choice.parsed):
             continue
-        source = f"and in choice {ours.choice.index}, which says the same,"
+        source = f"and in choice {ours.choice.index}, which has the same text,"
         found = observe_differences(ours, theirs, source)
         yield from found
         if not found:
@@ -531,9 +537,9 @@ def _reasons(*streams: Stream) -> bool:
 
 @check("reasoning-is-counted")
 def _reasoning_is_counted(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that reasoning_tokens in usage counts the reasoning in the answer."""
+    """Check that reasoning_tokens in the usage is above 0 if the answer has reasoning."""
     count = reasoning_tokens(stream)
     if count is not None and ended(stream) and _reasons(stream):
         place = stream.usage_place or end_place(stream)
-        message = f"reasoning_tokens is {count} beside reasoning"
+        message = f"reasoning_tokens is {count}, but the answer has reasoning"
         yield expect(place, "more than 0", count, message, holds=count > 0)

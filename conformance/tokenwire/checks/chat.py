@@ -1,6 +1,4 @@
-"""Checks of the chat endpoint: roles, chunk ids, content, and the ids that token-in-token-out adds to a
-choice.
-"""
+"""Checks of the chat endpoint: roles, chunk ids, content, and the token ids that a choice may report."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def _chat_role_comes_first(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("chat-role-stays", about(chat=True, items=False, streamed=True))
 def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that later chunks of a choice do not name another role; most have none."""
+    """Check that later chunks of a choice have the role `assistant` or no role."""
     for choice in stream.choices:
         for emission in choice.emissions[1:]:
             role = emission.details.get("role")
@@ -35,14 +33,14 @@ def _chat_role_stays(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 _INSTEAD = ("refusal", "function_call")
-"""Fields that a message may have in place of content, besides tool calls and reasoning."""
+"""Fields that a message may have instead of content, in addition to tool calls and reasoning."""
 
 
 @check("chat-content-never-null", about(chat=True, items=False, delivery=Delivery.WHOLE))
 def _chat_content_never_null(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the content of a chat message is a string, empty without text.
+    """Check that the content of a chat message is a string, which is empty if there is no text.
 
-    It may be null beside tool calls, a refusal or reasoning, and after a content filter.
+    It may be null if the message has tool calls, a refusal or reasoning, or after a content filter.
     """
     for choice in stream.choices:
         for emission in choice.emissions:
@@ -77,7 +75,7 @@ def _chat_meta_info_only_on_request(
 ) -> Iterator[Observation]:
     """Check that meta_info is absent if the request did not enable it."""
     place, actual = choice.last_at("meta_info"), choice.emissions[-1].details.get("meta_info")
-    message = f"choice {choice.index} has a meta_info key that was not asked for"
+    message = f"choice {choice.index} has a meta_info key that the request did not enable"
     yield expect(place, "no meta_info key", actual, message, holds=not choice.ends_with("meta_info"))
 
 

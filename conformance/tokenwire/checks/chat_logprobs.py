@@ -44,7 +44,7 @@ def _fault_in_bytes(value: object) -> str:
 
 
 def _fault_in_entry(value: object) -> str:
-    """Describe why a value is not a token with its logprob."""
+    """Describe why a value is not a token with its logprob. Empty if it is one."""
     if not isinstance(value, Mapping):
         return f"is {value!r}, not an object"
     if not isinstance(value.get("token"), str):
@@ -56,7 +56,7 @@ def _fault_in_entry(value: object) -> str:
 
 
 def _fault_in_content(reported: object) -> str:
-    """Describe why a value is not the logprobs of a chat choice; empty if it is."""
+    """Describe why a value is not the logprobs object of a chat choice. Empty if it is one."""
     if not isinstance(reported, Mapping):
         return f"is {reported!r}, not an object"
     if "content" not in reported:
@@ -81,7 +81,7 @@ def _fault_in_content(reported: object) -> str:
 
 @check("chat-logprobs-have-content", about("logprobs", chat=True))
 def _chat_logprobs_have_content(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that chat's logprobs have `content` with one object for each token, not the lists of
+    """Check that chat logprobs have `content` with one object for each token, and not the lists of
     completions.
     """
     for emission in stream.emissions() if _tells(stream) else ():
@@ -102,9 +102,9 @@ def _entries(choice: Choice) -> int:
 
 
 def _unlisted(stream: Stream) -> int:
-    """Count the tokens that need no entry if the dialect promises entries only for visible content.
+    """Count the tokens that need no entry in a dialect that promises entries only for visible content.
 
-    These are the tokens of a stop, each of at least a byte, and of reasoning.
+    These are the tokens of a stop string (at least one byte each) and of reasoning.
     """
     if policy_of(stream).hidden_in_logprobs:
         return 0
@@ -112,18 +112,20 @@ def _unlisted(stream: Stream) -> int:
     stopped = sum(1 for choice in stream.choices if choice.finish and choice.finish.type != "length")
     thoughts = reasoning_tokens(stream)
     if thoughts is None and any(choice.reasoning for choice in stream.choices):
-        thoughts = usage_count(stream)  # any number if they are not counted
+        thoughts = usage_count(stream)  # the number is unlimited if the server does not count them
     return max(1, longest) * stopped + (thoughts or 0)
 
 
 @check("chat-logprobs-count-the-tokens", about("logprobs", chat=True, ended=True))
 def _chat_logprobs_count_the_tokens(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every token has one entry, even without visible text, and that a stream sends it once."""
+    """Check that every token has exactly one entry, even without visible text, and that a stream sends each
+    entry once.
+    """
     if stream.asked.max_new_tokens == 0:
         return
     choices = finished_choices(stream)
     if has_items(stream) and any(choice.parsed for choice in choices):
-        return  # the lists of a text cover its own tokens
+        return  # an item's list covers only the tokens of this item's text
     contents = [joined_series(choice, CONTENT) for choice in choices]
     if len(choices) < len(stream.choices) or all(content is None for content in contents):
         return
@@ -148,26 +150,27 @@ def _bytes_of(entry: Logprob) -> bytes | None:
 
 
 def _text_with_marks(data: bytes) -> str:
-    """Decode bytes. Each run of broken characters becomes one U+FFFD, because their number varies."""
+    """Decode bytes, and replace each run of broken characters by one U+FFFD, because their number varies."""
     return _BROKEN.sub("�", data.decode(errors="replace"))
 
 
 def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
-    """True if tokens form a text in order.
+    """True if the tokens, in order, form a text.
 
-    Whole tokens may be missing, as special tokens are. So may the end, which a stop cuts off, and a space at
-    the very beginning.
+    Whole tokens may be missing from the text, because special tokens are hidden. The end may be missing
+    because of a stop, and so may a space at the beginning.
     """
     known = list(tokens)
     wanted, whole = _BROKEN.sub("�", text), b"".join(known)
     if whole[:1] == b" " and wanted[:1] != " ":
         whole = whole[1:]
-    # The usual case; one by one, each token costs as much as all before it.
+    # This is the usual case. Comparing token by token is slow, because each step decodes all tokens before
+    # it.
     return _text_with_marks(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
 
 
 def is_spelled_by_some(wanted: str, tokens: Iterable[bytes]) -> bool:
-    """True if some of the tokens, in order, form a text with broken characters as one."""
+    """True if some of the tokens, in order, form a text. A run of broken characters counts as one U+FFFD."""
     kept = b""
     for token in tokens:
         at_start = not kept and token[:1] == b" " and wanted[:1] != " "
@@ -189,7 +192,9 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
             continue
         known = [token for token in tokens if token is not None]
         reported = _text_with_marks(b"".join(known))
-        name = FIELD if _tells(stream) else CONTENT  # typed items have no object around their entries
+        name = (
+            FIELD if _tells(stream) else CONTENT
+        )  # typed items have no logprobs object, only a list of entries
         carrying = next(e for e in reversed(choice.emissions) if e.details.get(name) or e.entries(name))
         holds = is_spelled(text, known)
         start = 0 if holds else max(0, (first_difference(text, reported) or 0) - _BEFORE)
@@ -200,7 +205,8 @@ def _chat_logprobs_spell_the_text(stream: Stream, _target: Target) -> Iterator[O
 
 
 _QUOTED, _BEFORE = 60, 20
-"""The most quoted characters of two texts, and of those before their difference."""
+"""The maximum number of quoted characters of two texts, and of the quoted characters before their difference.
+"""
 _SPECIAL = re.compile(r"<[^<>]*>")
 """Matches special tokens and single-byte tokens."""
 
@@ -219,7 +225,9 @@ def _without_thought_markers(text: str) -> str:
 
 @check_finished("tokens-of-logprobs-are-shown")
 def _tokens_of_logprobs_are_shown(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the text lacks nothing of its tokens; spaces and bytes depend on the tokenizer."""
+    """Check that the text contains all visible ASCII characters of its tokens. Spaces and bytes depend on the
+    tokenizer.
+    """
     finish = choice.finish
     if finish is None or finish.type != "length" or stream.asked.echo or taken_apart(stream, choice):
         return
@@ -251,7 +259,8 @@ def _completion_logprobs_are_parallel(
 ) -> Iterator[Observation]:
     """Check that all lists of a completion's logprobs have one entry for each token.
 
-    The list of alternatives is empty if none were requested; another requirement counts them.
+    The list of alternatives is empty if the request did not enable it. Another requirement counts its
+    entries.
     """
     for emission, logprobs in details(choice.delivered, FIELD):
         lists = parallel_lists(logprobs)
@@ -265,15 +274,17 @@ def _completion_logprobs_are_parallel(
 
 
 def _is_escaped(token: object) -> bool:
-    """True if a token is written as bytes, as some servers do; its length is not that of its text."""
+    """True if a token is written as bytes, as some servers do. Its length then differs from the length of its
+    text.
+    """
     return isinstance(token, str) and token.startswith("bytes:")
 
 
 def _ends(text: str | None, begin: int, name: str) -> list[int]:
-    """Return where a token that begins at an offset may end: after its text, or at the offset if its text is
-    not there.
+    """Return the offsets at which a token that begins at `begin` may end.
 
-    A tokenizer may omit the blank before a single token.
+    It ends after its text, or at `begin` if the text does not contain it. A tokenizer may omit the blank
+    before a single token.
     """
     after = [begin + len(name)]
     if text is not None and text.startswith(f" {name}", begin):
@@ -284,10 +295,10 @@ def _ends(text: str | None, begin: int, name: str) -> list[int]:
 
 
 def _may_follow_a_part(text: str | None, begin: int, position: int | None, name: object) -> bool:
-    """True if a token may begin at an offset, after a part of a character that begins at another offset.
+    """True if a token may have the offset `position`, after a part of a character that begins at `begin`.
 
-    Such a part has no length, that of its character, or that of its visible marks (several U+FFFD, or
-    complete characters by now). So the next token is where the text shows it.
+    A server may count such a part as nothing, as the whole character, or as its visible marks (one or several
+    U+FFFD). So the next token is where the text shows it.
     """
     if position is None or position < begin:
         return False
@@ -306,8 +317,8 @@ def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observatio
         text = choice.text
         first: int | None = None
         before: tuple[int, str] | None = None
-        # The beginning of a part of a character that only hidden tokens have followed, so that it may
-        # continue after them.
+        # The offset of an incomplete character. Only hidden tokens came since, so later tokens may complete
+        # it.
         part: int | None = None
         for position, carried in enumerate(choice.details(FIELD)):
             lists = parallel_lists(carried)
@@ -330,7 +341,7 @@ def _text_offsets_add_up(stream: Stream, _target: Target) -> Iterator[Observatio
                     )
                     if name:
                         expected = str(due[0])
-                        message = f"the text offset of {token!r} is {offset!r}, and {name!r} ends at {due[0]}"
+                        message = f"the text offset of {token!r} is {offset!r}, but {name!r} ends at {due[0]}"
                     else:
                         expected = f"where the text shows {token!r}, from {begin} on"
                         message = f"the text offset of {token!r} is {offset!r}, which is not {expected}"

@@ -1,4 +1,4 @@
-"""Kinds of checks: pure functions from a choice, an answer, two answers or a run to observations."""
+"""The forms of a check: a function from a choice, an answer, two answers or a run to observations."""
 
 from __future__ import annotations
 
@@ -24,44 +24,46 @@ from tokenwire.target.tokenizer import Tokenizer, detokenizer_of
 
 @dataclass(frozen=True)
 class Target:
-    """Facts about the target as a whole, for checks that need more than one stream."""
+    """Facts about the server under test, for checks that need more than one answer."""
 
     capabilities: frozenset[str] = frozenset()
     stream_interval: int | None = None
     """The server's default interval, if it advertises one."""
     advertised_delivery: Delivery | None = None
     tokenizer: Tokenizer | None = None
-    """The source of the text of ids, if there is one."""
+    """Returns the text of ids. None if no tokenizer is known."""
     model: KnownModel | None = None
-    """The model behind the answers, if its right answers are known."""
+    """The model that the server runs, if its right answers are known."""
     calls: tuple[ControlCall, ...] = ()
-    """Control calls in the order of requests, in addition to the streams."""
+    """Control requests such as aborts and flushes, in the order in which they were sent."""
     advertised: Advertised = field(default_factory=Advertised)
     """Facts that the server reports about itself."""
     repeated: frozenset[str] = frozenset()
-    """Keys of requests that were repeated with the same result."""
+    """Keys of requests that were repeated with the same answer."""
     contradicted: frozenset[str] = frozenset()
-    """Keys of requests whose whole answers had different results."""
+    """Keys of requests whose complete answers differed from each other."""
     deaths: tuple[Death, ...] = ()
-    """The deaths of the server in the run."""
+    """The times at which the server died during the run, with the requests that it died of."""
     noise: Noise = field(default_factory=Noise)
-    """The allowed distance between numbers of two answers: the tolerance, or more if the target varies."""
+    """The allowed difference between numbers of two answers. It exceeds the tolerance if the server's numbers
+    vary.
+    """
     markup: Markup = field(default_factory=Markup)
-    """The markup that its parsers extract, as far as answers show it."""
+    """The markup that the server's parsers remove, inferred from its answers."""
 
     @cached_property
     def detokenizer(self) -> Tokenizer | None:
-        """The tokenizer that returns the text of ids with its markers."""
+        """The tokenizer that returns the text of ids including special tokens."""
         return detokenizer_of(self.model, self.tokenizer)
 
     @cached_property
     def aborts(self) -> tuple[ControlCall, ...]:
-        """The answered aborts, pauses and updates that abort at least one request."""
+        """The answered aborts, pauses and weight updates that abort at least one request."""
         return tuple(call for call in self.calls if call.aborts and call.done)
 
     @cached_property
     def deeds(self) -> Deeds:
-        """The control actions and deaths of the run, with their times."""
+        """The control requests and the deaths of the server, with their times."""
         return Deeds(self.calls, self.deaths)
 
 
@@ -95,7 +97,7 @@ def once_per_run(
 
 
 def select(holds: Callable[[Stream], object]) -> Callable[[tuple[Answer, ...]], list[Answer]]:
-    """Return a function that selects the answers with a property, which is cached as a fact of each
+    """Return a function that selects the answers with a property. The property is cached for each answer
     (`record.fact`).
     """
 
@@ -120,17 +122,17 @@ RunCheck = Callable[[tuple[Answer, ...], Target], Iterator[Observation]]
 
 @dataclass(frozen=True)
 class Check:
-    """The one check of one requirement."""
+    """The check of one requirement. A requirement has exactly one check."""
 
     requirement: str
     observe: StreamCheck | None = None
-    """The function that observes one matching answer."""
+    """The function that observes one answer, if the answer matches `about`."""
     on_comparison: ComparisonCheck | None = None
     on_run: RunCheck | None = None
-    """The function that relates answers by content, such as a continuation or the request after a refusal."""
+    """The function that relates several answers by their content, such as a continuation to its beginning."""
     about: About = ANY
     alone: bool = False
-    """True if the check of a run finds some violations in a single answer."""
+    """True if the check of a run can find some violations in a single answer."""
 
     @property
     def seen_in_one_answer(self) -> bool:
@@ -139,13 +141,15 @@ class Check:
 
     @property
     def function(self) -> Callable[..., Iterator[Observation]] | None:
-        """The function that owns the requirement; for a row, that of its relation."""
+        """The function that implements the check. For a table row, it is the function of the relation."""
         function = self.observe or self.on_comparison or self.on_run
         return function.func if isinstance(function, partial) else function
 
     @property
     def on_stream(self) -> StreamCheck | None:
-        """The function that observes any answer, and nothing in one that does not match."""
+        """The function that observes any answer. It yields nothing for an answer that does not
+        match `about`.
+        """
         return None if self.observe is None else self._on_stream
 
     def _on_stream(self, stream: Stream, target: Target) -> Iterator[Observation]:
@@ -173,7 +177,9 @@ def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], Strea
 
 
 def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
-    """Return a check of each choice with content, which reports in wire order."""
+    """Return a check that observes each choice with content, and yields the observations in the order of
+    events.
+    """
 
     @wraps(observe)
     def on_stream(stream: Stream, target: Target) -> Iterator[Observation]:
@@ -185,9 +191,9 @@ def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
 
 def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
     """Register a function as the check of a requirement. It is called with each choice that delivered
-    anything.
+    content.
 
-    Observations are reported in wire order.
+    Its observations are reported in the order of events.
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
@@ -215,16 +221,17 @@ def check_finished(requirement: str, about: About = FINISHED) -> Callable[[Choic
 
 
 Values = Callable[[Choice], Iterable[tuple[Emission, str, Any, Any]]]
-"""Reads values of a choice that must be equal: emission, field, expected and actual value."""
+"""A function that reads pairs of values that must be equal: emission, field, expected and actual value."""
 _Reading = TypeVar("_Reading", bound=Callable[[Choice], Iterable[Any]])
 Conditions = Callable[[Choice], Iterable[Row]]
-"""Reads conditions of a choice, which follow the field."""
+"""A function that reads conditions that must be true: emission, field, condition, expected and actual value.
+"""
 
 
 def check_equal(requirement: str, about: About, words: str) -> Callable[[Values], Values]:
-    """Register a function as the check of a requirement. It reads values that must be equal.
+    """Register a function as the check of a requirement. It reads pairs of values that must be equal.
 
-    `words` describes the error with `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    `words` is the error message. It may contain `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     return _check_read(requirement, about, lambda rows: expect_equal(rows, words))
 
@@ -237,7 +244,7 @@ def check_each(requirement: str, about: About, words: str) -> Callable[[Conditio
 def _check_read(
     requirement: str, about: About, observe: Callable[[Any], Iterator[Observation]]
 ) -> Callable[[_Reading], _Reading]:
-    """Register a check that observes the rows that a function reads from a choice."""
+    """Register a check that applies `observe` to the rows that a function reads from a choice."""
 
     def register(read: _Reading) -> _Reading:
         @wraps(read)
@@ -252,9 +259,9 @@ def _check_read(
 
 @dataclass(frozen=True)
 class Relation:
-    """A relation between fields of an answer, as data: the part that differs between requirements.
+    """A relation between fields of an answer, as data: a table row for one requirement.
 
-    A subclass adds the fields, and one function observes them (`check_rows`).
+    A subclass adds the fields, and one function observes all of its rows (`check_rows`).
     """
 
     requirement: str
@@ -265,7 +272,7 @@ Relating = TypeVar("Relating", bound=Relation)
 
 
 def check_rows(observe: Callable[[Relating, Stream, Target], Iterator[Observation]], *rows: Relating) -> None:
-    """Register the function of a relation as the check of each row's requirement."""
+    """Register a function as the check of each row's requirement."""
     for row in rows:
         check(row.requirement, row.about)(partial(observe, row))
 
@@ -273,8 +280,8 @@ def check_rows(observe: Callable[[Relating, Stream, Target], Iterator[Observatio
 def check_choice_rows(
     observe: Callable[[Relating, Choice, Stream], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """Register the function of a relation within a choice. It is called with each choice that delivered
-    anything.
+    """Register a function as the check of each row's requirement. It is called with each choice that
+    delivered content.
     """
 
     def of_stream(row: Relating, stream: Stream, _target: Target) -> Iterator[Observation]:
@@ -287,7 +294,9 @@ def check_choice_rows(
 def compare_rows(
     observe: Callable[[Relating, Comparison, Target], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """Register the function of a relation between two answers to one request."""
+    """Register a function that compares two answers to one request, as the check of each row's
+    requirement.
+    """
     for row in rows:
         compare(row.requirement)(partial(observe, row))
 
@@ -318,6 +327,6 @@ def check_run(requirement: str, *, alone: bool = False) -> Callable[[RunCheck], 
 def check_run_rows(
     observe: Callable[[Relating, tuple[Answer, ...], Target], Iterator[Observation]], *rows: Relating
 ) -> None:
-    """Register the function of a relation between answers of a run, as `check_rows` does."""
+    """Register a function that observes all answers of a run, as the check of each row's requirement."""
     for row in rows:
         check_run(row.requirement)(partial(observe, row))

@@ -1,4 +1,6 @@
-"""Checks of the chapter on constraints: texts satisfy the requested constraint, and calls the tool rules."""
+"""Checks of the chapter on constraints: texts must satisfy the requested constraint, and tool calls the tool
+rules.
+"""
 
 from __future__ import annotations
 
@@ -21,25 +23,28 @@ _CHAT = about(finished=True, ended=True, chat=True)
 def _check_words(
     place: Place, constraint: Constraint, *texts: str, cut: bool = False
 ) -> Iterator[Observation]:
-    """Check that one of the texts is a word of a constraint, or begins one; skip what is not decidable."""
+    """Check that one of the texts satisfies a constraint, or begins a text that does. Undecidable texts are
+    skipped.
+    """
     if not texts:
-        yield left_out(place, "nothing tells what was sampled, of which the constraint may speak")
+        yield left_out(place, "the sampled text is unknown, and the constraint may cover its markup")
         return
     what = "the beginning of a word" if cut else "a word"
     expected = f"{what} of {constraint.kind} {str(constraint.value)[:80]}"
     try:
         holds = any(constraint.admits(text, cut=cut) for text in texts)
     except UntoldError as error:
-        yield left_out(place, f"it is not known whether the text is a word: {error}")
+        yield left_out(place, f"undecided if the text satisfies the constraint: {error}")
         return
     message = f"{texts[0][-60:]!r} is not {what} of {constraint.wire_name}"
     yield expect(place, expected, texts[0], message, holds=holds)
 
 
 def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Target) -> list[str]:
-    """Return the content of a choice, and the sampled text if the constraint may include markup.
+    """Return the content of a choice, and the whole sampled text if the constraint may cover markup.
 
-    It is empty if that is unknown. For an endpoint without text, it is the text of the ids.
+    The result is empty if the sampled text is needed but unknown. If the endpoint sends no text, the ids are
+    decoded.
     """
     if choice.text is None and not is_chat(stream):
         return [*_spelled(choice, stream, target)]
@@ -51,7 +56,7 @@ def _texts(constraint: Constraint, choice: Choice, stream: Stream, target: Targe
 
 
 def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
-    """Yield the text of a choice's ids including special tokens: of all, and without the id that ended it."""
+    """Yield the text of a choice's ids including special tokens, first with and then without the last id."""
     ids = choice.output_ids
     if target.tokenizer is None or not ids or not all(type(token) is int for token in ids):
         return
@@ -62,8 +67,8 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
 
 
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
-    """Return the constraint on the text of a choice; None if it calls a tool, or contains more than its
-    text.
+    """Return the constraint on the text of a choice. None if the choice has tool calls, or text that was not
+    sampled under it.
     """
     asked = stream.asked
     shows_more = choice.has_calls or asked.echo or not asked.skip_special_tokens
@@ -71,7 +76,7 @@ def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
 
 
 def _cut_by_its_request(choice: Choice, stream: Stream) -> bool:
-    """True if a stop of the request may have ended a choice."""
+    """True if a stop string, regex or id of the request may have ended a choice."""
     asked, finish = stream.asked.of(choice.index), choice.finish
     stops = (*asked.stop, *asked.stop_token_ids, *asked.stop_regex)
     return finish is not None and bool(stops) and finish.matched in (None, *stops)
@@ -96,17 +101,17 @@ def _finished_text_is_a_word(choice: Choice, stream: Stream, target: Target) -> 
 
 @check_finished("reasoning-keeps-the-constraint", _CHAT)
 def _reasoning_keeps_the_constraint(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the constraint is satisfied even after reasoning."""
+    """Check that the text after reasoning satisfies the constraint."""
     yield from _words(choice, stream, target, reasons=True)
 
 
 @check_finished("cut-text-begins-a-word", _WHOLE)
 def _cut_text_begins_a_word(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a text cut by the budget is the beginning of one that satisfies its constraint."""
+    """Check that a text cut off by the budget is the beginning of a text that satisfies its constraint."""
     constraint, finish, rule = _constraint(choice, stream), choice.finish, stream.asked.tools
     if constraint is None or finish is None or finish.type != SPENT:
         return
-    if rule is None or rule.demand != "auto":  # otherwise it may be an incomplete call
+    if rule is None or rule.demand != "auto":  # under "auto" the text may be an incomplete tool call
         texts = _texts(constraint, choice, stream, target)
         yield from _check_words(choice.last_at("text"), constraint, *texts, cut=True)
 
@@ -124,7 +129,7 @@ def _clashing_constraints(stream: Stream, _target: Target) -> str:
     names = [constraint.wire_name for constraint in asked.constraints]
     if names and asked.tools is not None and asked.tools.demand == "required":
         names.append("tool_choice")
-    return f"a request that wants {' and '.join(names)} of one text was" if len(names) > 1 else ""
+    return f"a request with both {' and '.join(names)} for one text was" if len(names) > 1 else ""
 
 
 check_rows(
@@ -135,18 +140,18 @@ check_rows(
 
 
 def _calling(choice: Choice, stream: Stream) -> Channels | None:
-    """Return a choice if it is complete and calls tools."""
+    """Return the channels of a choice if it is complete and has tool calls."""
     whole = choice.finish is not None and choice.finish.type in {CALLED, "stop"}
     return Channels.of(stream, choice) if whole and choice.has_calls and not stream.asked.stop else None
 
 
 @check_finished("one-call-at-most", _CHAT)
 def _one_call_at_most(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a request without parallel calls gets at most one."""
+    """Check that an answer has at most one tool call if the request disables parallel calls."""
     rule = stream.asked.tools
     if rule is not None and rule.alone and choice.has_calls:
         names = [call.name for call in choice.calls]
-        message = f"the request wants one call at most, and the choice calls {names}"
+        message = f"the request allows at most one call, and the choice calls {names}"
         yield expect(choice.last_at("calls"), "one call", names, message, holds=len(names) == 1)
 
 
@@ -159,13 +164,13 @@ def _demanded_arguments_are_an_object(
     if rule is None or rule.demand != "required" or channels is None:
         return
     for call in channels.calls:
-        message = f"the arguments of {call.name!r}, which had to be called, are {call.arguments[:60]!r}"
+        message = f"the arguments of the required call {call.name!r} are {call.arguments[:60]!r}"
         yield observe_arguments(call, message)
 
 
 @check_finished("strict-arguments-fit", _CHAT)
 def _strict_arguments_fit(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the arguments of a strict tool fit its schema."""
+    """Check that the arguments of a call to a strict tool fit the tool's schema."""
     rule, channels = stream.asked.tools, _calling(choice, stream)
     for call in channels.calls if rule is not None and channels is not None else ():
         schema = rule.parameters.get(call.name) if rule is not None and call.name in rule.strict else None

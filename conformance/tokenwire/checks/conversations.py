@@ -1,4 +1,4 @@
-"""Checks of conversations: all messages that a request brings are in its prompt."""
+"""Checks of conversations: the prompt contains all messages of the request."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ from tokenwire.dialects.history import Parted, parted
 from tokenwire.record import Answer, Stream, fact
 
 _SHORT, _LONG = 16, 100
-"""Characters of a result that is short, and of one that has more tokens in every vocabulary."""
+"""The maximum length of a short tool result, and the minimum length of one with more tokens in every
+vocabulary, in characters.
+"""
 
 
 def _key(*values: Any) -> str:
@@ -25,7 +27,7 @@ def _key(*values: Any) -> str:
 
 @fact(Stream)
 def _parted(stream: Stream) -> Parted | None:
-    """Return the conversation of an answered request; None for a prompt in another form."""
+    """Return the conversation of an answered request. None if the prompt has another form."""
     sent = stream.asked.sent.get("messages")
     messages = sent.values[0] if sent is not None and len(sent.values) == 1 else None
     known = isinstance(messages, list) and is_chat(stream) and stream.answered and not stream.asked.input_ids
@@ -34,7 +36,7 @@ def _parted(stream: Stream) -> Parted | None:
 
 @fact(Stream)
 def _beside(stream: Stream) -> str:
-    """Return a key, equal for requests to one endpoint that differ only in their conversations."""
+    """Return a key that is equal for requests to one endpoint that differ only in their messages."""
     dialect, body = dialect_of(stream), stream.exchange.request.body
     system = dialect.request.system if dialect is not None else None
     names = {"instructions", "chat_template_kwargs", "thinking", "tools", "tool_choice", *(system or ())}
@@ -53,7 +55,7 @@ def _longer(first: Answer, second: Answer, what: str) -> Iterator[Observation]:
     least, count = _prompt(first), _prompt(second)
     if least is not None and count is not None:
         place = second.load().usage_place or end_place(second)
-        message = f"the prompt has {count} tokens, and {least} in {first.exchange.label}, {what}"
+        message = f"the prompt has {count} tokens, but {least} in {first.exchange.label}, {what}"
         yield expect(place, f"more than {least}", count, message, holds=count > least)
 
 
@@ -63,8 +65,10 @@ def _conversations(streams: Iterable[Answer]) -> list[tuple[Answer, Parted]]:
 
 @check_run("history-is-in-the-prompt")
 def _history_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the prompt of a conversation against the template, where that is known, and against that of the
-    conversation that it goes on from.
+    """Check the number of prompt tokens of a conversation.
+
+    It must equal the chat template's, if the template is known, and exceed that of an earlier part of the
+    conversation.
     """
     whole = _conversations(streams)
     earlier: dict[str, Answer] = {}
@@ -78,18 +82,20 @@ def _history_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> It
         if len(known) == 1 and known[0] is not None and count is not None:
             place = stream.load().usage_place or end_place(stream)
             due = len(known[0])
-            message = f"the prompt has {count} tokens; the template makes {due} of all its messages"
+            message = f"the prompt has {count} tokens, but its messages make {due} in the template"
             yield expect(place, due, count, message)
         for length in range(len(found.messages) - 1, 0, -1):
             before = earlier.get(_key(_beside(stream), found.messages[:length]))
             if before is not None:
-                yield from _longer(before, stream, "which it goes on from")
+                yield from _longer(before, stream, "which it continues")
                 break
 
 
 @check_run("tool-results-are-in-the-prompt")
 def _tool_results_are_in_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a conversation has a longer prompt than one whose tool results alone are much shorter."""
+    """Check that longer tool results make a longer prompt, in conversations that differ only in their tool
+    results.
+    """
     alike: defaultdict[str, list[tuple[tuple[str, ...], Answer]]] = defaultdict(list)
     for stream, found in _conversations(streams):
         if found.results:
@@ -103,7 +109,9 @@ def _tool_results_are_in_the_prompt(streams: tuple[Answer, ...], _target: Target
 
 @check_run("earlier-reasoning-is-in-the-prompt")
 def _earlier_reasoning_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the reasoning of earlier turns reaches a template that is known to write it."""
+    """Check that the reasoning of earlier turns is in the prompt, if the chat template is known to include
+    it.
+    """
     bare: dict[str, Answer] = {}
     ours = target.model is not None and target.model.ours
     conversations = _conversations(streams) if ours else []

@@ -1,4 +1,6 @@
-"""Checks of the chapter on delivery that need a single stream: modes, intervals, joined outputs."""
+"""Checks of the chapter on delivery that need a single stream: delivery modes, intervals and joined
+outputs.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, 
 from tokenwire.typed_table import counted
 
 LONG_ANSWER = 50
-"""The least number of ids that proves accumulation, because servers may collect fewer in one piece.
+"""The minimum number of ids that proves accumulation, because a server may collect fewer ids in one piece.
 
 SGLang sends the state of a whole answer every 50 tokens.
 """
@@ -35,10 +37,10 @@ TELLING_GROWTHS = 3
 
 
 def interval_of(stream: Answer, target: Target) -> int | None:
-    """Return the stream_interval in force: the request's, or the server's; None if unknown.
+    """Return the stream interval in force, from the request or from the server. None if it is unknown.
 
-    0 means the server's value. A value below 0 means every emission, which cannot be violated. In some
-    dialects a request can only raise the server's value.
+    A request value of 0 means the server's value. A value below 0 makes the server emit at every step, which
+    no emission can violate. In some dialects a request can only raise the server's value.
     """
     interval = stream.asked.stream_interval or target.stream_interval
     if interval and target.stream_interval and policy_of(stream).stream_interval == "raises":
@@ -61,7 +63,7 @@ def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
 
 
 def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> bool:
-    """True if the ids of an emission begin with the previous ids, because then its text does so in any
+    """True if the ids of an emission begin with the previous emission's ids. Then the texts do so in any
     mode.
     """
     return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
@@ -69,10 +71,10 @@ def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> boo
 
 @read_once
 def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
-    """Infer the mode of each list of each emission from its length, if possible.
+    """Infer the mode of each list of each emission from its length, where the length is conclusive.
 
-    The length is compared with completion_tokens. Without a counter, it is compared with the ids, which then
-    cannot be wrong.
+    The length is compared with completion_tokens. Without this counter, series are compared with the number
+    of ids.
     """
     emissions = choice.delivered
     names = dict.fromkeys(["output_ids", *(name for emission in emissions for name in emission.series)])
@@ -100,7 +102,7 @@ def _modes(choice: Choice) -> list[tuple[Emission, str, Delivery]]:
 
 @check("one-mode-per-stream", STREAMED)
 def _one_mode_per_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that all fields have the mode of the first conclusive one, with ids before series before text."""
+    """Check that all fields of a stream have one delivery mode: the mode of the first conclusive field."""
     first: Delivery | None = None
     for choice in stream.delivering_as_begun:
         modes = _modes(choice)
@@ -137,7 +139,9 @@ def _mode_is_advertised(stream: Stream, target: Target) -> Iterator[Observation]
     "{actual} output ids came while completion_tokens grew by {expected}",
 )
 def _new_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, int]]:
-    """Yield the number of ids, and the growth of completion_tokens."""
+    """Yield the growth of completion_tokens as the expected value, and the number of new ids as the actual
+    value.
+    """
     counted = delivered = 0
     for emission in choice.delivered if _carries_ids(choice) else ():
         count = emission.counter("completion_tokens")
@@ -152,7 +156,7 @@ def _carries_ids(choice: Choice) -> bool:
 
 @check("first-emission-has-a-token", STREAMED)
 def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids begin with an id, not with an empty list."""
+    """Check that the first emission with a list of ids has at least one id."""
     for choice in stream.delivering_as_begun:
         carrying = [emission for emission in choice.delivered if emission.output_ids is not None]
         if any(emission.output_ids for emission in carrying):
@@ -163,9 +167,9 @@ def _first_emission_has_a_token(stream: Stream, _target: Target) -> Iterator[Obs
 
 @check_choices("interval-is-kept", STREAMED)
 def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that no emission between the first and the last carries fewer new ids than the interval.
+    """Check that no emission between the first and the last has fewer new ids than the interval.
 
-    An interval of 1 cannot be violated; emissions without new ids are covered by another requirement.
+    Every stream satisfies an interval of 1. Another requirement covers emissions without new ids.
     """
     interval = interval_of(stream, target)
     if interval is None or interval == 1:
@@ -181,7 +185,7 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
 
 @check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
 def _brought(choice: Choice) -> Iterator[Row]:
-    """Check that each emission carries something; the role that opens a chat choice is enough."""
+    """Yield a row for each emission. It must carry something new, or the role that opens a chat choice."""
     held = ""
     for emission in choice.delivered if _carries_ids(choice) else ():
         text, finish = emission.text, emission.finish
@@ -196,12 +200,12 @@ def _brought(choice: Choice) -> Iterator[Row]:
 
 @check_finished("whole-accumulates", about(delivery=Delivery.WHOLE))
 def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a long whole answer has all its ids and entries, compared with completion_tokens."""
+    """Check that a long whole answer has as many ids and entries as completion_tokens says."""
     if stream.asked.max_new_tokens == 0:
         return
     count, names, emission = _reported_count(stream, choice), choice.series_names, choice.emissions[-1]
     if count is None:
-        # Lists of completions have entries for all of these tokens.
+        # The lists of completions have one entry for each of these tokens.
         count, names = untold_count(stream, choice), LISTS & names
     series = {name: value for name, value in emission.series.items() if name in names}
     for name, value in {"output_ids": emission.output_ids, **series}.items() if count is not None else ():
@@ -212,8 +216,9 @@ def _whole_accumulates(choice: Choice, stream: Stream, _target: Target) -> Itera
 
 
 def _reported_count(stream: Stream, choice: Choice) -> int | None:
-    """Return the number of tokens that an answer reports for a choice, in its counter or in the usage if it
-    is the only one with ids.
+    """Return the number of tokens that an answer reports for a choice.
+
+    It is the choice's counter. If an answer has a single choice with ids, it may be the count in the usage.
     """
     count = choice.counter("completion_tokens")
     if count is None and len(stream.choices) == 1 and choice.output_ids is not None:
@@ -223,11 +228,12 @@ def _reported_count(stream: Stream, choice: Choice) -> int | None:
 
 @check("coalescing-keeps-all", STREAMED)
 def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an emission with joined outputs has all of its entries, and that its counters count them.
+    """Check that an emission that joins several outputs has all of their entries, and that its counters
+    include them.
 
-    An output has as many new ids as the interval (the first one id), or 1 if it is unknown. A loss shows in
-    completion_tokens, which continues to count. Servers that yield several tokens in one emission join
-    outputs, too.
+    An output has as many new ids as the interval (the first output has one id), or 1 if the interval is
+    unknown. A loss shows in completion_tokens, which continues to count. Speculative decoding also joins
+    outputs, because it yields several tokens in one step.
     """
     interval = interval_of(stream, target) or 1
     for choice in stream.delivering_as_begun:
@@ -244,7 +250,7 @@ def _coalescing_keeps_all(stream: Stream, target: Target) -> Iterator[Observatio
 
 
 def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emission, int]]:
-    """Yield the emissions with more ids than one output, each with the number."""
+    """Yield each emission with more ids than one output has, and the number of its ids."""
     counted = 0
     for emission in emissions:
         count = emission.counter("completion_tokens")
@@ -255,12 +261,12 @@ def _joined(emissions: Sequence[Emission], interval: int) -> Iterator[tuple[Emis
 
 
 _TELLING_STREAMS = 4
-"""The least number of streams whose first ids would not all be joined by chance."""
+"""The minimum number of streams. In fewer streams, all first ids may be joined by chance."""
 
 
 @fact(Stream)
 def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
-    """Return, for each choice, the place and number of its first ids, and the final number."""
+    """Return for each choice the place and the number of its first ids, and its total number of ids."""
     return tuple(
         (first.at("output_ids"), first.new, choice.delivered[-1].after)
         for choice in stream.delivering_as_begun
@@ -270,10 +276,10 @@ def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
 
 @check_run("first-ids-at-once")
 def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the first emission does not wait for the interval.
+    """Check that the first emission does not wait until the interval is full.
 
-    Ids may be joined on the way, so one stream proves nothing. It is a violation only if none of several
-    streams sends its first ids before the interval is full. If some do, each of them is a witness.
+    The network may join ids, so one stream proves nothing. It is a violation only if all of several streams
+    send a full interval first. Otherwise each stream that sends its first ids early is a witness.
     """
     intervals = ((stream, interval_of(stream, target) or 0) for stream in streams)
     firsts = [
@@ -291,14 +297,15 @@ def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[
 
 
 _MANY = 64
-"""The least number of events that a server cannot produce at once."""
+"""The minimum number of events in a stream. A server cannot generate this number all at once."""
 _LONG_S = 0.1
 _AT_ONCE = 0.01
-"""The share of an answer's time within which a burst arrives."""
+"""The maximum share of an answer's time in which the events of a burst arrive."""
 _TOO_CLOSE_S = 2e-4
-"""Seconds between events that are too short for a server, but not for a burst of large events."""
+"""Seconds per event. A server needs more time to generate an event; events that were held back come faster.
+"""
 _SEVERAL = 2
-"""The least number of such streams, because a single one may have had a late reader."""
+"""The minimum number of long streams, because a single stream may have had a late reader."""
 
 
 @fact(Stream)
@@ -311,7 +318,7 @@ def _arrival(stream: Stream) -> tuple[int, float, float]:
 
 @check_run("stream-comes-in-a-burst")
 def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an endpoint does not hold back all of its long streams."""
+    """Check that an endpoint does not hold back its long streams until their end."""
     long: dict[str, list[tuple[float, Answer]]] = {}
     for stream in streams:
         count, first, last = _arrival(stream) if streamed(stream) and ended(stream) else (0, 0.0, 0.0)
@@ -326,6 +333,6 @@ def _stream_comes_in_a_burst(streams: tuple[Answer, ...], _target: Target) -> It
         took = share * place.time
         came = f"within {took:.3f} s, {place.time:.1f} s after the request"
         message = f"all {counted(len(emissions), 'event')} came {came}"
-        expected = "events that come as they are made"
+        expected = "events that come as they are generated"
         as_made = share > _AT_ONCE and took > _TOO_CLOSE_S * len(emissions)
         yield expect(place, expected, "a burst", message, holds=as_made)

@@ -1,4 +1,4 @@
-"""Finds the first difference of two values, so that a finding can show it in place of both values."""
+"""Find the first difference of two values, so that a report can show it instead of both values."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from tokenwire.record import Emission, Place
 from tokenwire.wire.sharing import same_values
 
 Same = Callable[[Any, Any], bool]
-"""Returns True if two values count as equal. It must be reflexive."""
+"""A function that returns True if two values count as equal. It must be reflexive."""
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:
-    """Return the first position at which two sequences differ; an end counts as a difference."""
+    """Return the first position at which two sequences differ. If one is longer, the end of the
+    other counts.
+    """
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
-        return None  # the usual case, many times faster than comparing each entry
+        return None  # this is the usual case, and many times faster than comparing each entry
     for position, (due, found) in enumerate(zip(expected, actual, strict=False)):
         if due is not found and not same(due, found):
             return position
@@ -49,10 +51,10 @@ def observe_sequence(
     by_chance: bool = False,
     numbers: Sequence[int] = (),
 ) -> Observation:
-    """Observe if two sequences are equal, with their first difference.
+    """Observe that two sequences are equal, or report their first difference.
 
-    `what` names an entry without its position (`output id`), `source` the origin of the expectation (`the
-    request`, `the whole answer`). `numbers` name positions that do not count from 0.
+    `what` names an entry without its position (`output id`). `source` names the origin of the expected
+    sequence (`the whole answer`). `numbers` are the names of the positions if they do not count from 0.
     """
     position = first_difference(expected, actual, same)
     if position is None:
@@ -73,10 +75,10 @@ def observe_sequence(
 def observe_sequences(
     rows: Iterable[tuple[Emission, str, Sequence[Any], Sequence[Any]]], what: str, source: str
 ) -> Iterator[Observation]:
-    """Observe a field of several emissions: emission, field, expected, actual. Equal ones are one
-    observation.
+    """Observe a field of several emissions. Each row has an emission, a field, the expected and the actual
+    sequence.
 
-    `what` names an entry, with `{field}`.
+    All equal rows are one observation. `what` names an entry, and may contain `{field}`.
     """
     same: list[Row] = []
     for emission, field, expected, actual in rows:
@@ -98,7 +100,7 @@ def observe_text(
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
-    """Observe if two texts are equal, and show both from just before the first difference."""
+    """Observe that two texts are equal, or show both from shortly before their first difference."""
     position = first_difference(expected, actual)
     if position is None:
         return expect(place, expected, actual, holds=True, related=related)
@@ -110,13 +112,13 @@ def observe_text(
 
 
 _WINDOW = 12
-"""The characters shown before a difference."""
+"""The number of characters shown before a difference."""
 
 
 def observe_legal_text(
     place: Place, legal: Iterable[str], text: str, what: str, *, holds: bool
 ) -> Observation:
-    """Observe a text against the legal one with the longest equal beginning, shown from just before the
+    """Observe a text against the legal text with the longest equal beginning, from shortly before the
     difference.
     """
 

@@ -1,4 +1,4 @@
-"""Checks of errors inside streams, and of a server without a tokenizer."""
+"""Checks of errors inside streams, and of servers without a tokenizer."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from tokenwire.target.death import error_code
 
 @check("stream-errors-say-why", EVENTS)
 def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an error event has a message, and shows if a retry makes sense."""
+    """Check that an error event has a message and, if its dialect has codes, a code that shows if a retry may
+    help.
+    """
     for event in stream.error_events:
         stated, code = words_of(event.error), error_code(event.error)
         coded = code is not None or not policy_of(stream).numeric_error_codes
@@ -29,7 +31,7 @@ def _stream_errors_say_why(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _choice_in_error(event: Event) -> int | None:
-    """Return the index of the choice in an error event; None without one."""
+    """Return the index of the choice that an error event names. None if it names none."""
     named = (value.get("index") for value in (event.data, event.error) if isinstance(value, Mapping))
     return next((index for value in named if (index := integer(value)) is not None), None)
 
@@ -43,7 +45,9 @@ def _events_of(stream: Stream, choice: int) -> set[int]:
 
 @check("stream-errors-are-final", EVENTS)
 def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that only the end mark follows an error event; if it names a choice, only for that choice."""
+    """Check that only the end mark follows an error event. If the error names a choice, this applies to that
+    choice only.
+    """
     seen: set[int | None] = set()
     dialect = dialect_of(stream)
     grammar = dialect.grammar if dialect is not None else None
@@ -69,26 +73,26 @@ def _stream_errors_are_final(stream: Stream, _target: Target) -> Iterator[Observ
 
 @check("stream-errors-replace-the-finish", EVENTS)
 def _stream_errors_replace_the_finish(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that not every choice of a failed stream finished."""
+    """Check that at least one choice of a failed stream has no finish reason."""
     errors = stream.error_events
     expected = stream.asked.prompts * stream.asked.n
     good = [c for c in stream.choices if c.finish is not None and c.finish.type in {"stop", "length"}]
     all_ended = bool(good) and len(good) >= expected
     if errors and (all_ended or stream.answered or was_refused(stream)):
-        message = "every choice finished as if all were well, and the stream carries an error"
+        message = "every choice finished normally, but the stream carries an error"
         actual = "an error and a finish" if all_ended else "an error"
         yield expect(errors[0].place, "an error or a finish", actual, message, holds=not all_ended)
 
 
 def _asks_for_text(stream: Stream) -> bool:
-    """True if a request needs the text of ids, or the ids of a text."""
+    """True if the server needs a tokenizer for a request: for a text prompt, a stop string or an echo."""
     asked = stream.asked
     return asked.input_ids is None or bool(asked.stop or asked.stop_regex or asked.echo)
 
 
 @check("ids-need-no-tokenizer", about(chat=False))
 def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a server without a tokenizer answers requests of ids with ids."""
+    """Check that a server without a tokenizer answers a request of token ids with token ids."""
     if target.advertised.tokenizer is not False or _asks_for_text(stream):
         return
     dialect = dialect_of(stream)

@@ -1,6 +1,6 @@
-"""Observations: statements about something that the target wrote and that could have been wrong.
+"""Observations: facts that a check noted about something that the server wrote.
 
-A check that observed nothing yields nothing, and a requirement without witnesses cannot pass.
+A check that saw nothing relevant yields no observation. A requirement without a witness cannot pass.
 """
 
 from __future__ import annotations
@@ -14,41 +14,41 @@ from tokenwire.requirement import Level
 
 
 class Observation(NamedTuple):
-    """The observation of a check at one place: correct or not."""
+    """The result of a check at one place: correct or not."""
 
     place: Place
     expected: Any
     actual: Any
     holds: bool
     message: str = ""
-    """A description of the error, as one clause; if empty, it is made from expected and actual."""
+    """The error, as a clause. If it is empty, the message is made from the expected and the actual value."""
     related: tuple[Place, ...] = ()
     condition_only: bool = False
-    """True if it only shows that the condition of the requirement occurred, without being a witness.
+    """True if the observation only shows that the requirement's condition occurred, and is not a witness.
 
-    A message is then the reason why the value was skipped (`left_out`).
+    Its message is then the reason why the value was skipped (`left_out`).
     """
     level: Level | None = None
-    """The upper limit of the violation's level; None for the requirement's level."""
+    """The highest level that the violation may have. None for the requirement's own level."""
     by_chance: bool = False
     """True if chance may explain the difference between two answers to one request (a near tie, rounding).
 
-    It is a violation only if the target repeated the answers at this place and in `related`.
+    It is a violation only if the server repeated both answers when the requests were repeated.
     """
     witnesses: int = 1
-    """The number of observations that it represents.
+    """The number of equal observations that this one represents.
 
-    The last violation kept of an answer represents all others of its level (`tally`).
+    The last violation that is kept for an answer represents all further ones of its level (`tally`).
     """
 
     @property
     def event(self) -> int:
-        """The index of its event; 0 for an answer that is one document."""
+        """The index of the event. It is 0 for an answer that is one document."""
         return self.place.event or 0
 
 
 def equal(expected: object, actual: object) -> bool:
-    """True if two values are equal and of one JSON type: 1 is not true."""
+    """True if two values are equal and both or neither are booleans, because JSON's 1 is not true."""
     return bool(expected == actual) and isinstance(expected, bool) == isinstance(actual, bool)
 
 
@@ -62,10 +62,10 @@ def expect(
     related: tuple[Place, ...] = (),
     by_chance: bool = False,
 ) -> Observation:
-    """Observe a place.
+    """Return the observation of a value at a place.
 
-    Its value is compared with the expected one, including the JSON type, or a condition is stated, which
-    `expected` describes.
+    Without `holds`, the value must equal `expected`, including the JSON type. With `holds`, it is the result
+    of a condition that `expected` describes.
     """
     if holds is None:
         holds = equal(expected, actual)
@@ -73,17 +73,17 @@ def expect(
 
 
 Row = tuple[Emission | Event, str, bool, Any, Any]
-"""An emission or event, a field of it, the truth of the condition, the expected and the actual value."""
+"""A field of an emission or event, with the result of its condition, and its expected and actual value."""
 
 
 def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
     """Observe a field in each of several emissions or events.
 
-    `words` describes the error as one clause, with `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    `words` is the error message, as a clause. It may contain `{emission}`, `{field}`, `{expected}` and
+    `{actual}`.
     """
     # Nearly all values are correct, and making an observation takes ten times as long as comparing two
-    # values. So correct values are one observation, that of the furthest emission, which represents all
-    # others.
+    # values. So one observation, of the last emission, represents all correct values.
     furthest: Row | None = None
     reached, count = -1, 0
     for row in rows:
@@ -101,7 +101,9 @@ def expect_each(rows: Iterable[Row], words: str) -> Iterator[Observation]:
 
 
 def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> Iterator[Observation]:
-    """Observe values that must be equal and of one JSON type: emission, field, expected, actual."""
+    """Observe pairs of values that must be equal and have one JSON type: emission, field, expected,
+    actual.
+    """
     compared = (
         (emission, field, expected is actual or equal(expected, actual), expected, actual)
         for emission, field, expected, actual in rows
@@ -110,20 +112,22 @@ def expect_equal(rows: Iterable[tuple[Emission, str, Any, Any]], words: str) -> 
 
 
 def condition_seen(place: Place, what: str) -> Observation:
-    """Note that the condition of a requirement occurred."""
+    """Return the note that the condition of a requirement occurred."""
     return Observation(place, what, what, holds=True, condition_only=True)
 
 
 def left_out(place: Place, why: str) -> Observation:
-    """Note that something relevant was not judged. `why`: a clause with the reason."""
+    """Return the note that a relevant value was not judged. `why` is the reason, as a clause."""
     return Observation(place, None, None, holds=True, message=why, condition_only=True)
 
 
 def witnessed(stream: Stream, observations: Iterable[Observation]) -> Iterator[Observation]:
-    """Skip correct observations of an answer without a record, because `{}` proves nothing."""
+    """Drop correct observations of an answer without choices, because the empty answer `{}` proves
+    nothing.
+    """
     return (seen for seen in observations if stream.answered or not seen.holds)
 
 
 def in_wire_order(observations: Iterable[Observation]) -> list[Observation]:
-    """Sort observations by their events; those of one event keep their order."""
+    """Sort observations by their events. Observations of one event keep their order."""
     return sorted(observations, key=attrgetter("event"))

@@ -1,4 +1,6 @@
-"""Checks of the finish across answers: budgets near a known stop, and prompts near the context's end."""
+"""Checks of finish reasons across answers: budgets near a known stop, and prompts near the end of the
+context.
+"""
 
 from __future__ import annotations
 
@@ -18,15 +20,15 @@ from tokenwire.target.advertised import CONTEXT_BORDER
 
 
 def _stops(whole: Whole) -> tuple[object, ...]:
-    """Return everything that shapes a result, except the budget."""
+    """Return a key of everything in a request that influences its answer, except the budget."""
     prompt = whole.stream.asked.prompt_key or whole.prompt
     stops = ("stop", "stop_token_ids", "stop_regex", "ignore_eos", "min_new_tokens")
     return (prompt, *asked_alike(whole.stream, "other_sampling", *stops))
 
 
 def _tokens_to_stop(whole: Whole) -> int | None:
-    """Return the number of sampled tokens at which a choice stopped; None if it did not stop or does not show
-    it.
+    """Return the number of sampled tokens at which a choice stopped. None if it did not stop, or does not
+    report the number.
     """
     if whole.choice.finish is None or whole.choice.finish.type != "stop":
         return None
@@ -36,10 +38,10 @@ def _tokens_to_stop(whole: Whole) -> int | None:
 
 @check_run("stop-wins-within-the-budget")
 def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that each budget near a known stop ends at the earlier of both: the stop or the budget.
+    """Check that each answer ends at its budget or at the known stop, whichever comes first.
 
-    The answer with the largest budget shows where the choice stops, if another one stopped there too or it
-    ends with a stop of its request. A single answer may have been cut short.
+    The answer with the largest budget shows where the choice stops. It needs confirmation: a second answer
+    that stopped at the same token, or a stop of its request at the end. Otherwise it may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
     seen = _Ends()
@@ -54,7 +56,7 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
         alike = sum(stopped_at == position for _, stopped_at, _ in group)
         if position is None or not (alike > 1 or _meets_a_stop(most)):
             continue
-        # Without ids it is unknown if a model's own end is counted: llama.cpp's is one token more.
+        # Without ids, a server may or may not count the end-of-sequence token: llama.cpp counts it.
         unsure = most.choice.output_ids is None and not _meets_a_stop(most)
         for budget, _, whole in group:
             finish = whole.choice.finish
@@ -76,7 +78,9 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
 
 @fact(Stream)
 def _goes_on_behind(stream: Stream) -> frozenset[int]:
-    """Return the ids that other ids followed, although an end of the model would have ended the choice."""
+    """Return the ids after which an answer continued. They are not end-of-sequence ids, because these would
+    have ended it.
+    """
     if stream.asked.ignore_eos or stream.asked.min_new_tokens:
         return frozenset()
     lists = (choice.output_ids or [] for choice in stream.choices)
@@ -85,7 +89,7 @@ def _goes_on_behind(stream: Stream) -> frozenset[int]:
 
 @fact(Stream)
 def _only_the_model_ends(stream: Stream) -> bool:
-    """True if a choice ends by an id of the model or by its budget: no stop and no grammar may end it."""
+    """True if only an end-of-sequence id or the budget can end a choice, and neither a stop nor a grammar."""
     asked = stream.asked
     stops = (asked.stop, asked.stop_token_ids, asked.stop_regex, asked.ignore_eos, asked.min_new_tokens)
     grammar = asked.constraints or asked.tools
@@ -93,17 +97,20 @@ def _only_the_model_ends(stream: Stream) -> bool:
 
 
 _ENDS = 2
-"""The number of answers that must stop with an id before their budget to show that it is an end."""
+"""The number of answers that must stop with an id before their budget to show that it is an end-of-sequence
+id.
+"""
 
 
 class _Ends:
-    """The ends of greedy answers that only the model or the budget may end."""
+    """The ends of greedy answers that only an end-of-sequence id or the budget can end."""
 
     def __init__(self) -> None:
         self.before: Counter[tuple[str, object]] = Counter()
-        """The number of answers that stopped with an id before their budget, by dialect and id."""
+        """The number of answers that stopped before their budget, by dialect and last id."""
         self.at_budget: list[tuple[Whole, int, object, str]] = []
-        """The answers that spent their budget, with that, the last id and the finish."""
+        """The answers that used their whole budget, each with the budget, the last id and the finish reason.
+        """
 
     def add(self, whole: Whole) -> None:
         budget, ids, finish = whole.stream.asked.max_new_tokens, whole.ids, whole.choice.finish
@@ -116,10 +123,10 @@ class _Ends:
 
 
 def _ends_of_the_model(streams: tuple[Answer, ...], seen: _Ends) -> Iterator[Observation]:
-    """Check the finish of answers that use their whole budget and may end with an end of the model.
+    """Check the finish reason of answers that use their whole budget and may end with an end-of-sequence id.
 
-    Other answers show if their last id is an end: an id that is followed by another is not, and one that
-    ended several answers before their budget is.
+    Other answers show if the last id is an end-of-sequence id. It is not if an answer continued after it. It
+    is if several answers stopped with it before their budget.
     """
     spent = [
         (whole, budget, last, kind, times)
@@ -141,15 +148,13 @@ def _ends_of_the_model(streams: tuple[Answer, ...], seen: _Ends) -> Iterator[Obs
 
 
 def _meets_a_stop(whole: Whole) -> bool:
-    """True if a choice ends with a stop id of its request, or was ended by one of its stop strings."""
+    """True if a choice ends with a stop id or a stop string of its request."""
     asked, ids = whole.stream.asked, whole.ids or ()
     return ids[-1:] in {(stop,) for stop in asked.stop_token_ids} or bool(stop_string_of(asked, whole.choice))
 
 
 def _begins_alike(whole: Whole, other: Whole) -> bool:
-    """True if two choices agree up to the shorter one: in their ids, or in their texts if the ids are
-    unknown.
-    """
+    """True if two choices agree up to the shorter one. Their texts are compared if ids are unknown."""
     if whole.ids is not None and other.ids is not None:
         return all(map(eq, whole.ids, other.ids))
     texts = whole.choice.text, other.choice.text
@@ -157,17 +162,16 @@ def _begins_alike(whole: Whole, other: Whole) -> bool:
 
 
 def _asks_for_more(stream: Answer) -> bool:
-    """True if a request has options that may be refused for other reasons."""
+    """True if a request has options for which a server may refuse it."""
     asked, extras = stream.asked, (*EXTRAS, "logprobs", "stop", "echo", "other_sampling")
     return asked.n * asked.prompts != 1 or any(getattr(asked, name) for name in extras)
 
 
 @check_run("one-length-rule")
 def _one_length_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a request that fits the context is accepted everywhere: on each endpoint, streamed and
-    whole.
+    """Check that all endpoints, streamed and whole, accept or refuse a request of one length alike.
 
-    Chat may run its messages instead of the ids beside them, so it is not compared with other endpoints.
+    A chat endpoint may run the messages instead of the ids, so it is not compared with other endpoints.
     """
     context = target.advertised.context_length
     first: dict[tuple[int, int], Answer] = {}

@@ -22,8 +22,8 @@ def _media_type(stream: Stream) -> str:
 
 @check("answer-content-type")
 def _answer_content_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that whole answers have the content type application/json. Skipped if `stream` is not a
-    boolean.
+    """Check that whole answers have the content type application/json. Requests whose `stream` is not a
+    boolean are skipped.
     """
     stated = stream.asked.sent.get("stream")
     clear = all(value is None or isinstance(value, bool) for value in (stated.values if stated else ()))
@@ -40,7 +40,7 @@ def _stream_content_type(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check("stream-is-utf8", EVENTS)
 def _stream_is_utf8(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the joined bytes of a stream are UTF-8."""
+    """Check that the whole body of a stream is valid UTF-8."""
     offset = stream.undecodable_at
     place = end_place(stream)
     if offset is not None:
@@ -79,7 +79,9 @@ def _events_fit_schema(stream: Stream, _target: Target) -> Iterator[Observation]
 
 @check("done-ends-the-stream", EVENTS)
 def _done_ends_the_stream(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that there is one end mark, and nothing after it. A stream that was cut off needs none."""
+    """Check that there is exactly one end mark, and nothing after it. A stream that was cut off may lack the
+    mark.
+    """
     policy = policy_of(stream)
     if not stream.events or not policy.end_mark:
         return
@@ -124,7 +126,7 @@ _HEARD_AS_MESSAGES = frozenset({"", "message"})
 
 @check("events-are-unnamed", about(event_stream=True, items=False))
 def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that events are unnamed, so that clients which listen for messages get every event."""
+    """Check that events have no name, so that clients which listen for `message` events get every event."""
     header, sent = policy_of(stream).named_events_header, stream.exchange.request.headers
     if any(name.lower() == header for name, _ in sent):
         return
@@ -136,12 +138,12 @@ def _events_are_unnamed(stream: Stream, _target: Target) -> Iterator[Observation
 
 
 _FEWEST = 3
-"""The least number of emissions, because a key can be missing only between the first and the last."""
+"""The minimum number of emissions. A key can come and go only between the first and the last emission."""
 _OF_CHANNELS = frozenset({"text", "content", "reasoning", "tool_calls"})
 
 
 def _keys_of_all(choice: Choice) -> frozenset[str]:
-    """Return the bound keys that both the first and the last emission of a choice have."""
+    """Return the known keys that both the first and the last emission of a choice have."""
     emissions = choice.delivered
     if len(emissions) < _FEWEST:
         return frozenset()
@@ -150,13 +152,15 @@ def _keys_of_all(choice: Choice) -> frozenset[str]:
 
 @check("keys-do-not-come-and-go", about(streamed=True, ended=True))
 def _keys_do_not_come_and_go(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that keys of both the first and the last emission of a choice are in all emissions between."""
+    """Check that keys of the first and the last emission of a choice are in all emissions between them."""
     for choice in stream.choices:
         expected = _keys_of_all(choice)
         parsed = choice.parsed or offered(stream) is not None or "channels" in target.capabilities
-        if parsed:  # a channel brings its own keys once it is settled
+        if parsed:  # the keys of a channel appear only when the parser has decided for this channel
             expected -= _OF_CHANNELS
-        yield from expect_each(_with_keys(choice, expected), "choice {emission.choice} is here {actual}")
+        yield from expect_each(
+            _with_keys(choice, expected), "choice {emission.choice} is in this event {actual}"
+        )
 
 
 def _with_keys(choice: Choice, keys: frozenset[str]) -> Iterator[Row]:

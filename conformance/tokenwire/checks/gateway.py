@@ -1,7 +1,7 @@
-"""Checks of gateways: the gateway's answer is judged against the worker's.
+"""Checks of gateways: the gateway's answer is compared with the worker's answer.
 
-The cut of a stream may differ, and a gateway may add its own fields. The worker's fields must not get lost or
-change.
+A gateway may cut the stream differently, and may add its own fields. It must not lose or change the worker's
+fields.
 """
 
 from __future__ import annotations
@@ -43,17 +43,19 @@ from tokenwire.target.shown import least_inner_step
 
 _SOURCE = "the worker's answer"
 _MOST_NAMED = 5
-"""The most lost fields in one finding."""
+"""The maximum number of lost fields that one message names."""
 
 
 def _answered(comparison: Comparison) -> bool:
-    """True if the worker answered with a whole record, and the gateway with at least a part."""
+    """True if the worker's answer is complete, and the gateway answered at least in part."""
     worker, gateway = comparison.baseline, comparison.other
     return worker.answered and ended(worker) and gateway.answered
 
 
 def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | None:
-    """Return the choices that the worker finished and the gateway delivered, if both can be compared."""
+    """Return the choices that the worker finished and the gateway delivered. None if the answers cannot be
+    compared.
+    """
     if not comparison.repeats or not _answered(comparison):
         return None
     theirs = {choice.index: choice for choice in comparison.other.choices}
@@ -66,7 +68,7 @@ def _gateway(comparison: Comparison, _target: Target | None = None) -> Pairs | N
 def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Check that the gateway answers or refuses with the worker's status.
 
-    Statuses about access and load are the gateway's own.
+    A gateway may have its own statuses for access and load.
     """
     worker, gateway = comparison.baseline, comparison.other
     theirs = gateway.exchange.status
@@ -79,7 +81,7 @@ def _gateway_keeps_the_status(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-the-reason")
 def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that the gateway keeps the worker's error message, because only the worker knows the fault of a
+    """Check that the gateway keeps the worker's error message, because only the worker knows the error in a
     request.
     """
     worker, gateway = comparison.baseline, comparison.other
@@ -87,14 +89,16 @@ def _gateway_keeps_the_reason(comparison: Comparison, _target: Target) -> Iterat
     if not was_refused(worker) or not was_refused(gateway) or not ours:
         return
     theirs = words_of(gateway.error)
-    message = "the refusal does not hold the worker's words"
+    message = "the refusal does not contain the worker's message"
     place = start_place(gateway)
     yield expect(place, ours, theirs, message, holds=ours in theirs, related=(start_place(worker),))
 
 
 @compare("gateway-keeps-every-field")
 def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that no fields are lost: a gateway that parses answers into its own type loses unknown fields."""
+    """Check that no field is lost. A gateway that parses answers into a type of its own drops
+    unknown fields.
+    """
     worker, gateway = comparison.baseline, comparison.other
     if not _answered(comparison):
         return
@@ -159,7 +163,7 @@ compare_rows(
 
 @compare("gateway-keeps-the-finish")
 def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that every choice that the worker finished is present, with the same finish reason."""
+    """Check that the gateway has every choice that the worker finished, with the same finish reason."""
     worker, gateway = comparison.baseline, comparison.other
     if not comparison.repeats or not _answered(comparison):
         return
@@ -179,14 +183,16 @@ def _gateway_keeps_the_finish(comparison: Comparison, _target: Target) -> Iterat
 
 @compare("gateway-keeps-the-interval")
 def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that the gateway's events are not smaller than the interval, if the worker's stream keeps it."""
+    """Check that the gateway's events have at least as many new ids as the interval, if the worker's events
+    have them.
+    """
     worker, gateway = comparison.baseline, comparison.other
     interval = worker.asked.stream_interval or 0
     if interval < 2 or not _answered(comparison) or least_inner_step(worker) < interval:
         return
     step = least_inner_step(gateway)
     if step:
-        message = f"events of {step} new ids came for an interval of {interval}, which the worker keeps"
+        message = f"an event has {step} new ids at an interval of {interval}, which the worker keeps"
         place = gateway.choices[0].last_at("output_ids")
         expected = f"at least {interval} new ids"
         related = (end_place(worker),)
@@ -195,7 +201,9 @@ def _gateway_keeps_the_interval(comparison: Comparison, _target: Target) -> Iter
 
 @compare("gateway-keeps-the-counts")
 def _gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check counters and usage, except cached tokens, which depend on earlier requests."""
+    """Compare counters and usage with the worker's. Cached tokens are not compared, because they depend on
+    earlier requests.
+    """
     found = _gateway(comparison)
     for pair in found.choices if found else ():
         yield from same_counters(pair, _SOURCE)

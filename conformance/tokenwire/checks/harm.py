@@ -1,4 +1,4 @@
-"""Checks of harm: no request, valid or not, breaks the server or the answers to others."""
+"""Checks of harm: no request, valid or not, crashes the server or changes the answers to other requests."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ from tokenwire.wire.exchange import Ending
 
 
 def _was_aborted(stream: Answer, target: Target) -> bool:
-    """True if an abort named a request while it was running, because then the abort explains its end."""
+    """True if an abort named the request while it was running. Then the abort explains why it ended."""
     return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
 
 
 Good = tuple[str, tuple[object, ...], Answer]
-"""A complete answer to a valid request, with its key and its form of delivery."""
+"""A complete answer to a valid request, with the key of the request and the delivery mode."""
 
 
 def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[Answer, Answer]], list[Good]]:
-    """Return pairs of a bad request and the valid one that followed it in the same conversation.
+    """Return pairs of a bad request and the valid request that followed it in the same conversation.
 
-    The second value is all answered valid requests.
+    The second value contains all answered valid requests.
     """
     bad: dict[tuple[str, str], Answer] = {}
     behind: list[tuple[Answer, Answer]] = []
@@ -54,19 +54,19 @@ def _after_bad(streams: tuple[Answer, ...], target: Target) -> tuple[list[tuple[
 
 
 def _sent_behind(bad: Answer, stream: Answer) -> bool:
-    """True if a request was sent after another was answered, or if that is unknown."""
+    """True if a request was sent after the bad request was answered, or if the times are unknown."""
     answered, sent = over(bad.exchange), began(stream.exchange)
     return answered is None or sent is None or answered <= sent + INSTANT_S
 
 
 def controls(streams: tuple[Answer, ...], target: Target) -> list[tuple[Answer, Answer]]:
-    """Return pairs of a bad request and the valid one that followed it in the same conversation."""
+    """Return pairs of a bad request and the valid request that followed it in the same conversation."""
     return _after_bad(streams, target)[0]
 
 
 def _failed(stream: Answer) -> bool:
-    """True if the request may have caused the failure of its answer, or if the suite ended it or the target
-    deferred it.
+    """True if the answer shows nothing about harm: the suite ended it, the server deferred it, or it failed
+    by itself.
     """
     given_up = stream.exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN}
     return given_up or put_off(stream) or any(is_error(choice.finish) for choice in stream.choices)
@@ -74,11 +74,12 @@ def _failed(stream: Answer) -> bool:
 
 @check_run("refused-request-harms-nobody")
 def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the request after a bad one is answered like the same request elsewhere in the run.
+    """Check that the request after a bad request is answered like the same request elsewhere in the run.
 
-    Only a request that the target answered at another time can show harm. Results are compared if the target
-    repeats itself, and if only such requests contradict it. A difference counts only against an answer with
-    the same form of delivery. One different answer may be chance; if most of them differ, it is not.
+    A valid request can show harm only if the server also answered it at another time. Its content is compared
+    only if the server repeats its answers, except possibly those after a bad request. A difference counts
+    only between answers with the same delivery mode. One different answer may be chance. If most of them
+    differ, it is not.
     """
     compared: list[list[Observation]] = []
     behind, good = _after_bad(streams, target)
@@ -89,7 +90,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
     for key, delivered, stream in good:
         disturbed = stream.exchange.name in after_bad
         reported[key, delivered, disturbed] += 1
-        # A control, and the first one with it; further ones add no evidence.
+        # Two answers are enough: the request after a bad one, and the same request elsewhere. More add no
+        # evidence.
         if reported[key, delivered, disturbed] <= 2:
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:
@@ -102,7 +104,7 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         twin = next(iter(before or twins), None)
         place = end_place(control)
         if twin is None:
-            yield left_out(place, "the request after a bad one has a complete answer nowhere else")
+            yield left_out(place, "the request after a bad one has no complete answer elsewhere in the run")
             continue
         holds = control.answered and ended(control)
         ending, status = control.exchange.ending, control.exchange.status
@@ -116,7 +118,7 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         alike = next((answer for answer in (*before, *twins) if _delivered(answer) == delivered), None)
         if holds and repeats and steady:
             observations = list(_as_before(control, alike or twin))
-            # An answer with another form of delivery can only show that there was no harm.
+            # A twin with another delivery mode can prove that there was no harm, but not that there was.
             if alike is not None or all(candidate.holds for candidate in observations):
                 compared.append(observations)
     changed = sum(not all(candidate.holds for candidate in observations) for observations in compared)
@@ -126,11 +128,13 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
 
 
 _NO_CHANCE = 3
-"""The number of bad requests after which repeated near ties cannot be chance."""
+"""The number of changed answers from which near ties no longer count as chance, if at least half of all
+answers changed.
+"""
 
 
 def _delivered(stream: Answer) -> tuple[object, ...]:
-    """Return the form of an answer's delivery, because losses in delivery are not harm."""
+    """Return the delivery mode and interval of an answer. Content that is lost in delivery is not harm."""
     return stream.delivery, stream.asked.stream_interval
 
 
@@ -162,15 +166,15 @@ def _as_before(control: Answer, twin: Answer) -> Iterator[Observation]:
 
 
 _OF_A_WORKER = frozenset({502, 504})
-"""Statuses by which a healthy gateway reports that its worker did not answer."""
+"""Statuses with which a healthy gateway reports that its worker did not answer."""
 
 
 @check_run("requests-do-not-break-the-server")
 def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that every request, valid or not, ends in a record or a refusal.
+    """Check that every request, valid or not, ends in an answer or a refusal.
 
-    The gravest failures come first: death, then silence, then a status. A target without any record may not
-    be an inference server at all.
+    The worst failures come first: a death of the server, then no response, then a status. If the server
+    answered nothing at all, nothing is judged, because it may not be an inference server.
     """
     if not any(stream.answered for stream in streams):
         return
@@ -184,7 +188,7 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
         if given_up or stream.exchange.status in _OF_A_WORKER:
             continue
         if stream is closed_once:
-            reason = "one connection of the run was closed without a byte, and the same request was answered"
+            reason = "one connection of the run was closed without a byte; the repeated request was answered"
             yield left_out(end_place(stream), reason)
             continue
         failed = failure(stream)
@@ -199,7 +203,7 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
 def _closed_once(streams: tuple[Answer, ...]) -> Answer | None:
     """Return the only answer of a run whose connection was closed without a byte, if that may be an accident.
 
-    It may be one if the same request was answered at another time, because a live run repeats it.
+    It may be an accident if the same request was answered at another time. A live run repeats such a request.
     """
     closed = [stream for stream in streams if closed_silently(stream.exchange)]
     if len(closed) != 1:

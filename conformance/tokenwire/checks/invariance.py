@@ -1,5 +1,5 @@
-"""Checks of invariance: results do not depend on neighbours, batch, cache, preemption or requested
-outputs.
+"""Checks of invariance: an answer does not depend on concurrent requests, batches, the cache, preemption or
+extra fields.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ from tokenwire.target.alike import known_by
 from tokenwire.wire.exchange import ExchangeHead
 
 CROWD = 4
-"""The least number of requests with other prompts in a crowd."""
+"""The minimum number of concurrent requests with other prompts that make a crowd."""
 
 
 _LEAST_EVENTS = 64
-"""The least number of events that shows how their size grows."""
+"""The minimum number of events in a stream that shows if events grow."""
 _GROWTH = tolerance("event_growth")
 _SLACK_BYTES = tolerance("event_slack")
-"""The allowed growth in bytes, because numbers get longer, and tokens differ in length."""
+"""The allowed growth in bytes. Numbers get longer during a stream, and tokens differ in length."""
 
 
 def undisturbed(stream: Answer) -> bool:
-    """True if an answer is complete, and may be compared with another to the same request."""
+    """True if an answer is complete and was not aborted, so that it can be compared."""
     choices = finished_choices(stream)
     return (
         ended(stream)
@@ -52,8 +52,8 @@ def undisturbed(stream: Answer) -> bool:
 
 
 def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
-    """Return a function that counts the answered requests with another prompt that ran concurrently with
-    one.
+    """Return a function that counts the answered requests with other prompts that ran at the same time as a
+    request.
     """
     by_prompt: dict[str, list[ExchangeHead]] = {}
     for stream in streams:
@@ -69,7 +69,7 @@ def _company(streams: Iterable[Answer]) -> Callable[[ExchangeHead, str], int]:
 
 
 def in_crowds(streams: Iterable[Answer]) -> Iterator[str]:
-    """Yield the names of the exchanges that ran in a crowd of other requests."""
+    """Yield the names of the exchanges that ran together with a crowd of other requests."""
     answered = [stream for stream in streams if stream.answered]
     beside = _company(answered)
     for stream in answered:
@@ -79,7 +79,9 @@ def in_crowds(streams: Iterable[Answer]) -> Iterator[str]:
 
 
 def repeated(group: list[Answer]) -> Answer | None:
-    """Return the first of two equal answers in a group, which show that the target repeats itself."""
+    """Return the first of two equal answers in a group. Two equal answers show that the server repeats its
+    answers.
+    """
     results = [known_by(tuple((c.index, c.output_ids, c.text) for c in stream.choices)) for stream in group]
     times = Counter(results)
     return next((s for s, result in zip(group, results, strict=True) if times[result] > 1), None)
@@ -89,8 +91,9 @@ def repeated(group: list[Answer]) -> Answer | None:
 def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
     """Return groups of complete answers that must begin alike.
 
-    Ids begin like those of a longer answer. A text need not, because servers parse and cut the whole text. So
-    an answer without ids is compared only with answers of the same budget and form of delivery.
+    The ids of a short answer begin the ids of a longer one. Its text may not, because servers parse and trim
+    the whole text. So an answer without ids is compared only with answers of the same budget and delivery
+    mode.
     """
     by_ids: dict[tuple[object, ...], list[Answer]] = {}
     by_text: dict[tuple[object, ...], list[Answer]] = {}
@@ -111,14 +114,20 @@ def _tells_ids(stream: Answer) -> bool:
 
 @dataclass(frozen=True)
 class _Invariant(Relation):
-    """Two answers to one request must agree up to the shorter one, though a condition differed."""
+    """Two answers to one request must agree up to the end of the shorter one, although one condition
+    differed.
+    """
 
     pairs: Callable[[tuple[Answer, ...]], Iterator[tuple[Answer | None, Answer, str]]]
-    """Yields the answer without the condition (None without a comparable one), the one with it, and a
-    description of the former or the reason.
+    """A function that yields pairs of answers: without the condition and with it.
+
+    The third value describes the first answer. If the first answer is None, it is the reason why there is
+    none.
     """
     other_series: bool = False
-    """True if the requests may have enabled different series; then only the sampled logprobs are compared."""
+    """True if the requests may have enabled different series. Then only the logprobs of the sampled ids are
+    compared.
+    """
 
 
 def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
@@ -130,7 +139,7 @@ def _observe_invariant(row: _Invariant, streams: tuple[Answer, ...], target: Tar
 
 
 def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tuple[Answer, ...]]:
-    """Return the answers grouped by weights."""
+    """Return the answers in groups that ran with the same weights."""
     by_weights: defaultdict[int | None, list[Answer]] = defaultdict(list)
     for stream in streams:
         by_weights[target.deeds.weights(stream)].append(stream)
@@ -140,7 +149,9 @@ def _of_same_weights(streams: tuple[Answer, ...], target: Target) -> Iterable[tu
 
 
 def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield answers that were repeated alone, with the answer to the same request in a crowd."""
+    """Yield pairs of answers to one request: one that was sent alone and repeated, and one that ran in a
+    crowd.
+    """
     beside = _company(streams)
     for group in beginnings(streams):
         if len(group) < 3:
@@ -153,9 +164,9 @@ def _alone_and_in_a_crowd(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer 
         for stream in group:
             crowd = crowds.get(stream.exchange.name, 0)
             if crowd >= CROWD and alone is None:
-                yield None, stream, "its request was not answered twice alike without others"
+                yield None, stream, "without other requests, its request never had the same answer twice"
             elif alone is not None and crowd >= CROWD:
-                alone = alone.load()  # loaded once for all comparisons
+                alone = alone.load()  # load the content once for all comparisons
                 yield alone, stream, f"the answer without the {crowd} others beside it"
 
 
@@ -171,25 +182,25 @@ def _highest(stream: Stream) -> dict[str, int]:
 
 
 def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tuple[Answer, Answer, int]]:
-    """Yield pairs of answers with an equal beginning, with a low and a higher count, and the higher count."""
+    """Yield pairs of comparable answers whose counter differs, the lowest first, and the lowest count."""
     for group in beginnings(streams):
         counts = [_highest(stream).get(counter, 0) for stream in group]
         least = min(counts)
         baseline = group[counts.index(least)]
         for stream, count in zip(group, counts, strict=True):
             if count > least:
-                baseline = baseline.load()  # loaded once for all comparisons
+                baseline = baseline.load()  # load the content once for all comparisons
                 yield baseline, stream, least
 
 
 def _cold_and_warm(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield a prompt that was computed, and the same one from the cache."""
+    """Yield pairs of an answer with a computed prompt and an answer with the same prompt from the cache."""
     for cold, warm, count in _with_and_without(streams, "cached_tokens"):
         yield cold, warm, f"the answer with {count} cached tokens"
 
 
 def _under_other_keys(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield the first answer with a cache key or none, and those with another key."""
+    """Yield pairs of answers to one prompt under different cache keys; no key counts as a key."""
     for first, *others in beginnings(streams):
         for other in others:
             if other.asked.cache_key != first.asked.cache_key:
@@ -203,8 +214,9 @@ def _calm_and_preempted(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | 
 
 
 def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | None, Answer, str]]:
-    """Yield the whole answer with the most requested fields, and the others; streams are compared with whole
-    answers.
+    """Yield pairs of the whole answer with the most enabled fields, and a whole answer with fewer fields.
+
+    Streams have their own requirements.
     """
     for beginning in beginnings(streams):
         group = [answer for answer in beginning if not answer.asked.stream]
@@ -214,8 +226,8 @@ def _asking_for_more(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer | Non
         all_fields = asked_alike(most, *LOGPROBS, *EXTRAS)
         for stream in group:
             if asked_alike(stream, *LOGPROBS, *EXTRAS) != all_fields:
-                most = most.load()  # loaded once for all comparisons
-                yield most, stream, f"the answer of {most.exchange.name}, which only asked for more fields"
+                most = most.load()  # load the content once for all comparisons
+                yield most, stream, f"the answer of {most.exchange.name}, which only enabled more fields"
 
 
 check_run_rows(
@@ -230,14 +242,14 @@ check_run_rows(
 
 @select
 def _in_batches(stream: Stream) -> bool:
-    """Select the answers to batches of prompts with one sample of each."""
+    """Select the answers to batches of prompts with one choice for each prompt."""
     asked = stream.asked
     return bool(asked.greedy and asked.batch and asked.n == 1 and (asked.input_ids or asked.texts))
 
 
 @check_run("batch-items-stand-alone")
 def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a prompt in a batch is answered like the same prompt alone."""
+    """Check that a prompt in a batch has the same answer as the prompt alone."""
     alone: dict[tuple[object, ...], list[Answer]] = {}
     for stream in streams if _in_batches(streams) else ():
         asked = stream.asked
@@ -255,35 +267,39 @@ def _batch_items_stand_alone(streams: tuple[Answer, ...], target: Target) -> Ite
                 twins[prompt] = repeated(alone.get(prompt, []))
             twin = twins[prompt]
             if twin is None:
-                yield left_out(choice.last_at(), "its prompt was not answered twice alike by itself")
+                yield left_out(choice.last_at(), "its prompt alone never had the same answer twice")
             else:
                 single, batched = twin.load(), stream.load()
                 pair = (single, single.choices[0]), (batched, batched.choices[place])
-                yield from as_declared(agree(*pair, "the same prompt by itself"), target)
+                yield from as_declared(agree(*pair, "the same prompt alone"), target)
                 yield from _same_end(*pair)
 
 
 def _same_end(baseline: Side, other: Side) -> Iterator[Observation]:
-    """Check that a choice ends where the answer to its prompt alone ends, which its ids begin."""
+    """Check that a choice of a batch ends at the same id as the answer to its prompt alone, if its
+    ids agree.
+    """
     ours, theirs = baseline[1].output_ids, other[1].output_ids
     budgets = [stream.asked.budget(choice.index) for stream, choice in (baseline, other)]
     if not ours or not theirs or budgets[0] != budgets[1] or ours[: len(theirs)] != theirs[: len(ours)]:
         return
-    message = f"choice {other[1].index} has {len(theirs)} output ids, but its prompt by itself {len(ours)}"
+    message = (
+        f"choice {other[1].index} has {len(theirs)} output ids, but {len(ours)} if its prompt is sent alone"
+    )
     place, related = other[1].last_at("finish"), (baseline[1].last_at("finish"),)
     yield expect(place, len(ours), len(theirs), message, related=related)
 
 
 def _shape(stream: Answer) -> tuple[object, ...]:
-    """Return everything that shapes a greedy result, except the prompt."""
+    """Return a key of everything in a request that influences a greedy answer, except the prompt."""
     return asked_alike(stream, "form", "other_sampling", *STOPS, *SHOWN, "n")
 
 
 @check("events-do-not-grow", INCREMENTAL)
 def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that events of incremental delivery do not get larger during a stream.
+    """Check that the events of an incremental stream do not grow.
 
-    Only events with equally many ids are compared, in streams of one choice.
+    Only events with the same number of ids are compared, in streams of one choice.
     """
     if len(stream.choices) != 1:
         return
@@ -298,7 +314,7 @@ def _events_do_not_grow(stream: Stream, _target: Target) -> Iterator[Observation
     early, late = (
         int(median(place.end - place.start for place in part)) for part in (alike[:quarter], alike[-quarter:])
     )
-    message = f"early events have some {early} bytes, late ones {late}, for as many ids"
+    message = f"early events have about {early} bytes and late ones {late}, for the same number of ids"
     yield expect(
-        alike[-quarter], f"some {early} bytes", late, message, holds=late <= _GROWTH * early + _SLACK_BYTES
+        alike[-quarter], f"about {early} bytes", late, message, holds=late <= _GROWTH * early + _SLACK_BYTES
     )

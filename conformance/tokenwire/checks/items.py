@@ -1,5 +1,5 @@
-"""Checks of the chapter on typed items: the events of Responses and Messages, and the response that they
-form.
+"""Checks of the chapter on typed items: the events of Responses and Messages, and the response that they add
+up to.
 """
 
 from __future__ import annotations
@@ -35,20 +35,24 @@ def _grammar(stream: Answer) -> EventGrammar | None:
 
 @read_once
 def _walk(stream: Stream) -> Walk | None:
-    """Return the events of a stream parsed by its endpoint's grammar; None without a grammar."""
+    """Return the events of a stream, parsed by the event grammar of its endpoint. None if the endpoint has no
+    grammar.
+    """
     grammar = _grammar(stream)
     return grammar.walk(stream.events) if grammar is not None else None
 
 
 @dataclass(frozen=True)
 class _Placed(Relation):
-    """Events must be where a rule of their endpoint's grammar has them."""
+    """Events must satisfy one rule of the endpoint's event grammar."""
 
     rule: Rule
 
 
 def _placed(row: _Placed, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Observe each event that breaks the rule; without any, the last event that it applied to."""
+    """Observe each event that breaks the rule. If no event breaks it, observe the last event to which it
+    applied.
+    """
     walk = _walk(stream)
     if walk is None or not stream.answered:
         return
@@ -71,7 +75,7 @@ check_rows(
 
 @check("event-name-is-its-type", EVENTS)
 def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the name of an event is its type. It may be missing if clients read only the type."""
+    """Check that the name of an event equals its type. The name is optional if clients read only the type."""
     named = policy_of(stream).events_are_named
     if named == "never" or not stream.answered:
         return
@@ -88,7 +92,7 @@ def _event_name_is_its_type(stream: Stream, _target: Target) -> Iterator[Observa
 def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the sequence numbers of a stream count its events from 0.
 
-    A number may be written with a fraction of zero. An extension need not be numbered.
+    The number 1.0 equals 1. Events of an extension need no number.
     """
     grammar = _grammar(stream)
     if grammar is None or not grammar.numbered or not stream.answered:
@@ -114,7 +118,7 @@ def _events_are_numbered(stream: Stream, _target: Target) -> Iterator[Observatio
 
 @check(_ENDS.requirement, _ENDS.about)
 def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a stream begins with its first event, and one event ends it."""
+    """Check that a stream begins with the right event, and that exactly one event ends it."""
     walk = _walk(stream)
     yield from _placed(_ENDS, stream, target)
     if walk is not None and stream.answered and ended(stream) and walk.end is None:
@@ -125,13 +129,15 @@ def _stream_ends_once(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("deltas-add-up", EVENTS)
 def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the joined deltas of an item equal the content of its closing events."""
+    """Check that the deltas of an item, joined together, equal the content of its closing events."""
     walk = _walk(stream)
     repeated = walk.joined() if walk is not None else ()
     rows: Iterator[Row] = (
         (event, pointer, stated == joined, joined, stated) for event, pointer, stated, joined in repeated
     )
-    yield from in_wire_order(expect_each(rows, "the event does not say what the deltas before it join to"))
+    yield from in_wire_order(
+        expect_each(rows, "the event's content differs from the joined deltas before it")
+    )
 
 
 def _json_type(value: Any) -> str:
@@ -143,14 +149,14 @@ def _json_type(value: Any) -> str:
 
 
 def _identity(item: Any, pointers: Sequence[str]) -> dict[str, list[Any]]:
-    """Return the fields of an item that must not change, by pointer, as far as they exist."""
+    """Return the values of an item's constant fields by pointer. Missing fields are left out."""
     found = {pointer: gather(item, parse(pointer)) for pointer in pointers}
     return {pointer: values for pointer, values in found.items() if values}
 
 
 @check("closed-items-stand-in-the-response", EVENTS)
 def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the last event repeats the closed items, in the order of their numbers."""
+    """Check that the last event repeats the closed items, ordered by their index."""
     walk = _walk(stream)
     final = walk.grammar.final if walk is not None else None
     if walk is None or final is None or walk.end is None:
@@ -170,9 +176,9 @@ def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iter
     pairs = enumerate(zip(due, actual, strict=False))
     wrong = next((index for index, (item, repeat) in pairs if item != repeat), None)
     message = (
-        f"item {wrong} of the response is not the one that was closed"
+        f"item {wrong} of the response differs from the item that was closed"
         if wrong is not None
-        else f"the response holds {counted(len(actual), 'item')}, and {len(due)} were closed"
+        else f"the response has {counted(len(actual), 'item')}, but {len(due)} were closed"
     )
     shown = slice(wrong, None if wrong is None else wrong + 1)
     yield expect(place, due[shown], actual[shown], message, holds=due == actual)
@@ -180,7 +186,9 @@ def _closed_items_stand_in_the_response(stream: Stream, _target: Target) -> Iter
 
 @check("item-ids-stay", EVENTS)
 def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the events of an item use the id with which it opened, and that its end changes no name."""
+    """Check that the events of an item keep the id of its first event, and that its last event keeps the
+    constant fields.
+    """
     walk = _walk(stream)
     if walk is None:
         return
@@ -195,17 +203,19 @@ def _item_ids_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
             for _, event in frame.all_events
             if (name := find(event.data, parse(rule.id))) is not ABSENT
         )
-        yield from expect_each(named, f"{frame.words} opened as {{expected!r}}, and is {{actual!r}} here")
+        yield from expect_each(
+            named, f"{frame.words} began with the id {{expected!r}}, and has {{actual!r}} here"
+        )
         if frame.closed is not None:
             closed = find(frame.closed.data, parse(rule.object))
             before, after = _identity(opened, rule.same), _identity(closed, rule.same)
-            message = f"{frame.words} opened with {before}, and closes with {after}"
+            message = f"{frame.words} began with {before}, but ends with {after}"
             yield expect(frame.closed.at(rule.object), before, after, message)
 
 
 @check("what-opens-is-empty", EVENTS)
 def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a part or block opens without text, because all of it comes in deltas."""
+    """Check that a part or block begins with an empty text, because deltas bring all of its text."""
     walk = _walk(stream)
     if walk is None:
         return
@@ -216,17 +226,17 @@ def _what_opens_is_empty(stream: Stream, _target: Target) -> Iterator[Observatio
             for name in rule.empty
         )
         held = ((frame.opened, name, text == "", "", text) for name, text in texts if isinstance(text, str))
-        yield from expect_each(held, f"{frame.words} opens with the text {{actual!r}}")
+        yield from expect_each(held, f"{frame.words} begins with the text {{actual!r}}")
 
 
 def _final(stream: Stream) -> FinalObject | None:
-    """Return the grammar's entry for the final object of an endpoint with items; None without one."""
+    """Return the grammar's description of the final object. None if the endpoint has no items."""
     grammar = _grammar(stream)
     return grammar.final if grammar is not None else None
 
 
 def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
-    """Yield the object of a whole answer, or of each event with it: event, place, object."""
+    """Yield the response object of a whole answer, or of each event that has it: event, pointer, object."""
     final = _final(stream)
     if final is None or not stream.answered:
         return
@@ -237,14 +247,14 @@ def _objects(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
 
 
 def _items_of(event: Event, place: str, found: Any, final: FinalObject) -> list[tuple[Event, str, Any]]:
-    """List the items of an object: event, place, item."""
+    """List the items of a response object: event, pointer, item."""
     items = find(found, parse(final.items))
     named = enumerate(items if isinstance(items, list) else ())
     return [(event, f"{place}{final.items}/{index}", item) for index, item in named]
 
 
 def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
-    """Yield each item that an event closes, and those listed in a response: event, place, item."""
+    """Yield each item that an event closes, and each item in a response object: event, pointer, item."""
     final, walk = _final(stream), _walk(stream)
     if final is None or walk is None:
         return
@@ -258,7 +268,7 @@ def _closed_items(stream: Stream) -> Iterator[tuple[Event, str, Any]]:
 
 @check("item-ids-are-unique", ANSWERED)
 def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the items of a stream have different ids, and so do those listed in a response."""
+    """Check that the items of a stream have different ids, and that the items of each response object do."""
     final, walk = _final(stream), _walk(stream)
     if final is None or walk is None:
         return
@@ -272,12 +282,12 @@ def _item_ids_are_unique(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _different_ids(items: Iterable[tuple[Event, str, Any]]) -> Iterator[Observation]:
-    """Observe the id of each item of one list, compared with the ids before it."""
+    """Observe the id of each item of one list, which must differ from the ids before it."""
     taken: dict[str, int] = {}
     for number, (event, place, item) in enumerate(items):
         if isinstance(name := find(item, ("id",)), str):
             first = taken.setdefault(name, number)
-            message = f"item {number} has the id {name!r}, as item {first} has"
+            message = f"item {number} has the id {name!r}, like item {first}"
             yield expect(event.at(f"{place}/id"), "an id of its own", name, message, holds=first == number)
 
 
@@ -286,14 +296,14 @@ def _closed_item_is_not_in_progress(stream: Stream, _target: Target) -> Iterator
     """Check that a closed or listed item does not have the status in_progress."""
     for event, place, item in _closed_items(stream):
         if isinstance(status := find(item, ("status",)), str):
-            message = f"the item is closed, and its status is {status!r}"
+            message = f"the item is closed, but its status is {status!r}"
             holds = status != "in_progress"
             yield expect(event.at(f"{place}/status"), "completed or incomplete", status, message, holds=holds)
 
 
 @check("response-fields-stay", EVENTS)
 def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a field of the response keeps its first value in all later events."""
+    """Check that a constant field of the response keeps its first value in all later events."""
     final = _final(stream)
     given: dict[str, Any] = {}
     if final is None:
@@ -304,7 +314,7 @@ def _response_fields_stay(stream: Stream, _target: Target) -> Iterator[Observati
             if value is ABSENT or value is None:
                 continue
             if pointer in given:
-                message = f"{pointer[1:]} was {{expected!r}} in an event before, and is {{actual!r}} here"
+                message = f"{pointer[1:]} was {{expected!r}} in an earlier event, and is {{actual!r}} here"
                 row = (event, place + pointer, equal(given[pointer], value), given[pointer], value)
                 yield from expect_each([row], message)
             given.setdefault(pointer, value)
@@ -319,19 +329,19 @@ def _finished_response_has_no_error(stream: Stream, _target: Target) -> Iterator
     for event, place, found in _objects(stream):
         status, error = find(found, ("status",)), find(found, parse(final.error))
         if status in final.whole and error is not ABSENT:
-            message = f"the response is {status}, and has the error {error!r}"
+            message = f"the response is {status}, but has the error {error!r}"
             yield expect(event.at(place + final.error), None, error, message)
 
 
 @dataclass(frozen=True)
 class _Repeated(Relation):
-    """The last event of a stream must have fields of the whole answer to the same request."""
+    """The last event of a stream must have the fields that the whole answer to the same request has."""
 
     fields: Callable[[FinalObject], tuple[str, ...]]
 
 
 def _repeated(row: _Repeated, comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Observe the JSON type of each field that has a value in the whole answer."""
+    """Observe the JSON type of each field that is not null in the whole answer."""
     whole, stream = comparison.baseline, comparison.other
     final, walk = _final(stream), _walk(stream)
     if final is None or whole.delivery is not Delivery.WHOLE or walk is None or walk.end is None:
@@ -362,13 +372,13 @@ def _last_event_tells_the_status(stream: Stream, _target: Target) -> Iterator[Ob
     status = find(walk.end.data, parse(walk.grammar.status))
     if (due := walk.grammar.ends.get(kind)) is not None and status is not ABSENT:
         reason = stream.choices[0].finish.raw if stream.choices and stream.choices[0].finish else None
-        message = f"{kind} carries a response whose status is {status!r} ({reason})"
+        message = f"the event {kind} has a response with the status {status!r} ({reason})"
         yield expect(walk.end.at(walk.grammar.status), due, status, message)
 
 
 @check("cut-item-is-incomplete", ANSWERED)
 def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the last item of a response that its budget cut has the status incomplete."""
+    """Check that the last item of a response has the status incomplete if the budget ended the response."""
     grammar = _grammar(stream)
     final = grammar.final if grammar is not None else None
     if final is None:
@@ -382,13 +392,13 @@ def _cut_item_is_incomplete(stream: Stream, _target: Target) -> Iterator[Observa
             status = find(items[-1], ("status",))
             if status in (None, ABSENT) and find(items[-1], ("type",)) == _REASONING:
                 continue  # the status of reasoning is optional
-            message = f"the budget cut the last item, and its status is {status!r}"
+            message = f"the budget ended the last item, but its status is {status!r}"
             yield expect(place, "incomplete", None if status is ABSENT else status, message)
 
 
 @check("message-start-counts-the-prompt", EVENTS)
 def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the prompt tokens in the first event of a stream against those at its end."""
+    """Check that the first event of a stream reports as many prompt tokens as the last one."""
     dialect = dialect_of(stream)
     if dialect is None or not finished_choices(stream):
         return
@@ -397,7 +407,7 @@ def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterato
         counts = dialect.begun_counts(event.data) or {}
         if due is not None and "prompt_tokens" in counts:
             count = counts["prompt_tokens"]
-            message = f"the stream begins with {count} prompt tokens, and has {due} at its end"
+            message = f"the first event reports {count} prompt tokens, and the last one {due}"
             place = event.at("/message/usage")
             seen = expect(place, due or "at least 1", count, message, holds=equal(due, count) and due > 0)
             yield seen._replace(level=Level.SHOULD) if count else seen
@@ -405,7 +415,7 @@ def _message_start_counts_the_prompt(stream: Stream, _target: Target) -> Iterato
 
 @check("thinking-is-signed", ANSWERED)
 def _thinking_is_signed(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each block of thinking has a signature; in a stream, the delta carries it."""
+    """Check that each thinking block has a signature. In a stream, a delta carries the signature."""
     walk, grammar = _walk(stream), _grammar(stream)
     frame_rules = grammar.frames if grammar is not None else {}
     for frame in walk.frames if walk is not None else ():
@@ -429,7 +439,7 @@ def _thinking_is_signed(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("call-input-is-an-object", ANSWERED)
 def _call_input_is_an_object(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the joined input of a call is one JSON object, in a message that ends with calls."""
+    """Check that the joined input of a call is one JSON object, if the message finished with calls."""
     grammar = _grammar(stream)
     for choice in finished_choices(stream) if grammar is not None and grammar.once else ():
         called = choice.finish is not None and choice.finish.type == CALLED
@@ -446,14 +456,14 @@ def _body(stream: Stream) -> Mapping[str, Any]:
 
 
 _REASONING = "reasoning"
-"""The type of an item with reasoning."""
+"""The type of an item that contains reasoning."""
 _OF_THOUGHTS = ("thinking", "reasoning", "chat_template_kwargs", "system", "instructions", "tool_choice")
-"""Fields with a different form on each endpoint. Requests with any of them are not compared."""
+"""Request fields that differ between endpoints. Requests with such a field are not compared."""
 
 
 @select
 def _answers_messages(stream: Stream) -> bool:
-    """Select the answers to messages that several endpoints may have in common."""
+    """Select the answers to messages that several endpoints can receive."""
     dialect, asked = dialect_of(stream), stream.asked
     talks = dialect is not None and dialect.chat and stream.answered and ended(stream)
     plain = asked.n == 1 and not asked.input_ids and not any(name in _OF_THOUGHTS for name in _body(stream))
@@ -462,13 +472,15 @@ def _answers_messages(stream: Stream) -> bool:
 
 @fact(Stream)
 def _conversation(stream: Stream) -> tuple[object, ...]:
-    """Return the conversation, independent of the endpoint: messages, and the names of tools."""
+    """Return a key of the conversation that is equal at all endpoints: the messages and the names of the
+    tools.
+    """
     return stream.asked.prompt_key, offered(stream)
 
 
 @fact(Stream)
 def _limits(stream: Stream) -> tuple[object, ...]:
-    """Return the budget and the stop strings, which end a greedy answer."""
+    """Return a key of everything that may end a greedy answer early: the budget and the stop strings."""
     asked = stream.asked
     return asked.max_new_tokens, asked.stop, asked.ignore_eos
 
@@ -476,7 +488,7 @@ def _limits(stream: Stream) -> tuple[object, ...]:
 def _across_endpoints(
     streams: Iterable[Answer], key: Callable[[Answer], object]
 ) -> Iterator[tuple[Answer, Answer]]:
-    """Yield answers with one key at two endpoints, of which the second has items."""
+    """Yield pairs of answers with equal keys at two endpoints. The second endpoint has items."""
     asked: defaultdict[object, dict[str, Answer]] = defaultdict(dict)
     for stream in streams:
         asked[key(stream)].setdefault(stream.dialect, stream)
@@ -489,7 +501,7 @@ def _across_endpoints(
 
 @check_run("endpoints-agree-on-channels")
 def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that all endpoints with messages split the answer to a conversation alike."""
+    """Check that all endpoints with messages split the answer to one conversation into the same channels."""
     greedy = (stream for stream in _answers_messages(streams) if stream.asked.greedy)
     for first, second in _across_endpoints(greedy, lambda answer: (_conversation(answer), _limits(answer))):
         whole = (first.load(), second.load())
@@ -503,35 +515,35 @@ def _endpoints_agree_on_channels(streams: tuple[Answer, ...], _target: Target) -
 
 
 def _texts_go_apart(first: Choice, second: Choice) -> bool:
-    """True if two choices have different texts, and not the same text in other channels."""
+    """True if two choices have different texts. The same text in other channels counts as equal."""
     texts = [f"{choice.reasoning or ''}{choice.text or ''}" for choice in (first, second)]
     return not any(texts[0].startswith(text) or text.startswith(texts[0]) for text in texts[1:])
 
 
 @check_run("endpoints-agree-on-counts")
 def _endpoints_agree_on_counts(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that all endpoints with messages count the same tokens for a conversation."""
+    """Check that all endpoints with messages report the same number of prompt tokens for one conversation."""
     for first, second in _across_endpoints(_answers_messages(streams), _conversation):
         yield from _same_prompt(first, second, f"at {first.exchange.request.path}")
 
 
 def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observation]:
-    """Check that two prompts have the same number of tokens, by the usage of their answers."""
+    """Check that the usage of two answers reports the same number of prompt tokens."""
     due, count = (usage_count(answer, "prompt_tokens") for answer in (first, second))
     if due is not None and count is not None:
         place = second.load().usage_place or end_place(second)
-        yield expect(place, due, count, f"the prompt has {count} tokens, and {due} {where}")
+        yield expect(place, due, count, f"the prompt has {count} tokens, but {due} {where}")
 
 
 class _Turn(NamedTuple):
-    """A request and its answer, reduced to what other turns refer to; values as digests."""
+    """A request and its answer, reduced to the values to which other turns refer. Items are digests."""
 
     name: str
     """The id of the response."""
     previous: str
-    """The id of the previous response that the request continues."""
+    """The id of the response that the request continues."""
     instructions: str
-    """The request's own instructions, which later turns do not continue."""
+    """The instructions of the request. Later turns do not inherit them."""
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
 
@@ -543,7 +555,9 @@ def _digests(values: Any) -> tuple[str, ...]:
 
 @fact(Stream)
 def _turn(stream: Stream) -> _Turn | None:
-    """Return the turn of an answer with items; None for others. The content of a message is an item, too."""
+    """Return the turn of an answer with items; None for other answers. The content of a message counts as an
+    item.
+    """
     if not has_items(stream):
         return None
     body = _body(stream)
@@ -565,13 +579,13 @@ def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, _Turn]]:
 
 @check_run("own-items-are-accepted")
 def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an endpoint accepts its own answer as a part of the next input."""
+    """Check that an endpoint accepts its own items as a part of the next input."""
     turns = _turns(streams)
     given = {(stream.dialect, item) for stream, turn in turns for item in turn.outputs}
     forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}
     for stream, turn in turns:
         repeats = any((stream.dialect, item) in given for item in turn.inputs)
-        # otherwise its stream is refused, not its items
+        # if it refuses the same delivery mode elsewhere, it refuses the mode, not the items
         is_taken = (stream.dialect, stream.asked.stream) in forms
         if repeats and (stream.answered or (is_taken and was_refused(stream))):
             message = f"a turn with its own items was refused with status {stream.exchange.status}"
@@ -581,8 +595,8 @@ def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Ite
 
 @check_run("previous-response-is-continued")
 def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a request with the id of the previous response has the same prompt as one that repeats
-    it.
+    """Check that a request that names the previous response has the same prompt as a request that repeats its
+    items.
     """
     turns = _turns(streams)
     by_name = {turn.name: turn for _, turn in turns}
@@ -596,11 +610,11 @@ def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target
         key = (turn.instructions, (*before, *turn.inputs)) if before is not None else None
         twin = spelled.get(key) if key is not None else None
         if stream.answered and twin is not None:
-            yield from _same_prompt(twin, stream, "where all of it is repeated")
+            yield from _same_prompt(twin, stream, "if the request repeats all items")
 
 
 def _before(turn: _Turn, by_name: Mapping[str, _Turn]) -> tuple[str, ...] | None:
-    """Return all inputs and items before a turn, from the first response on; None if one is not known."""
+    """Return the inputs and outputs of all earlier turns. None if one of them is unknown."""
     found: tuple[str, ...] = ()
     seen: set[str] = set()
     while turn.previous:

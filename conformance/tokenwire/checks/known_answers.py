@@ -1,4 +1,4 @@
-"""Checks of answers against the right one, which can be computed for a known model."""
+"""Checks of answers against the right answer, which can be computed for a known model."""
 
 from __future__ import annotations
 
@@ -25,30 +25,32 @@ SOURCE = "the right answer"
 
 @dataclass(frozen=True)
 class KnownAnswer:
-    """A choice, and what it should be."""
+    """A choice, and the right answers that it may have."""
 
     choice: Choice
     prompt: Ids
     readings: tuple[Truth, ...]
     """The possible right answers.
 
-    There are two if the prompt ends within a character, which the output may complete or not. There are more
-    if the search for stops may begin at the first id or later.
+    There are two if the prompt ends within a character, because the output may or may not complete the
+    character. There are more if the server may or may not search for stops in the first ids.
     """
     finished: bool
-    """True if it ended by itself, and not by an abort or a hang-up."""
+    """True if the choice finished normally, and not by an abort or a disconnect."""
     echoed: tuple[str, ...] = ("",)
-    """The texts that an echo may put before the output."""
+    """The texts that may precede the output if the request enables an echo."""
 
     @property
     def right(self) -> Truth:
-        """Return the possible answer that agrees with the choice's ids."""
+        """The possible answer that agrees with the choice's ids."""
         ids = self.choice.output_ids
         return next((known for known in self.readings if ids == list(known.ids)), self.readings[0])
 
     @property
     def legal(self) -> list[str]:
-        """Return the texts that it may end with: all, or those of the stop that it names."""
+        """The texts with which the choice may end. If it names a stop, only the texts that end with this
+        stop.
+        """
         finish = self.choice.finish
         named = finish.matched if finish is not None else None
         of_named = [text for right in self.readings for text in right.texts_of(named)]
@@ -57,7 +59,9 @@ class KnownAnswer:
 
 
 def known_choices(stream: Stream, target: Target) -> tuple[KnownAnswer, ...]:
-    """Return the choices of an answer with known right answers, cached because every check here uses them."""
+    """Return the choices of an answer whose right answers are known. They are cached, because every check
+    here uses them.
+    """
     model = target.model
     if model is None or not stream.answered:
         return ()
@@ -82,7 +86,7 @@ def _computed(stream: Stream, target: Target, model: KnownModel) -> Iterator[Kno
         if prompt is None or budget is None or is_error(choice.finish):
             continue
         if len(prompt) + budget > longest:
-            continue  # a server may refuse that, or return fewer
+            continue  # a server may refuse such a request, or return fewer tokens
         if _has_an_end_of_its_own(stream, kind) or not all(0 <= token < size for token in prompt):
             continue
         heads = dict.fromkeys((b"", model.words.unfinished(prompt, skip=wants.skip_special_tokens)))
@@ -106,9 +110,9 @@ _ENDS = frozenset({"stop", "length", "abort", None})
 
 
 def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
-    """True for a finish outside of the model's law: that of calls, or a family's own word.
+    """True for a finish reason that the model's law does not know: tool calls, or a type of the server's own.
 
-    A content filter does not count, because nothing that a parrot says is harmful.
+    A content filter does not count, because a parrot never generates harmful text.
     """
     policy = policy_of(stream)
     own_word = policy.other_finish_types and kind not in policy.finish_types
@@ -116,10 +120,10 @@ def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
 
 
 def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
-    """Return the texts that an echo may put before the output: the text sent, or the text of the ids with or
-    without special tokens.
+    """Return the texts that an echo may put before the output.
 
-    It is empty if the prompt's ids are reported instead.
+    These are the text that was sent, or the text of the ids with or without special tokens. It is empty if
+    the answer reports the prompt's ids instead.
     """
     if not stream.asked.echo:
         return ("",)
@@ -130,11 +134,11 @@ def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[s
     return tuple(dict.fromkeys((*stream.asked.texts[position : position + 1], *spelled, *none)))
 
 
-# Ids, the finish, the counts.
+# Checks of ids, finish reasons and counts.
 
 
 def ids_due(stream: Stream, right: Truth) -> Ids:
-    """Return the ids that must be reported. Some families omit the id that ended a choice."""
+    """Return the ids that an answer must report. Some servers omit the id that ended a choice."""
     left_out = _ends_by_id(right) and not policy_of(stream).stop_id_in_output_ids
     return right.ids[:-1] if left_out else right.ids
 
@@ -144,14 +148,16 @@ def _ends_by_id(right: Truth) -> bool:
 
 
 def _may_not_count_its_end(stream: Stream, known: KnownAnswer) -> bool:
-    """True if the id that ended a choice may be counted or not, because servers without ids differ."""
+    """True if the id that ended a choice may or may not be counted, because servers that report no ids
+    differ.
+    """
     dialect = dialect_of(stream)
     return dialect is not None and not dialect.tells_ids and _ends_by_id(known.right)
 
 
 @check("script-ids-are-said", ANSWERED)
 def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the output ids are those of the right answer, or begin them if the choice was cut off."""
+    """Check that the output ids equal the right answer's, or begin them if the choice was cut off."""
     for known in known_choices(stream, target):
         ids = known.choice.output_ids
         if ids is None:
@@ -164,7 +170,7 @@ def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation
 
 @check("script-finish-is-right", ANSWERED)
 def _script_finish_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the finish is a stop if one comes within the budget, and the budget otherwise."""
+    """Check that the finish reason is `stop` if a stop comes within the budget, and `length` otherwise."""
     for known in known_choices(stream, target):
         if _came_to_an_end(known.choice, stream):
             due, right = known.right.finish, known.right
@@ -190,21 +196,21 @@ def _last_finish(choice: Choice) -> Emission:
 
 @check("script-match-is-right", ANSWERED)
 def _script_match_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the named stop is complete at the end of the right answer."""
+    """Check that the stop that the choice names is complete at the end of the right answer."""
     for known in known_choices(stream, target):
         finish = known.choice.finish
         if known.finished and finish is not None and finish.matched is not None:
             legal = frozenset().union(*(right.matched for right in known.readings))
             named = finish.matched if isinstance(finish.matched, (int, str)) else repr(finish.matched)
             expected, index = sorted(legal, key=str) or "no stop", known.choice.index
-            message = f"choice {index} was ended by {named!r}, says the server; by {expected} it is"
+            message = f"choice {index} reports the stop {named!r}; the right answer ends with {expected}"
             place = _last_finish(known.choice).at("finish")
             yield expect(place, expected, named, message, holds=named in legal)
 
 
 @check("script-counts-are-right", about(answered=True, ended=True))
 def _script_counts_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each choice and the usage have the right number of tokens."""
+    """Check that each choice and the usage report the right number of tokens."""
     every = known_choices(stream, target)
     if not every or not all(known.finished for known in every):
         return
@@ -237,12 +243,12 @@ def _compare_count(
     return expect(place, due, stated, message, holds=holds)
 
 
-# Text.
+# Checks of the text.
 
 
 @check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the final text is that of the right answer, up to its stop."""
+    """Check that the final text is the right answer's, up to its stop."""
     for known in known_choices(stream, target):
         text = known.choice.text
         if text is None or not known.finished or taken_apart(stream, known.choice):
@@ -258,12 +264,14 @@ def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observatio
 
 @check("script-text-so-far-is-right", STREAMED)
 def _script_text_so_far_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each emission shows a beginning of the right text, after the ids that form it."""
+    """Check that each emission shows a beginning of the right text, and no text whose ids were not
+    delivered.
+    """
     for known in known_choices(stream, target):
         if taken_apart(stream, known.choice):
             continue
         shown_so_far = list(running_texts(known.choice))
-        # A count of zero with text is wrong itself, and does not show that text came early.
+        # If text comes with a count of zero, the count is wrong, and the text is not early.
         counts = known.choice.output_ids is not None or any(e.after for e in known.choice.emissions)
         for emission, held in shown_so_far:
             last = emission.last or emission.finish is not None

@@ -1,4 +1,4 @@
-"""Checks of logprobs against the right ones, which can be computed for a known model."""
+"""Checks of logprobs against the right logprobs, which can be computed for a known model."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.alike import ROUNDING
 
 _MOST_RANKED = 20
-"""The number of likeliest ids with a known order for every type of weights."""
+"""The number of most likely ids whose order is certain for every type of weights."""
 _COARSE = tolerance("coarse_share")
-"""The allowed relative difference of a logprob that is only as precise as the weights."""
+"""The allowed relative error of a small logprob, which is only as precise as the weights."""
 
 
 Entry = list[Any]
-"""A logprob and, if it is known, its id."""
+"""A logprob, followed by its id if the id is known."""
 
 
 @dataclass(frozen=True)
 class _Right:
-    """The right logprobs, and the allowed distance of a target's from them."""
+    """The right logprobs, and the allowed distance of reported logprobs from them."""
 
     law: Parrot
     rounding: float
@@ -75,8 +75,8 @@ class _Right:
         )
 
     def by_text(self, due: list[Entry], reported: list[Entry]) -> bool:
-        """True if entries are right by text: tokens with equal text share one entry, and no other id has
-        one.
+        """True if entries without ids are right. Tokens with equal text may share one entry; no other token
+        has one.
         """
         of_some = (any(self.number(right[0], entry[0]) for right in due) for entry in reported)
         return 0 < len(reported) <= len(due) and all(of_some)
@@ -87,8 +87,8 @@ def _reported(entry: Logprob) -> Entry:
 
 
 def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
-    """Yield the entries of each series of a choice for its own ids. A value of another form is yielded
-    unchanged.
+    """Yield the entries of each series of the sampled ids of a choice. An entry that cannot be parsed stays
+    as it is.
     """
     for name in (SAMPLED, CONTENT, NAMED):
         if (series := joined_series(choice, name)) is not None:
@@ -97,7 +97,9 @@ def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
 
 
 def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[KnownAnswer, _Right]]:
-    """Yield the choices with complete and known logprobs; reasoning may have removed some."""
+    """Yield the choices whose right logprobs are known and complete. A parser may have removed entries of
+    other choices.
+    """
     law = target.model.law if target.model is not None else None
     rounding_of = partial(target.noise.rounding, stream)
     if isinstance(law, Parrot) and stream.asked.uniform:
@@ -108,9 +110,9 @@ def _with_logprobs(stream: Stream, target: Target) -> Iterator[tuple[KnownAnswer
 
 
 def _due(stream: Stream, known: KnownAnswer, reported: int, name: str) -> Ids | None:
-    """Return the ids that a series of this length must have entries for; None if that is left to the server.
+    """Return the ids for which a series must have entries. None if the server may choose.
 
-    If a dialect promises entries only for visible content, those of a stop may be missing.
+    If the dialect promises entries only for visible content, the entries of a stop may be missing.
     """
     ids = ids_due(stream, known.right)
     if not known.finished:
@@ -123,7 +125,7 @@ def _due(stream: Stream, known: KnownAnswer, reported: int, name: str) -> Ids | 
 
 
 def _ids_of_final_text(known: KnownAnswer) -> int:
-    """Count the ids that the final text takes."""
+    """Count the ids that form the final text."""
     right = known.right
     sizes = (size for size, text in enumerate(right.texts, 1) if text.startswith(right.text))
     return next(sizes, len(right.ids))
@@ -138,7 +140,7 @@ def _observed_series(
 
 @check("script-logprobs-are-right")
 def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each id has an entry with the right logprob."""
+    """Check that the entry of each output id has the right logprob."""
     for known, right in _with_logprobs(stream, target):
         for name, reported in _sampled(known.choice):
             ids = _due(stream, known, len(reported), name)
@@ -148,7 +150,7 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
 
 
 def _beginnings(right: Truth, words: Words) -> Iterator[int | None]:
-    """Yield the offset of each id in the text; None for an id without visible text of its own."""
+    """Yield the offset of each id in the text. None for an id without visible text of its own."""
     for token, before, after in zip(right.ids, ("", *right.texts), right.texts, strict=False):
         piece = after[len(before) :]
         alone = words.pieces[token].decode("utf-8", "replace").startswith(piece)
@@ -161,7 +163,7 @@ def _same_beginning(due: int | None, reported: object) -> bool:
 
 @check("script-text-offsets-are-right")
 def _script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each offset, relative to the first id's, is where the id's characters begin."""
+    """Check that each offset is where the id's characters begin, relative to the first id's offset."""
     if target.model is None:
         return
     words = target.model.words
@@ -177,25 +179,25 @@ def _script_text_offsets_are_right(stream: Stream, target: Target) -> Iterator[O
 
 
 def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
-    """Yield the likeliest ids in each series of a choice, by position."""
+    """Yield the most likely ids of each series of a choice, by position."""
     for name in (TOP, CONTENT, NAMED_TOP):
         if (series := joined_series(choice, name)) is not None:
-            first = name == CONTENT  # the token's own entry precedes its alternatives
+            first = name == CONTENT  # the entry of the token itself precedes its alternatives
             yield name, [entries[first:] if entries else None for entries in series.positions]
 
 
 @dataclass(frozen=True)
 class _Position:
-    """A position whose likeliest ids were requested: the text before it, and the id at it."""
+    """A position with requested alternatives: the sampled id before it, and the id at it."""
 
     right: _Right
     sampled: int
     token: int
-    """The id at the position: the sampled id or, in a prompt, the prompt's."""
+    """The id at this position, which is sampled or part of the prompt."""
     count: int
 
     def is_right_for(self, entries: Logprobs | None) -> bool:
-        """True if entries are the likeliest: by value, each with its own id if it has one."""
+        """True if the entries have the highest logprobs at this position, and each id has its own logprob."""
         law, is_right = self.right.law, self.right.number
         if entries is None:
             return False
@@ -212,7 +214,8 @@ class _Position:
         if len(known) < len(entries) or not known:
             return False
         if any(entry.id is None for entry in entries):
-            # Tokens with equal text may share an entry: it must be the likeliest, with no further entries.
+            # Tokens with equal text may share an entry. So the most likely entry must come first, and there
+            # must be no unexpected entry.
             among = [*right, stands]
             return is_right(right[0], known[0]) and all(
                 any(is_right(logprob, number) for logprob in among) for number in known
@@ -223,7 +226,7 @@ class _Position:
 
     @property
     def shown(self) -> list[Entry]:
-        """Return the right entries for a message."""
+        """The right entries, for a message."""
         return [[round(logprob, 5), token] for token, logprob in self.right.law.top(self.sampled, self.count)]
 
 
@@ -243,7 +246,7 @@ def _observed_ranks(
 
 @check("script-top-logprobs-are-right")
 def _script_top_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check the likeliest logprobs at each id, by value."""
+    """Check the highest logprobs at each output id, by value."""
     count = stream.asked.top_logprobs
     for known, right in _with_logprobs(stream, target) if 1 <= count <= _MOST_RANKED else ():
         for name, reported in _ranked(known.choice):
@@ -261,7 +264,9 @@ def _rows(series: LogprobSeries) -> list[list[Entry]]:
 
 @check("script-chosen-logprobs-are-right")
 def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check the logprobs of the requested ids at each id, in the order of the request."""
+    """Check the logprobs of the ids that the request chose, at each output id and in the order of the
+    request.
+    """
     asked = stream.asked.chosen_ids
     for known, right in _with_logprobs(stream, target) if asked else ():
         law, series = right.law, joined_series(known.choice, CHOSEN)
@@ -276,8 +281,9 @@ def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check chosen ids among the top logprobs, after the sampled one; by value, because their ids are not
-    reported.
+    """Check the logprobs of the chosen ids where they follow the sampled id among the top logprobs.
+
+    They are compared by value, because their ids are not reported.
     """
     asked = stream.asked.chosen_in_top
     for known, right in _with_logprobs(stream, target) if asked else ():
@@ -294,7 +300,7 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("script-prompt-logprobs-are-right")
 def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that each id of the prompt has the right logprob after the ids before it."""
+    """Check that each id of the prompt has the right logprob, given the ids before it."""
     for known, right in _with_logprobs(stream, target):
         law, carried = right.law, prompt_logprobs(stream, known.choice)
         if carried is not None and carried[1]:
@@ -314,7 +320,7 @@ def _script_prompt_logprobs_are_right(stream: Stream, target: Target) -> Iterato
 
 
 def _beside_the_prompt(stream: Stream, answer: KnownAnswer, right: _Right) -> Iterator[Observation]:
-    """Yield the likeliest and the chosen ids at each position of a prompt, in SGLang's form."""
+    """Check the most likely ids and the chosen ids at each position of the prompt, in SGLang's format."""
     asked, prompt, law = stream.asked, answer.prompt, right.law
     start = asked.logprob_start
     for emission in answer.choice.emissions[:1] if start is not None else ():

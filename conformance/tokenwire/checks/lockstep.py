@@ -1,4 +1,4 @@
-"""Per-token series in lockstep with the output ids: one entry for each id, in every emission."""
+"""Per-token series in lockstep with the output ids: in every emission, one entry for each id."""
 
 from __future__ import annotations
 
@@ -17,17 +17,16 @@ from tokenwire.typed_table import counted
 
 
 def _observe_no_list(emission: Emission, name: str, value: object) -> Observation:
-    """Observe a series that is not a list although there are ids."""
+    """Return the violation of a series that is not a list although the emission has ids."""
     kind = "is missing" if value is None else f"is a {type(value).__name__}, not a list,"
     message = f"{name} {kind} for {emission.entries_in_words}"
     return expect(emission.at(name), emission.expected_entries, value, message, holds=False)
 
 
 def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Observation]:
-    """Observe the length of some series in some emissions.
+    """Observe the length of the named series in the given emissions.
 
-    If a choice carries a series at all, it must be in every emission with ids, and may be missing from
-    others.
+    If a choice carries a series at all, every emission with ids must carry it. Other emissions may lack it.
     """
     for name in names:
         sizes: list[Row] = []
@@ -40,22 +39,22 @@ def lockstep(emissions: Sequence[Emission], names: Iterable[str]) -> Iterator[Ob
                 yield _observe_no_list(emission, name, value)
             else:
                 sizes.append((emission, name, len(entries) == due, due, len(entries)))
-        yield from expect_each(sizes, "{field} holds {actual} entries for {emission.entries_in_words}")
+        yield from expect_each(sizes, "{field} has {actual} entries for {emission.entries_in_words}")
 
 
 @dataclass(frozen=True)
 class Lockstep(Relation):
-    """Some series of a choice must have one entry for each id, in every emission."""
+    """The named series of a choice must have one entry for each id, in every emission."""
 
     names: Literal["customized", "server_series"]
-    """The series of a custom sampler, or the server's own, such as logprobs."""
+    """Either the series of a custom sampler, or the server's own series, such as logprobs."""
 
 
 def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the length of a series in each emission. Another requirement covers a budget of zero."""
+    """Check the length of each series in each emission. A budget of zero has its own requirement."""
     if stream.asked.max_new_tokens == 0:
         return
-    # Without requested alternatives, completions may leave their list empty.
+    # If the request enabled no alternatives, the list of alternatives in completions may be empty.
     empty = frozenset() if stream.asked.top_logprobs else frozenset({NAMED_TOP})
     wanted = {choice.index: sorted(getattr(choice, row.names) - empty) for choice in stream.choices}
     every = (lockstep(choice.delivered, wanted[choice.index]) for choice in stream.delivering)
@@ -65,7 +64,7 @@ def _observe_lockstep(row: Lockstep, stream: Stream, _target: Target) -> Iterato
         for name in sorted(LISTS.intersection(wanted[choice.index])) if due is not None else ():
             if (entries := choice.series(name)) is not None:
                 message = (
-                    f"{name} holds {counted(len(entries), 'entry')} in all, and the usage counts {due} tokens"
+                    f"{name} has {counted(len(entries), 'entry')} in total, but the usage counts {due} tokens"
                 )
                 yield expect(choice.last_at(name), due, len(entries), message)
 

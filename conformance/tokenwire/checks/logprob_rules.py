@@ -1,4 +1,4 @@
-"""The distribution of output logprobs: the model's, or the one that ids were sampled from."""
+"""The distribution that output logprobs describe: the model's, or the one from which the ids were sampled."""
 
 from __future__ import annotations
 
@@ -26,18 +26,20 @@ _DECLARED = dict(
         strict=True,
     )
 )
-"""The rules that a server reports or a user declares, each as three rules."""
+"""The rule that a server reports or a user declares, as one rule for each transformation of the logits."""
 
 _APART = 0.2
-"""The least distance between logprobs that shows the scale."""
+"""The minimum difference of two logprobs that shows the temperature."""
 _FOR_A_DIFFERENCE = 2
 _ROUNDING = tolerance("temperature_ratio")
-"""The allowed difference between a ratio of distances and the rule that it shows."""
+"""The allowed relative error of the measured temperature."""
 _MOST_KEPT = 0.9
-"""The most probability that a visible truncation leaves; with more, logprobs move too little."""
+"""The maximum probability that a truncation may leave to be visible. If more is left, logprobs change too
+little.
+"""
 _SHIFT = tolerance("truncation_shift")
 _BIASES = (1.0, 20.0)
-"""The range of visible biases: smaller ones are not visible, and larger ones leave no other id."""
+"""The range of biases that are visible. Smaller ones change too little, and larger ones leave only one id."""
 
 
 @dataclass(frozen=True)
@@ -49,32 +51,32 @@ class _Top:
     place: Place
     by_id: Mapping[Any, float]
     sampled: object = None
-    """The first id, if these are its top logprobs."""
+    """The first output id, if these are its top logprobs."""
     before: tuple[Any, ...] = ()
-    """The first id, if these are the top logprobs of the second."""
+    """The first output id, if these are the top logprobs of the second."""
 
     @property
     def temperature(self) -> float:
-        """The divisor of the logits: 1 for greedy sampling."""
+        """The number by which the logits are divided. It is 1 for greedy sampling."""
         return 1.0 if self.asked.greedy else self.asked.temperature or 1.0
 
     @property
     def truncates(self) -> bool:
-        """True if sampling excludes some ids. Greedy sampling chooses from all."""
+        """True if sampling excludes some ids. Greedy sampling excludes none."""
         return self.asked.truncated and not self.asked.greedy
 
     @property
     def key(self) -> tuple[str, str]:
-        """A key of answers of an endpoint whose first ids have the same logits."""
+        """A key that is equal for answers of one endpoint whose first ids have the same logits."""
         return self.dialect, self.asked.prompt_key
 
     def added(self, token: Any) -> float:
-        """Return the amount that the request adds to a logit."""
+        """Return the amount that the request's biases and penalties add to a logit."""
         return self.asked.logit_bias.get(token, 0.0) - self.asked.frequency_penalty * self.before.count(token)
 
 
 def _name(entry: Logprob) -> object:
-    """Return the key of an entry: its id, or its text if that is complete characters."""
+    """Return the key of an entry: its id, or its text if the text has only complete characters."""
     return entry.id if type(entry.id) is int else entry.whole_text
 
 
@@ -85,13 +87,17 @@ def _first_top(stream: Answer) -> _Top | None:
 
 
 def _second_top(stream: Answer) -> _Top | None:
-    """Return the top logprobs of the second output id, if they come with the first."""
+    """Return the top logprobs of the second output id. None if they do not come in the same event as the
+    first.
+    """
     place, _, name, known = _first_top_logprobs(stream) or (None, None, None, None)
     return _Top(stream.dialect, stream.asked, place, known, before=(name,)) if place and known else None
 
 
 _Tops = tuple[Place, dict[object, float], object, dict[object, float]]
-"""The top logprobs of two output ids, with the name of the first id between them."""
+"""The top logprobs of the first and of the second output id, with the place of the first and its name between
+them.
+"""
 
 
 @fact(Stream)
@@ -103,8 +109,7 @@ def _first_top_logprobs(stream: Stream) -> _Tops | None:
     if not finished_choices(stream):
         return None
     for emission, reported in reported_along(stream.choices[0]):
-        # Later ids may come after different outputs; only the first ids of two answers have the same
-        # logits.
+        # Only the first ids of two answers have the same logits. Later ids may follow different outputs.
         if emission.before:
             return None
         first, second = (_numbers(reported, position) for position in (0, 1))
@@ -122,7 +127,9 @@ def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
-    """Return the ratio of distances between first and between second logprobs; None if unknown."""
+    """Return the ratio of two distances: between logprobs of the first answer, and of the second. None if it
+    is unknown.
+    """
     common = sorted(
         first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]
     )
@@ -134,7 +141,7 @@ def _scale(first_top: _Top, second_top: _Top) -> float | None:
 
 
 class SeenRule(NamedTuple):
-    """The rule that one answer follows, as another to the same prompt shows."""
+    """The rule that an answer follows, inferred by comparison with another answer to the same prompt."""
 
     dialect: str
     rule: str
@@ -143,18 +150,18 @@ class SeenRule(NamedTuple):
 
 
 def _kept(base: _Top, asked: Asked) -> tuple[frozenset[Any], float] | None:
-    """Return the ids that top_k, top_p and min_p leave, with their total probability.
+    """Return the ids that top_k, top_p and min_p leave, and their total probability.
 
-    It is None if the alternatives of `base` do not include all of them.
+    None if the alternatives of `base` do not include all of these ids.
     """
-    if len(base.by_id) < base.asked.top_logprobs:  # some have no name
+    if len(base.by_id) < base.asked.top_logprobs:  # some alternatives have no name
         return None
     ranked = sorted(base.by_id.items(), key=lambda item: -item[1])
     kept: list[Any] = []
     mass = 0.0
     for token, logprob in ranked:
         probability = math.exp(logprob)
-        # A top_k of 0 or -1 leaves all ids in.
+        # A top_k of 0 or -1 excludes no id.
         full = 0 < (asked.top_k or 0) <= len(kept) or mass >= (asked.top_p or 1.0)
         if full or probability < (asked.min_p or 0.0) * math.exp(ranked[0][1]):
             return frozenset(kept), mass
@@ -180,7 +187,8 @@ def _rule_of_truncation(top: _Top, base: _Top) -> str | None:
     if kept is None or not kept[0] <= top.by_id.keys() or not 0 < kept[1] <= _MOST_KEPT:
         return None
     shifts = [top.by_id[token] - base.by_id[token] for token in kept[0]]
-    # Among the remaining ids, each logprob is higher by the logarithm of their share.
+    # After truncation, each remaining logprob grows by the same amount: minus the logarithm of their total
+    # probability.
     due = -math.log(kept[1])
     if all(abs(shift) <= _SHIFT for shift in shifts):
         return BEFORE
@@ -193,14 +201,17 @@ def _tells_top(stream: Stream) -> bool:
 
 
 def _rule_of_biases(top: _Top, base: _Top) -> str | None:
-    """Infer the rule of biases from the change of a biased or penalised id's logprob among the others."""
+    """Infer the rule of biases from the change of the logprob of an id with a bias or penalty, relative to
+    other ids.
+    """
     common = top.by_id.keys() & base.by_id.keys()
     shifts = {token: top.by_id[token] - base.by_id[token] for token in common}
     biases = {token: bias for token in common if (bias := top.added(token) - base.added(token))}
     others = [shift for token, shift in shifts.items() if token not in biases]
     least, most = _BIASES
     moves = [
-        # Compared with an id without a bias, because a bias moves all logprobs: probabilities add up to 1.
+        # The change is relative to an id without a bias, because a bias moves all logprobs: probabilities add
+        # up to 1.
         (shifts[token] - others[0], bias)
         for token, bias in biases.items()
         if others and token in shifts and least <= abs(bias) <= most
@@ -208,8 +219,8 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
     if not moves:
         return None
     if all(abs(move) <= _SHIFT for move, _ in moves):
-        # If the server drops a bias, nothing moves either, and the likeliest id is the same as without it. A
-        # penalty without an effect may have been dropped, too.
+        # Nothing moves if the logprobs are taken before the bias, or if the server ignores the bias. In the
+        # second case, the most likely id is still sampled. The same applies to a penalty.
         likeliest = max(base.by_id, key=base.by_id.__getitem__)
         acted = top.asked.greedy and top.sampled in biases and top.sampled != likeliest
         return UNBIASED if acted else None
@@ -219,7 +230,7 @@ def _rule_of_biases(top: _Top, base: _Top) -> str | None:
 
 
 def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """Yield the top logprobs of second ids with a penalty, each with those of an answer without one."""
+    """Yield pairs of the top logprobs of second ids: with a penalty and without one."""
     seconds = [
         top for top in map(_second_top, _tells_top(streams)) if top is not None and top.asked.prompt_key
     ]
@@ -234,21 +245,24 @@ def _penalised(streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
 
 
 def _began(top: _Top) -> tuple[object, ...]:
-    """Return a key of second ids with the same logits."""
+    """Return a key that is equal for second ids with the same logits."""
     return *top.key, top.before, tuple(sorted(top.asked.logit_bias.items()))
 
 
 @dataclass(frozen=True)
 class _Dimension:
-    """A transformation of the distribution; logprobs may be taken before or after it."""
+    """A transformation of the distribution. Logprobs may be taken before or after it."""
 
     shapes: Callable[[_Top], bool]
-    """True if it is the only transformation between the logits and the sampled id."""
+    """A function that returns True if an answer has this transformation and no other."""
     rule: Callable[[_Top, _Top], str | None]
-    """Returns the rule that an answer shows, compared with one of the model itself; None if it is unclear."""
+    """A function that returns the rule that an answer follows, or None if unclear. The second argument has no
+    transformation.
+    """
     legal: tuple[str, str]
     behind: Callable[[tuple[Answer, ...]], Iterator[tuple[_Top, _Top]]] = lambda _: iter(())
-    """Yields further pairs of a transformed and an untransformed answer, after their first id."""
+    """A function that yields further pairs: a transformed and an untransformed answer, after their first id.
+    """
 
 
 _TEMPERATURE = _Dimension(
@@ -274,9 +288,9 @@ _DIMENSIONS = (_TEMPERATURE, _TRUNCATION, _BIAS)
 
 @once_per_run
 def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str], _Top]]:
-    """Return the top logprobs at the beginning of answers, and the model's own by dialect and prompt.
+    """Return the top logprobs of the first ids, and the model's own top logprobs by dialect and prompt.
 
-    Both answers follow the same prompt, so their first ids have the same logits.
+    The first ids of two answers to the same prompt have the same logits.
     """
     known = [top for top in map(_first_top, _tells_top(streams)) if top is not None and top.asked.prompt_key]
     neutral: dict[tuple[str, str], _Top] = {}
@@ -287,7 +301,7 @@ def _tops(streams: tuple[Answer, ...]) -> tuple[list[_Top], dict[tuple[str, str]
 
 
 def _shaped(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[tuple[_Top, _Top]]:
-    """Yield the top logprobs of transformed answers, each with those of the model itself."""
+    """Yield pairs of top logprobs: of a transformed answer, and of the model itself."""
     known, neutral = _tops(streams)
     for top in known:
         base = neutral.get(top.key)
@@ -304,7 +318,7 @@ def _rules(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[SeenR
 
 
 def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Observation]:
-    """Check that all answers of an endpoint follow one rule, and that it is legal."""
+    """Check that all answers of an endpoint follow one rule, and that this rule is legal."""
     rules: dict[str, SeenRule] = {}
     legal = dimension.legal
     for seen in _rules(dimension, streams):
@@ -322,32 +336,36 @@ def _one_rule(dimension: _Dimension, streams: tuple[Answer, ...]) -> Iterator[Ob
 
 @check_run("logprobs-follow-one-rule")
 def _logprobs_follow_one_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check one rule for all answers of an endpoint: logits divided by the temperature, or not."""
+    """Check that all answers of an endpoint follow one rule: logits are divided by the temperature, or they
+    are not.
+    """
     yield from _one_rule(_TEMPERATURE, streams)
 
 
 @check_run("logprobs-follow-one-bias-rule")
 def _logprobs_follow_one_bias_rule(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check one rule for all answers of an endpoint: logprobs before or after biases."""
+    """Check that all answers of an endpoint follow one rule: logprobs are taken before biases, or
+    after them.
+    """
     yield from _one_rule(_BIAS, streams)
 
 
 @check_run("logprobs-follow-one-truncation")
 def _logprobs_follow_one_truncation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check one rule for all answers of an endpoint: logprobs of all ids, or only of those that truncation
-    leaves.
+    """Check that all answers of an endpoint follow one rule: logprobs cover all ids, or only those that
+    truncation leaves.
     """
     yield from _one_rule(_TRUNCATION, streams)
     for top, base in _shaped(_TRUNCATION, streams):
         if _rule_of_truncation(top, base) is None:
-            why = f"the cut part is not reported, or is less than {1 - _MOST_KEPT:.0%} of the distribution"
+            why = f"the excluded ids are not reported, or have less than {1 - _MOST_KEPT:.0%} probability"
             yield left_out(top.place, why)
 
 
 @check_run("logprobs-follow-the-declared-rule")
 def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the declared rule of logprobs, because a trainer computes with it and a single answer does not
-    show it.
+    """Check that logprobs follow the declared rule. A trainer computes with this rule, and a single answer
+    does not show it.
     """
     for name in sorted(_DECLARED.keys() & target.capabilities):
         for dimension, expected in zip(_DIMENSIONS, _DECLARED[name], strict=True):
@@ -363,7 +381,7 @@ def _logprobs_follow_the_declared_rule(streams: tuple[Answer, ...], target: Targ
 
 
 def rules_seen(streams: tuple[Answer, ...]) -> Iterator[str]:
-    """Yield a line for each dialect whose answers show the distribution of its logprobs."""
+    """Yield a line of text for each dialect whose answers show the rule of its logprobs."""
     reported: dict[str, dict[str, str]] = {}
     for seen in (seen for dimension in _DIMENSIONS for seen in _rules(dimension, streams)):
         reported.setdefault(seen.dialect, {}).setdefault(seen.rule, seen.place.exchange)

@@ -46,18 +46,18 @@ from tokenwire.typed_table import counted
 from tokenwire.wire.json_pointer import ABSENT, find, parse
 
 MIRRORED_POSITION = "mirror_position"
-"""The series of the mirror sampler with the position of each choice, besides the chosen id."""
+"""The series in which the mirror sampler writes the position of each output id."""
 
 
 @check("customized-info-has-a-value", FINISHED)
 def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a key without a value for any token is absent."""
+    """Check that a key of customized_info is absent if it has no value for any token."""
     for choice in finished_choices(stream):
         for name in sorted(choice.customized):
             values = choice.series(name)
             if values:
                 last = [emission for emission in choice.emissions if name in emission.series][-1]
-                message = f"{name} holds null for each of the {len(values)} output ids"
+                message = f"{name} is null for each of the {len(values)} output ids"
                 expected = "a value that is not null"
                 holds = any(value is not None for value in values)
                 yield expect(last.at(name), expected, f"null {len(values)} times", message, holds=holds)
@@ -67,8 +67,8 @@ def _customized_info_has_a_value(stream: Stream, _target: Target) -> Iterator[Ob
 def _customized_info_is_fixed_at_sampling(
     choice: Choice, _stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that the entry of the mirror sampler is the id at the same place, and that positions are
-    consecutive.
+    """Check that each entry of the mirror sampler equals the output id at its position, and that its
+    positions are consecutive.
     """
     for emission in choice.delivered if MIRRORED_ID in choice.series_names else ():
         if (both := _beside_ids(emission, MIRRORED_ID)) is not None and both[0]:
@@ -89,7 +89,7 @@ def _customized_info_is_fixed_at_sampling(
 
 
 def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | None:
-    """Return the new ids of an emission and their entries in a series; None if the numbers differ."""
+    """Return the new ids of an emission, and their entries in a series. None if their numbers differ."""
     entries = emission.entries(name)
     if emission.output_ids is None or entries is None or len(entries) != len(emission.output_ids):
         return None
@@ -98,7 +98,7 @@ def _beside_ids(emission: Emission, name: str) -> tuple[list[Any], list[Any]] | 
 
 @check_choices("logprobs-name-their-ids")
 def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a logprob has the id of its place, if its form contains ids."""
+    """Check that a logprob entry names the output id at its position, if entries have ids."""
 
     def rows() -> Iterator[tuple[Emission, str, list[Any], list[Any]]]:
         for emission, reported in reported_along(choice):
@@ -111,9 +111,9 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
     yield from observe_sequences(rows(), "the id of {field} entry", "the output ids")
 
 
-@check_each("logprob-values-are-legal", ANY, "{field} holds {actual[0]!r}, which is not a logprob")
+@check_each("logprob-values-are-legal", ANY, "{field} contains {actual[0]!r}, which is not a logprob")
 def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
-    """Yield logprobs that must be finite and not above 0."""
+    """Yield a row for each logprob series of each emission. Its logprobs must be finite and at most 0."""
     for emission, series in series_along(choice):
         wrong = series.illegal
         yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
@@ -124,7 +124,7 @@ _LEAST_OF_THE_LIKELIEST = -100
 
 @check_choices("greedy-logprobs-are-likely", about(answered=True, unasked=("ignore_eos", "min_new_tokens")))
 def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no token of greedy sampling has the logprob of an impossible token."""
+    """Check that greedy sampling never chooses a token with the logprob of an impossible token."""
     asked = stream.asked
     if not asked.greedy or asked.other_sampling or asked.constraints or asked.tools is not None:
         return
@@ -138,16 +138,16 @@ def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target)
 
 
 _ENOUGH_IDS = 8
-"""The least number of different ids that cannot have the same logprob by chance."""
+"""The minimum number of different ids. Fewer ids may have the same logprob by chance."""
 _ENOUGH_SURE_IDS = 64
-"""The number of ids that even a very certain model does not all give the logprob 0."""
+"""The minimum number of ids. A very certain model may give fewer ids the logprob 0."""
 
 
 @check_run("logprobs-vary", alone=True)
 def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that logprobs depend on the token, except if a grammar or top_k leaves no choice.
+    """Check that logprobs differ between tokens, except if a grammar or top_k leaves one token.
 
-    If all logprobs of an answer are 0, it is a fault only if all of the endpoint are.
+    If all logprobs of an answer are 0, this is a violation only if they are 0 in all answers of the endpoint.
     """
     answers: dict[str, list[_Varying]] = {}
     for stream in streams:
@@ -167,7 +167,7 @@ def _logprobs_vary(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
 
 
 class _Varying(NamedTuple):
-    """The logprobs of a choice's own tokens in one series."""
+    """The logprobs of the sampled tokens of a choice, in one series."""
 
     place: Place
     series: str
@@ -175,9 +175,9 @@ class _Varying(NamedTuple):
     """The number of different tokens."""
     differ: bool
     number: float
-    """One of the logprobs."""
+    """One of the logprobs, as an example."""
     sure: frozenset[Hashable]
-    """The tokens, if all of their logprobs are 0; else empty."""
+    """The tokens if all of their logprobs are 0, otherwise empty."""
 
 
 @fact(Stream)
@@ -191,13 +191,13 @@ def _varying(stream: Stream) -> tuple[_Varying, ...]:
 
 
 def _known_by(entry: Logprob) -> Hashable:
-    """Return the identity of a token: its id, or else its text, or else JSON."""
+    """Return a value that identifies a token: its id, else its text, else the text as JSON."""
     token = entry.id or entry.text
     return token if type(token) in {int, str} else (json.dumps(token),)
 
 
 def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hashable], set[float]]]:
-    """Yield the different tokens and logprobs of each choice, in each series that has them."""
+    """Yield the different tokens and logprobs of each choice, for each series that contains logprobs."""
     for choice in stream.delivering:
         series: dict[str, tuple[set[Hashable], set[float]]] = {}
         for _, reported in reported_along(choice):
@@ -213,7 +213,7 @@ def _sampled_logprobs(stream: Stream) -> Iterator[tuple[Emission, str, set[Hasha
 
 @check_equal("logprob-counter-follows", ANY, "{field} is {actual!r} after {expected} delivered entries")
 def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
-    """Yield the counter of logprob entries with the delivered number."""
+    """Yield the number of delivered logprob entries, and the counter that reports it."""
     delivered: int | None = None
     for emission in choice.delivered:
         entries = emission.entries(SAMPLED)
@@ -225,11 +225,13 @@ def _counted_entries(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]
 
 
 Fault = Callable[[ReportedLogprobs, Position], str]
-"""Returns the error of the top logprobs at a position, in words; empty without one."""
+"""A function that describes the error of the top logprobs at a position. It returns an empty string if they
+are correct.
+"""
 
 
 def _is_besides(position: Position, entries: Logprobs) -> bool:
-    """True if the first entry is the sampled token and none of the others is less likely."""
+    """True if the first entry is the sampled token, and no other entry is less likely."""
     sampled, first, others = position.sampled, entries[0], entries[1:]
     if sampled is None or sampled.id is None or first.id != sampled.id:
         return False
@@ -242,12 +244,14 @@ def _is_besides(position: Position, entries: Logprobs) -> bool:
 def _fault_in_top(
     reported: ReportedLogprobs, position: Position, *, k: int, fewer: bool, besides: bool
 ) -> str:
-    """Describe a wrong number of top logprobs at a position, or a repeated id; empty without an error."""
+    """Describe the error if a position has a wrong number of top logprobs, or one id twice. Empty without an
+    error.
+    """
     entries = position.top
     if entries is None:
         return f"is {position.written_top!r}, not a list of entries"
     if reported.by_text:
-        # The sampled token may be beside the k likeliest, and tokens of one text share an entry.
+        # There may be k alternatives and the sampled token. Tokens with equal text share one entry.
         return (
             ""
             if 1 <= len(entries) <= k + 1
@@ -262,7 +266,7 @@ def _fault_in_top(
 
 
 def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_first: bool) -> str:
-    """Describe the error if the likeliest are not in descending order."""
+    """Describe the error if the top logprobs of a position are not in descending order. Empty if they are."""
     in_order = (position.top or [])[sampled_first:]
     numbers = [entry.value for entry in in_order if type(entry.value) in {int, float}]
     return "is not in falling order" if any(after > before for before, after in pairwise(numbers)) else ""
@@ -271,7 +275,7 @@ def _fault_in_order(_reported: ReportedLogprobs, position: Position, *, sampled_
 def _observe_top(
     every: Iterable[tuple[Emission, ReportedLogprobs]], fault_in: Fault, expected: str
 ) -> Iterator[Observation]:
-    """Observe the top logprobs of all positions, emission by emission."""
+    """Observe the top logprobs of each emission. `fault_in` describes the error of a position."""
 
     def rows() -> Iterator[Row]:
         for emission, reported in every:
@@ -297,12 +301,14 @@ def _top_logprobs_have_k(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 
 _FEWEST_ALTERNATIVES = 4
-"""The number of positions that do not all have a special token, with empty text, as alternative."""
+"""The minimum number of positions. Alternatives with empty text are special tokens, which may fill fewer
+positions.
+"""
 
 
 @check_choices("alternatives-have-names", about("top_logprobs", answered=True))
 def _alternatives_have_names(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that some alternatives of a choice have an id, a text or bytes."""
+    """Check that the alternatives of at least one position have an id, a text or bytes."""
     positions, named, place = 0, 0, None
     for emission, reported in reported_along(choice):
         for position in () if reported.by_text else reported.positions:
@@ -319,7 +325,7 @@ def _alternatives_have_names(choice: Choice, _stream: Stream, _target: Target) -
 
 @check_choices("top-logprobs-fall", about("top_logprobs", answered=True))
 def _top_logprobs_fall(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the most likely comes first; objects by text have no order."""
+    """Check that the alternatives are in descending order. Alternatives in a JSON object have no order."""
     sampled_first = policy_of(stream).top_logprobs_begin_with_sampled
     fault_in = partial(_fault_in_order, sampled_first=sampled_first)
     ranked = (pair for pair in reported_along(choice) if not pair[1].by_text)
@@ -330,9 +336,10 @@ _OVER_ONE = 1 + tolerance("truncation_share")
 
 
 def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
-    """Describe the error if the alternatives of a position are not probabilities; empty if they are.
+    """Describe the error if the probabilities of a position's alternatives add up to more than 1. Empty
+    otherwise.
 
-    A repeated id counts once, because another requirement covers that.
+    A repeated id counts once, because another requirement covers repetition.
     """
     entries = {
         entry.id if type(entry.id) is int else f"entry {place}": entry
@@ -346,13 +353,14 @@ def _fault_in_sum(_reported: ReportedLogprobs, position: Position) -> str:
 @check_choices("top-logprobs-are-one-whole", about("top_logprobs", answered=True))
 def _top_logprobs_are_one_whole(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the probabilities of a position's alternatives add up to at most 1."""
-    yield from _observe_top(reported_along(choice), _fault_in_sum, "probabilities of 1 together at most")
+    yield from _observe_top(reported_along(choice), _fault_in_sum, "probabilities that add up to at most 1")
 
 
 def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
-    """Return why the ranks of a position are not the places of its tokens; empty if they may be.
+    """Describe the error if the ranks of a position contradict the logprobs. Empty if they may be right.
 
-    likeliest: True if all listed tokens but one are the likeliest. The last of them may be any other.
+    likeliest: True if all listed tokens except one are the most likely tokens. The exception may have any
+    rank.
     """
     numbers = {entry.token: entry.number for entry in entries}
     last = min(numbers.values(), default=0.0)
@@ -360,22 +368,22 @@ def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
         if rank is None:
             continue
         if type(rank) is not int or rank < 1:
-            return f"has the rank {rank!r} for {token!r}, and ranks count from 1"
+            return f"has the rank {rank!r} for {token!r}, but ranks count from 1"
         apart = [other for other in numbers.values() if not alike(other, number)]
         likelier = sum(other > number for other in apart)
         equals = len(numbers) - len(apart)
         if rank <= likelier:
-            return f"has the rank {rank} for {token!r}, and {likelier} tokens there are likelier"
+            return f"has the rank {rank} for {token!r}, but {likelier} listed tokens are more likely"
         if rank * exp(min(number, 0.0)) > _OVER_ONE:
             return f"has the rank {rank} for {token!r}, but fewer tokens are as likely as {number!r}"
         if likeliest and not alike(number, last) and rank > likelier + equals:
-            return f"has the rank {rank} for {token!r}, which is among the first {likelier + equals}"
+            return f"has the rank {rank} for {token!r}, but it is among the first {likelier + equals}"
     return ""
 
 
 @check_choices("rank-is-the-rank", ANSWERED)
 def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that ranks agree with the logprobs beside them, of the output and of the prompt."""
+    """Check that the ranks of output and prompt tokens agree with their logprobs."""
     likeliest = not stream.asked.chosen_ids
 
     def rows() -> Iterator[Row]:
@@ -394,10 +402,10 @@ def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterat
 
 
 def _chose_the_first(stream: Stream) -> bool:
-    """True if greedy sampling must have chosen the first of the likeliest.
+    """True if greedy sampling must have chosen the first of the top logprobs.
 
-    Penalties and biases may apply between the logprobs and the choice. So may bans of ids, if the dialect
-    lists the likeliest before them. Some servers have penalties that the request did not set.
+    Between the listing and the choice, a server may apply penalties and biases. In some dialects, it may also
+    apply bans of ids there. Some servers have penalties that the request did not set.
     """
     asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
@@ -406,9 +414,9 @@ def _chose_the_first(stream: Stream) -> bool:
 
 
 def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greedy: bool) -> str:
-    """Describe the error if the sampled id and the top logprobs contradict each other.
+    """Describe the error if the sampled id and the top logprobs contradict each other. Empty if they do not.
 
-    If entries lack ids, several tokens may have one text. Then only the greatest logprob is compared.
+    Several tokens may have the same text. So if entries lack ids, only the highest logprob is compared.
     """
     sampled, top = position.sampled, position.top
     if sampled is None or not top:
@@ -420,7 +428,7 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
         return f"gives id {same.id!r} the logprob {same.value!r}, but {reported.series} {value!r}"
     if not greedy:
         return ""
-    # Without ids, two tokens of one text cannot be distinguished, but their logprobs can.
+    # Without ids, tokens with equal text cannot be distinguished, but their logprobs can be compared.
     if sampled.id is None or any(entry.id is None for entry in top):
         numbers = [entry.value for entry in top if type(entry.value) in {int, float}]
         if numbers and not alike(max(numbers), value):
@@ -437,9 +445,10 @@ def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greed
 def _top_logprobs_belong_to_position(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that the sampled id has one logprob in all lists, and that a greedy choice is first.
+    """Check that the sampled id has the same logprob in all lists, and that the id of greedy sampling comes
+    first.
 
-    Two ids of equal logprob may be in either order.
+    Two ids with equal logprobs may come in either order.
     """
     fault_in = partial(_fault_in_belonging, greedy=_chose_the_first(stream))
     yield from _observe_top(reported_along(choice), fault_in, "the sampled id with its own logprob")
@@ -449,7 +458,7 @@ def _top_logprobs_belong_to_position(
 def _chosen_logprobs_are_the_asked_ids(
     choice: Choice, stream: Stream, _target: Target
 ) -> Iterator[Observation]:
-    """Check that each position has the requested ids, in the order of the request."""
+    """Check that each position has the logprobs of the requested ids, in the order of the request."""
     asked = list(stream.asked.chosen_ids)
     first = choice.delivered[0]
     of_prompt = as_list(first.prompt_series.get(PROMPT_CHOSEN)) if first.position == 0 else None
@@ -467,9 +476,9 @@ def _chosen_logprobs_are_the_asked_ids(
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
-    """Return the id of each entry of ranked logprobs: the prompt's id if it is among the keys.
+    """Return the id of each entry of ranked logprobs. It is the prompt's id if the entry contains it.
 
-    The first position, which has no logprob, counts as right.
+    The first position has no logprob, so its id counts as right.
     """
 
     def id_of(position: int, entry: Any) -> Any:
@@ -483,7 +492,9 @@ def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
 
 @check("prompt-logprobs-cover-the-prompt", FINISHED)
 def _prompt_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that entries cover the prompt from the requested start to its end, each with its own id."""
+    """Check that prompt logprobs cover the prompt from the requested start to its end, each with the right
+    id.
+    """
     start = stream.asked.logprob_start
     if start is None:
         return
@@ -531,7 +542,9 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
 
 @check("metadata-only-on-request")
 def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that logprobs, top logprobs and chosen ones are absent unless the request enables them."""
+    """Check that logprobs, top logprobs and logprobs of chosen ids are absent unless the request enables
+    them.
+    """
     asked = stream.asked
 
     def is_unasked(name: str) -> bool:
@@ -555,7 +568,7 @@ def _metadata_only_on_request(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("arrays-only-on-request", FINISHED)
 def _arrays_only_on_request(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that arrays are absent unless the request enables them."""
+    """Check that optional arrays are absent unless the request enables them."""
     known = dialect_of(stream)
     wanted = known.request.wanted.values() if known else ()
     names = [name for array in wanted if array not in stream.asked.wanted for name in array.names]
@@ -579,7 +592,9 @@ def _has_meta_info(choice: Choice) -> bool:
 
 
 def _has_top(choice: Choice) -> bool:
-    """True if the top logprobs are present, by position or in the flat form that a request may choose."""
+    """True if a choice has top logprobs: as a series, or as the separate `meta_info` keys that a request may
+    choose.
+    """
     if choice.series_names & {TOP, NAMED_TOP}:
         return True
     content = joined_series(choice, CONTENT)
@@ -590,19 +605,19 @@ def _has_top(choice: Choice) -> bool:
 
 
 def _has_texts(choice: Choice) -> bool:
-    """True if each entry of the sampled ids has a text."""
+    """True if each logprob entry of a sampled id has a text."""
     series = joined_series(choice, SAMPLED)
     return series is not None and all(entry and isinstance(entry.text, str) for entry in series.tokens)
 
 
 def _holds(emission: Emission, name: str) -> bool:
-    """True if any mapping of an emission has a value other than null under a name."""
+    """True if an emission has a value other than null under a name."""
     mappings = (emission.details, emission.series, emission.prompt_series, emission.counters)
     return any(mapping.get(name) is not None for mapping in mappings)
 
 
 def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
-    """True if a choice has the requested output, or the document has it outside the choices."""
+    """True if a choice has the requested array, or if the document has it outside of the choices."""
     if not choice.held.isdisjoint(wanted.names):
         return True
     found = (find(event.data, parse(position)) for position in wanted.pointers for event in stream.events)
@@ -610,7 +625,9 @@ def _carries_wanted(stream: Stream, wanted: Wanted, choice: Choice) -> bool:
 
 
 def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice], bool]]]:
-    """Yield each requested output: its field in the answer, the request field, and a predicate of choices."""
+    """Yield each requested output: its field in the answer, its request field, and a predicate that a choice
+    must satisfy.
+    """
     asked, native = stream.asked, not is_chat(stream)
     if asked.return_prompt_token_ids and not told_once_for_all(stream):
         yield "prompt_token_ids", "return_prompt_token_ids", lambda c: first_prompt_ids(c) is not None
@@ -624,7 +641,7 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice],
         return
     if asked.logprob_start is not None:
         yield PROMPT, "logprob_start", lambda c: any(map(is_logprob_series, names_of_prompt(c)))
-    if asked.max_new_tokens == 0:  # there is no token with metadata
+    if asked.max_new_tokens == 0:  # a budget of zero gives no token, and so no metadata
         return
     if asked.logprobs:
         yield SAMPLED if native else "logprobs", "logprobs", _has_logprobs
@@ -638,8 +655,9 @@ def _asked_fields(stream: Stream) -> Iterator[tuple[str, str, Callable[[Choice],
 
 @check("scored-prompt-ids-have-logprobs", FINISHED)
 def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a series that begins inside the prompt has a logprob at its first position, which a token
-    precedes.
+    """Check that prompt logprobs that begin inside the prompt have a number at their first position.
+
+    Only the very first token of a prompt has no token before it, and so no logprob.
     """
     start = stream.asked.logprob_start or 0
     for choice in finished_choices(stream) if start > 0 else ():
@@ -648,8 +666,8 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
             emission, entries = carried
             entry = read_series(PROMPT, entries[:1]).tokens[0]
             reported = None if entry is None else entry.value
-            message = f"{PROMPT} begins at position {start} with {reported!r}, though a token comes before it"
-            expected = "a number for each prompt token but the first of the prompt"
+            message = f"{PROMPT} begins at position {start} with {reported!r}, although a token precedes it"
+            expected = "a number for each prompt token except the very first"
             place = emission.at(PROMPT)
             holds = entry is not None and entry.number is not None
             yield expect(place, expected, reported, message, holds=holds)
@@ -657,15 +675,15 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
 
 @check("asked-or-refused", about(finished=True, ended=True))
 def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every choice has the requested fields. A refusal is permitted, and not judged here."""
+    """Check that every choice has the requested fields. A server may refuse the request instead."""
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
-            continue  # logprobs are part of the text, which is missing
+            continue  # an item without text has no logprobs
         for name, field, is_there in _asked_fields(stream):
             holds = is_there(choice)
             stated = stream.asked.sent.get(field)
             wanted = stated.wire_name if stated is not None else name
-            message = f"{wanted} was requested, and choice {choice.index} lacks what it asks for"
+            message = f"{wanted} was requested, but choice {choice.index} does not have it"
             place = choice.last_at(name)
             actual = "there" if holds else "absent"
             yield expect(place, f"{name} in every choice", actual, message, holds=holds)

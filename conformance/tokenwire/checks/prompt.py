@@ -1,6 +1,4 @@
-"""Checks of the chapter on prompt-side arrays: prompt logprobs, and the text and entries that an echo
-adds.
-"""
+"""Checks of the chapter on prompt-side arrays: prompt logprobs, and the text and entries of an echo."""
 
 from __future__ import annotations
 
@@ -47,16 +45,18 @@ from tokenwire.typed_table import counted
 
 
 def _prompt_ids(stream: Answer, choice: ChoiceFacts) -> list[Any] | None:
-    """Return the ids of a choice's prompt: those sent, or those returned for a text."""
+    """Return the ids of a choice's prompt: the ids in the request, or the ids that the answer reports for a
+    text.
+    """
     reported = told_prompt(choice)
     return prompt_of(stream, choice.index) or (reported[1] if reported else None)
 
 
-# The top logprobs of the prompt.
+# Checks of the top logprobs of the prompt.
 
 
 def _fault_in_prompt_top(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """Describe the error of the alternatives at one prompt position; empty without one."""
+    """Describe the error of the alternatives at one prompt position. Empty if they are correct."""
     if entries is None:
         return "is not a list of entries"
     if len(entries) != k:
@@ -81,11 +81,14 @@ def _legal_and_falling(entries: Logprobs) -> bool:
 
 
 def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
-    """Describe the error of the alternatives by id at a prompt position, including the prompt's own."""
+    """Describe the error of the alternatives at one prompt position, keyed by id. Empty if they are correct.
+
+    The alternatives include the prompt's own id.
+    """
     if entries is None:
         return "is not an object of entries by id"
     if type(token) is int and all(entry.id != token for entry in entries):
-        return f"leaves the prompt id {token} out"
+        return f"lacks the prompt id {token}"
     if not k <= len(entries) <= k + 1:
         return f"holds {counted(len(entries), 'entry')} for {k} and the prompt id's own"
     if not _legal_and_falling(entries):
@@ -95,9 +98,10 @@ def _fault_in_ranked(token: object, entries: Logprobs | None, k: int) -> str:
 
 
 def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
-    """Describe the error of the alternatives by text at a position of an echoed prompt.
+    """Describe the error of the alternatives at a position of an echoed prompt, keyed by text. Empty if they
+    are correct.
 
-    Tokens with equal text share an entry, and so do incomplete characters.
+    Tokens with equal text share an entry. So do incomplete characters.
     """
     if entries is None:
         return "is not an object of logprobs by text"
@@ -116,19 +120,22 @@ def _fault_by_text(sampled: Logprob, entries: Logprobs | None, k: int) -> str:
 
 
 def _count_by_rank(stream: Stream) -> int:
-    """Return the number of alternatives that a request enables at each position of its prompt."""
+    """Return the number of alternatives that a request enables at each prompt position."""
     stated = stream.asked.sent.get("logprob_start")
     stated_count = integer(stated.values[0]) if stated and stated.values else None
     return stream.asked.top_logprobs if stated_count is None else stated_count
 
 
 _BESIDE = ((PROMPT, PROMPT_TOP, _fault_in_prompt_top), (NAMED, NAMED_TOP, _fault_by_text))
-"""The prompt's series, the series of its alternatives, and the function that finds their errors."""
+"""For each format: the prompt's series, the series of its alternatives, and the function that finds errors in
+them.
+"""
 
 
 def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, list[tuple[int, str]]] | None:
-    """Return the emission, the series and the errors of each scored position of a prompt's alternatives; None
-    without alternatives.
+    """Return the emission, the series, and the errors of the alternatives at each prompt position.
+
+    None if the answer has no alternatives.
     """
     k = stream.asked.top_logprobs
     for own_name, top_name, fault_in in _BESIDE:
@@ -155,7 +162,9 @@ def _faults_in_prompt(stream: Stream, choice: Choice) -> tuple[Emission, str, li
 
 @check("prompt-top-logprobs-belong-to-position", about("top_logprobs", finished=True))
 def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each prompt position has its own alternatives, and that its id has one logprob."""
+    """Check the alternatives of each prompt position: their number, their order, and the logprob of the
+    prompt's own id.
+    """
     k = stream.asked.top_logprobs
     for choice in finished_choices(stream) if k > 0 and stream.asked.uniform else ():
         emission, name, faults = _faults_in_prompt(stream, choice) or (None, "", [])
@@ -167,7 +176,7 @@ def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> 
         yield expect(place, expected, fault or expected, fault, holds=not fault)
 
 
-# The same prompt, in another form.
+# Checks of one prompt in several answers.
 
 
 def _undisturbed(stream: Stream) -> dict[int, Choice]:
@@ -177,14 +186,14 @@ def _undisturbed(stream: Stream) -> dict[int, Choice]:
 
 
 def _reported_of_prompt(stream: Stream) -> tuple[object, ...]:
-    """Return the outputs about the prompt that a request enables."""
+    """Return the options of a request that decide which values of the prompt are reported."""
     asked = stream.asked
     return (asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.echo, asked.uniform)
 
 
 @compare("stream-prompt-series-equal-whole")
 def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that a prompt-side series in a stream, in all events with it, equals that of the whole answer."""
+    """Check that a prompt-side series has the same values in a stream as in the whole answer."""
     whole, stream = comparison.baseline, comparison.other
     if whole.delivery is not Delivery.WHOLE or not streamed(stream):
         return
@@ -213,8 +222,9 @@ def _stream_prompt_series_equal_whole(comparison: Comparison, target: Target) ->
 
 
 def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int, Any]] | None:
-    """Return the logprobs of a prompt's tokens by position, without the first, which has none; None without
-    any.
+    """Return the logprobs of a prompt's tokens by position. None if the answer has no prompt logprobs.
+
+    The first position is left out, because it has no logprob.
     """
     choice, start = facts.load(), stream.asked.logprob_start
     first = start or 0
@@ -235,19 +245,21 @@ def prompt_logprobs(stream: Answer, facts: ChoiceFacts) -> tuple[Place, dict[int
     return emission.at(series.name), {position: entry.value for position, entry in known}
 
 
-# The agreement of two computations of one logprob: kernels, batches and rounding move it a little, faults
-# move it far. A single position may be far off without a fault, if a low-precision model is torn between two
-# states. So the share of such positions is judged, not the greatest difference.
+# Two computations of one logprob differ slightly, because of kernels, batches and rounding. Errors cause
+# large differences. A low-precision model may give a large difference at a single position without an error.
+# So the check limits the share of such positions, not the largest difference.
 
 TOLERANCE = tolerance("rescoring")
-"""The tolerance in nats. Half-precision models with a quantised cache are below it nearly everywhere."""
+"""The tolerance in nats. Half-precision models with a quantised cache stay below it at nearly all
+positions.
+"""
 OUTLIERS = tolerance("rescoring_outliers")
-"""The share of positions that may be further apart."""
+"""The share of positions whose difference may exceed the tolerance."""
 
 
 @dataclass(frozen=True)
 class Pair:
-    """A position by its index, and the logprobs of two computations."""
+    """The logprobs of one position in two computations."""
 
     position: int
     first: Any
@@ -268,10 +280,10 @@ def observe_agreement(
     related: tuple[Place, ...] = (),
     sure: int = 0,
 ) -> Observation:
-    """Observe if two computations agree except for outliers, with the first position where they do not.
+    """Return the observation that two computations agree except for outliers, or their first difference.
 
-    `what` names the logprob without its position, `source` the other computation. The first `sure` positions
-    may not be outliers.
+    `what` names the logprob without its position. `source` names the other computation. The first `sure`
+    positions must agree.
     """
     apart = [pair for pair in pairs if not pair.agrees]
     holds = len(apart) <= OUTLIERS * len(pairs) and not any(pair.position < sure for pair in apart)
@@ -281,17 +293,17 @@ def observe_agreement(
     pair = apart[0]
     message = (
         f"{what} {pair.position} is {pair.first!r}, but {pair.second!r} {source}; "
-        f"so are {len(apart)} of {len(pairs)}"
+        f"{len(apart)} of {len(pairs)} positions differ"
     )
     return expect(place, pair.second, pair.first, message, holds=False, related=related)
 
 
 _SOME_PROMPTS = 3
-"""The number of prompts after which a position must be wrong, without being right after any, to count."""
+"""The minimum number of prompts after which an output position must differ to count as a violation."""
 
 
 def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
-    """Return the greedy answers with logprobs of their prompts."""
+    """Return the greedy answers that have logprobs of their prompts."""
     series = {PROMPT, RANKED, NAMED}
     return (
         answer
@@ -304,7 +316,7 @@ def _scored(streams: tuple[Answer, ...]) -> Iterator[Whole]:
 def _prompt_logprobs_independent_of_start(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check that the start of the series does not change its values."""
+    """Check that prompt logprobs do not depend on the position at which the series starts."""
     first: dict[tuple[str, Ids | None], tuple[int | None, Whole]] = {}
     for whole in _scored(streams):
         prompt, start = (whole.stream.dialect, whole.prompt), whole.stream.asked.logprob_start
@@ -336,14 +348,14 @@ def _prompt_logprobs_independent_of_start(
 def _prompt_logprobs_rescore_the_output(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check that generated ids, sent back as a prompt, have the logprobs that they had when sampled.
+    """Check that generated ids have the same logprobs when they are sent back as a prompt.
 
-    A position that is wrong after every prompt is not an outlier. Of equal answers, the first of either side
-    is compared with all of the other.
+    A position that differs after every prompt is not an outlier. To save work, the first of several equal
+    answers is compared with all others, and the others only with the first.
     """
-    # A batch may compute a prompt differently from single steps, so that one position is off by chance. A
-    # position that is off after several prompts, and right after none, is not chance. It is kept aside for
-    # that, in addition to the agreement of all positions.
+    # A batch may compute a prompt differently from single steps, so that one position differs by chance. A
+    # position that differs after several prompts, and agrees after none, is not chance. So positions are also
+    # counted across prompts.
     off: dict[tuple[str, int], dict[Ids, Observation]] = {}
     right: set[tuple[str, int]] = set()
     scored: dict[tuple[str, int], dict[int, list[tuple[int, Whole]]]] = {}
@@ -358,7 +370,8 @@ def _prompt_logprobs_rescore_the_output(
         prompt, ids = whole.prompt or (), whole.ids or ()
         if not prompt or not ids or whole.sampling:
             continue
-        # By the scored lengths, because trying each beginning of each answer would take quadratic time.
+        # Trying every beginning of every answer would take quadratic time, so only the lengths of scored
+        # prompts are tried.
         longer = [prompt + ids[: size - len(prompt)] for size in sizes if 0 < size - len(prompt) <= len(ids)]
         found = [
             (index, scoring)
@@ -398,24 +411,26 @@ def _prompt_logprobs_rescore_the_output(
             yield next(iter(prompts.values()))
 
 
-# Echo.
+# Checks of an echo.
 
 
 def _prompt_text(stream: Answer, choice: int) -> str | None:
-    """Return the text that was sent as the prompt of a choice; None for ids and messages."""
+    """Return the text that was sent as the prompt of a choice. None if ids or messages were sent."""
     texts, prompt = stream.asked.texts, choice // max(stream.asked.n, 1)
     return texts[prompt] if prompt < len(texts) else None
 
 
 def _echoes_text(stream: Answer) -> bool:
-    """True if an echo contains the prompt's text. If ids are requested, some servers return these instead."""
+    """True if an echo contains the prompt's text. Some servers return only the prompt's ids if the request
+    enables ids.
+    """
     beside_ids = policy_of(stream).echo_repeats_text_beside_ids
     return stream.asked.echo and (beside_ids or not stream.asked.return_token_ids)
 
 
 @check("echo-begins-with-the-prompt")
 def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the text of an echo begins with the prompt as it was sent."""
+    """Check that the text of an echo begins with the prompt's text."""
     if not _echoes_text(stream):
         return
     for choice in finished_choices(stream):
@@ -427,7 +442,7 @@ def _echo_begins_with_the_prompt(stream: Stream, _target: Target) -> Iterator[Ob
 
 
 def _without_echo(whole: Whole) -> tuple[object, ...]:
-    """Return everything that decides a result, except the echo."""
+    """Return a key of everything in a request that influences its answer, except the echo."""
     asked = whole.stream.asked
     return (whole.stream.dialect, asked.prompt_key, *whole.limits, whole.sampling, asked.no_stop_trim)
 
@@ -439,7 +454,7 @@ def _echoes(stream: Stream) -> bool:
 
 @check_run("echo-adds-only-the-prompt")
 def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an echo adds the prompt once, and does not change the output."""
+    """Check that an echo adds the prompt exactly once, and does not change the output."""
     every = related_streams(streams) if _echoes(streams) else []
     wholes = [answer for answer in every if answer.stream.asked.prompt_key]
     plain: dict[tuple[object, ...], Whole] = {}
@@ -455,13 +470,13 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
         place = whole.choice.last_at("text")
         related = (twin.choice.last_at("text"),)
         if not _echoes_text(whole.stream):
-            message = "the text is that of the request without an echo: only the ids contain the prompt"
+            message = "the text lacks the echoed prompt: only the ids contain it"
             due, holds = "the prompt's text", theirs != ours
             silent = expect(place, due, "none", message, holds=holds, related=related)
             yield silent._replace(level=Level.SHOULD)
             continue
         head = _prompt_text(whole.stream, 0)
-        if head is None:  # for ids, the text is what the first echo of them shows before the output
+        if head is None:  # the text of an ids prompt is what its first echo shows before the output
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
             head = heads.setdefault(whole.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
@@ -479,8 +494,8 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _begins_again(choice: Choice, head: str) -> bool:
-    """True if several events of a choice begin with its prompt, because a model cannot output all of that in
-    one token.
+    """True if several events of a choice begin with its prompt. One token of a model cannot contain the whole
+    prompt.
     """
     begun = sum((emission.text or "").startswith(head) for emission in choice.emissions)
     return bool(head) and choice.delivery is Delivery.INCREMENTAL and begun > 1
@@ -488,7 +503,9 @@ def _begins_again(choice: Choice, head: str) -> bool:
 
 @check("echo-logprobs-cover-the-prompt")
 def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an echo with logprobs has an entry for each prompt token, before those of the output."""
+    """Check that an echo with logprobs has an entry for each prompt token, followed by those of
+    the output.
+    """
     asked = stream.asked
     if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):
         return
@@ -499,7 +516,7 @@ def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator
             continue
         entries = sum(len(parallel_lists(part).get(NAMED, ())) for part in choice.details(FIELD))
         place = choice.emissions[0].at(NAMED)
-        message = f"{NAMED} holds {entries} entries for {size} prompt tokens and {made} output ids"
-        # A token generated despite a budget of zero need not be shown; another requirement covers it.
+        message = f"{NAMED} has {entries} entries for {size} prompt tokens and {made} output ids"
+        # A server may hide a token that it generated despite a budget of zero. Another requirement covers it.
         expected = size if asked.max_new_tokens == 0 and entries == size else size + made
         yield expect(place, expected, entries, message)

@@ -1,4 +1,4 @@
-"""Checks of the chapter on the abstract record: choices, ids, counters, finish."""
+"""Checks of the chapter on the abstract record: choices, ids, counters and finish reasons."""
 
 from __future__ import annotations
 
@@ -48,26 +48,27 @@ def _answer_fits_schema(stream: Stream, _target: Target) -> Iterator[Observation
 
 @check("choices-complete", about(ended=True))
 def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that there is one choice for each sample of each prompt. An answer without any is the worst
-    case.
+    """Check that the answer has the requested number of choices for each prompt. Missing all choices is the
+    worst case.
     """
     asked = stream.asked
     if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
         return
     refused = _refused_prompts(stream)
-    # Counted, not listed, because a request may ask for more choices than fit into memory.
+    # The number is computed, and no list is made, because a request may ask for more choices than fit into
+    # memory.
     due = (asked.prompts - len(refused)) * asked.n
     due = min(due, asked.most or due)
     actual = [choice.index for choice in stream.choices if choice.index // asked.n not in refused]
     in_range = all(0 <= index < asked.prompts * asked.n for index in actual)
     holds = in_range and len(actual) == len(set(actual)) == due
-    message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were asked for"
+    message = f"the answer has the choices {actual}, but {asked.prompts} x {asked.n} were requested"
     place = end_place(stream)
     mixed = [(choice, ends) for choice in stream.choices if len(ends := _ends(choice)) > 1]
     if mixed and not holds:
         choice, ends = mixed[0]
         place = ends[1].at("finish")
-        message = f"{len(ends)} choices have the index {choice.index}, as their ends show: {message}"
+        message = f"{len(ends)} finish reasons have the index {choice.index}: {message}"
     elif asked.n > 1 and actual == list(range(asked.prompts)):
         message = f"n was ignored: {message}"
     yield expect(place, f"{due} choices", actual, message, holds=holds)
@@ -78,7 +79,7 @@ def _ends(choice: Choice) -> list[Emission]:
 
 
 def _refused_prompts(stream: Stream) -> set[int]:
-    """Return the prompts of a batch for which a whole answer contains an error."""
+    """Return the indices of the prompts of a batch for which a whole answer contains an error."""
     items = stream.events[0].data if stream.asked.prompts > 1 else None
     errors = [isinstance(item, Mapping) and item.get("error") is not None for item in as_list(items) or ()]
     return {position for position, error in enumerate(errors) if error}
@@ -86,7 +87,7 @@ def _refused_prompts(stream: Stream) -> set[int]:
 
 @check("one-finish-per-choice", ANSWERED)
 def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that each choice has one finish, neither missing nor repeated. A result has none."""
+    """Check that each choice has exactly one finish reason. Results, such as embeddings, have none."""
     for choice in stream.choices if not gives_results(stream) else ():
         finishes = _ends(choice)
         if finishes or ended(stream):
@@ -96,7 +97,7 @@ def _one_finish_per_choice(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _content(emission: Emission) -> str | None:
-    """Describe the content of a choice in an emission; None without any."""
+    """Describe the content that an emission adds to a choice. None if it adds nothing."""
     if emission.finish is not None:
         return "a second finish reason"
     if emission.text:
@@ -108,7 +109,7 @@ def _content(emission: Emission) -> str | None:
 
 @check("finish-comes-last", STREAMED)
 def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no content of a choice follows its finish reason; empty emissions may."""
+    """Check that no content of a choice follows its finish reason. Empty emissions may follow it."""
     for choice in stream.choices:
         for finish in _ends(choice)[:1]:
             later = ((e, _content(e)) for e in choice.emissions[finish.position + 1 :])
@@ -120,7 +121,7 @@ def _finish_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]
 
 @check("finish-type-is-known", ANSWERED)
 def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the finish reason has a known type."""
+    """Check that the finish reason has a type that the dialect knows."""
     policy = policy_of(stream)
     known = policy.finish_types
     for choice in stream.choices if not gives_results(stream) else ():
@@ -138,7 +139,9 @@ def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("stop-has-a-cause", ANSWERED)
 def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a stop has a stop condition, and that the id that it names is there."""
+    """Check that the finish `stop` has a stop condition in the request, and that the id that it names is the
+    last output id.
+    """
     for choice in stream.choices:
         ids = choice.output_ids
         for emission in choice.emissions:
@@ -156,8 +159,9 @@ def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 
 def _id_lists(choice: Choice) -> Iterator[tuple[Emission, str, list[Any] | None]]:
-    """Yield the lists of token ids in the emissions of a choice, without repetitions of earlier emissions;
-    None for a key without a list.
+    """Yield the lists of token ids in the emissions of a choice, without the ids of earlier emissions.
+
+    The list is None if the key exists, but its value is not a list.
     """
     last_prompt: list[Any] | None = None
     for emission in choice.delivered:
@@ -200,7 +204,7 @@ def _ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterat
 
 @check_equal("counter-follows-ids", STREAMED, "{field} is {actual!r} after {expected} delivered output ids")
 def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
-    """Yield completion_tokens of every emission with ids."""
+    """Yield the number of delivered ids and completion_tokens, for every emission with ids."""
     for emission, count in counters(choice.delivered, "completion_tokens"):
         if emission.output_ids is not None:
             yield emission, "completion_tokens", emission.after, count
@@ -208,13 +212,13 @@ def _counted_ids(choice: Choice) -> Iterator[tuple[Emission, str, int, Any]]:
 
 @check_each("counters-never-fall", STREAMED, "{field} is {actual!r}, not {expected}")
 def _counters_before(choice: Choice) -> Iterator[Row]:
-    """Yield each counter with its previous value."""
+    """Yield a row for each value of a counter, which must not be below its previous value."""
     for name in dict.fromkeys(name for emission in choice.delivered for name in emission.counters):
         least: int | None = None
         expected = ""
         for emission, count in counters(choice.delivered, name):
             if integer(count) is None:
-                # other counters may be fractions
+                # counters other than numbers of tokens may be fractions
                 if name.endswith("_tokens") or not isinstance(count, float):
                     yield emission, name, False, "an integer", count
                 continue
@@ -225,7 +229,7 @@ def _counters_before(choice: Choice) -> Iterator[Row]:
 
 
 def _fault_in_details(details: object, cached: int | None) -> str:
-    """Describe the error of cached_tokens_details; empty without one."""
+    """Describe the error of cached_tokens_details. Empty without an error."""
     if not isinstance(details, Mapping):
         return f"cached_tokens_details is {details!r}, not an object"
     counts = {name: details[name] for name in TIERS if details.get(name) is not None}
@@ -242,7 +246,7 @@ def _fault_in_details(details: object, cached: int | None) -> str:
 
 @check_choices("cached-details-add-up")
 def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the cache tiers add up to at most the number of cached tokens."""
+    """Check that the numbers of all cache tiers add up to at most cached_tokens."""
     expected = "counts for device and host, together not above cached_tokens"
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         if tiers is not None:
@@ -251,11 +255,13 @@ def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> 
 
 
 @check_each(
-    "cached-details-where-cached", ANY, "{field} is {actual!r}, and cached_tokens asks for {expected}"
+    "cached-details-where-cached", ANY, "{field} is {actual!r}, but for cached_tokens it must be {expected}"
 )
 def _cached_details(choice: Choice) -> Iterator[Row]:
-    """Yield the cache tiers: null without cached tokens, otherwise a count. A server without known tiers
-    counts them for the device.
+    """Yield a row for each cached_tokens_details. It must be null without cached tokens, and otherwise have a
+    count.
+
+    A server that does not distinguish tiers counts all cached tokens for the device.
     """
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         cached = emission.counter("cached_tokens")
@@ -267,7 +273,7 @@ def _cached_details(choice: Choice) -> Iterator[Row]:
 
 
 def _budget_of(stream: Stream, choice: int = 0) -> int | None:
-    """Return the budget of a choice; None if neither the request nor its dialect sets it."""
+    """Return the token budget of a choice. None if neither the request nor its dialect defines it."""
     budget = stream.asked.budget(choice)
     if budget is None or budget < 0:
         return None
@@ -276,14 +282,16 @@ def _budget_of(stream: Stream, choice: int = 0) -> int | None:
 
 
 def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Place]:
-    """Describe how many tokens a choice has, with the field that counts them, and return its place."""
+    """Describe the number of tokens of a choice, naming the field that reports it. Also return the place of
+    this field.
+    """
     last = choice.emissions[-1]
     if choice.output_ids is not None:
         return f"choice {choice.index} has {count} output ids", last.at("output_ids")
     counting = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
     if counting or stream.usage_place is None:
         place = (counting or [last])[-1].at("completion_tokens")
-    elif has_items(stream):  # they use other names
+    elif has_items(stream):  # these endpoints have other names for the counters
         return f"{_dotted(stream.usage_place.pointer)} counts {count} tokens", stream.usage_place
     else:
         place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")
@@ -291,12 +299,12 @@ def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Pl
 
 
 def _dotted(pointer: str) -> str:
-    """Return a pointer in the form of documentation, with dots."""
+    """Return a JSON pointer with dots instead of slashes, as documentation writes it."""
     return pointer.strip("/").replace("/", ".")
 
 
 def _budget_in_words(stream: Stream, budget: int) -> str:
-    """Return the budget of a choice with its name in the request."""
+    """Return the budget of a choice, with the name of its request field."""
     stated = stream.asked.sent.get("max_new_tokens")
     return f"{stated.wire_name if stated else 'a budget of'} {budget}"
 
@@ -318,18 +326,18 @@ def _budget_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check_finished("length-means-budget")
 def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that only a choice that used its whole budget finished with length."""
+    """Check that a choice that finished with length has used its whole budget."""
     budget, count = _budget_of(stream, choice.index), count_of(stream, choice)
     if choice.finish is None or choice.finish.type != "length" or budget is None or count is None:
         return
     words, place = _count_in_words(stream, choice, count)
-    message = f"{words} for {_budget_in_words(stream, budget)}, and it finished with length"
+    message = f"{words} for {_budget_in_words(stream, budget)}, but it finished with length"
     yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
 
 
 @check("zero-budget-has-no-ids")
 def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a budget of zero yields no ids and no entries."""
+    """Check that an answer to a budget of zero has no ids and no entries."""
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):
@@ -337,7 +345,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
     for choice in finished_choices(stream):
         last = choice.emissions[-1]
         parts: dict[str, Any] = {"output_ids": choice.output_ids}
-        if not stream.asked.echo:  # otherwise the text begins with the prompt
+        if not stream.asked.echo:  # with an echo, the text contains the prompt
             parts["text"] = choice.text
         parts |= {name: choice.series(name) for name in sorted(choice.series_names)}
         for name, part in parts.items():
@@ -353,7 +361,7 @@ def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observa
 
 @check("request-id-is-the-clients")
 def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a single request is answered with the id that its client chose."""
+    """Check that an answer has the request id that its client chose."""
     asked = stream.asked
     single = asked.request_id is not None and asked.prompts * asked.n == 1 and not asked.batch
     chosen = known_as(stream) if single else None
@@ -368,7 +376,7 @@ def _request_id_is_the_clients(stream: Stream, _target: Target) -> Iterator[Obse
 
 @fact(Stream)
 def _request_id(stream: Stream) -> tuple[Place, str] | None:
-    """Return the first request id in an answer, with its place."""
+    """Return the first request id in an answer, and its place."""
     for emission in stream.emissions():
         name = emission.details.get("request_id")
         if isinstance(name, str):
@@ -378,7 +386,7 @@ def _request_id(stream: Stream) -> tuple[Place, str] | None:
 
 @check_run("request-ids-are-unique")
 def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that no two answers have the same server-made id."""
+    """Check that no two answers have the same request id, if the server generated the id."""
     first: dict[tuple[str, Any], Place] = {}
     for stream in streams:
         if stream.asked.request_id is not None or "request_id" in stream.asked.sent or not stream.answered:
@@ -387,14 +395,14 @@ def _request_ids_are_unique(streams: tuple[Answer, ...], _target: Target) -> Ite
         if place is None:
             continue
         other = first.setdefault((stream.dialect, reported), place)
-        message = f"the answer has the request id {reported!r}, as has {other.exchange}"
+        message = f"the answer has the request id {reported!r}, like {other.exchange}"
         related = () if other is place else (other,)
         yield expect(place, "an id of its own", reported, message, holds=other is place, related=related)
 
 
 @check_finished("finish-length-counts-the-ids")
 def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the length in a finish equals the number of ids."""
+    """Check that the length in the finish reason equals the number of ids."""
     ids, finish = choice.output_ids, choice.finish
     if finish is not None and finish.length is not None and ids is not None:
         message = f"choice {choice.index} has {len(ids)} output ids, and its finish says {finish.length}"
@@ -403,7 +411,7 @@ def _finish_length_counts_the_ids(choice: Choice, _stream: Stream, _target: Targ
 
 @check("answer-names-its-model", ANSWERED)
 def _answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the model is the requested one, a version of it, or one that the server lists."""
+    """Check that an answer names the requested model, a version of it, or a model that the server lists."""
     names, asked = target.advertised.models, stream.asked.model
     models = (emission.details["model"] for emission in stream.emissions() if "model" in emission.details)
     reported = next(models, None) if asked else None
@@ -411,27 +419,28 @@ def _answer_names_its_model(stream: Stream, target: Target) -> Iterator[Observat
         return
     holds = isinstance(reported, str) and (reported in names or reported.startswith(asked))
     expected = f"{asked!r}" + (f", or one of {sorted(names)[:4]}" if names else "")
-    message = f"the answer names the model {reported!r}; asked for was {asked!r}"
+    message = f"the answer names the model {reported!r}, but the request names {asked!r}"
     place = stream.emissions()[0].at("model")
     yield expect(place, expected, reported, message, holds=holds)
 
 
 @check_run("cached-tokens-are-told-alike")
 def _cached_tokens_are_told_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that whole answers carry cached_tokens as streams do. Each is compared with a stream before and
-    one after it.
+    """Check that whole answers report cached_tokens if streams do.
+
+    Each whole answer is compared with a stream before it and a stream after it.
     """
     for before, whole, after in _answered_between(streams):
         there = whole.choices[0].counter("cached_tokens")
         beside = [stream.choices[0].counter("cached_tokens") for stream in (before, after)]
         if None not in beside:
-            message = "the whole answer lacks cached_tokens, which streams of the same prompt around it carry"
+            message = "the whole answer lacks cached_tokens, but streams of the same prompt have it"
             place = whole.choices[0].last_at("cached_tokens")
             yield expect(place, "cached_tokens", there, message, holds=there is not None)
 
 
 def _answered_between(streams: tuple[Answer, ...]) -> Iterator[tuple[Answer, Answer, Answer]]:
-    """Yield the whole answers between two streams of the same prompt, with these."""
+    """Yield each whole answer between two streams of the same prompt: stream, whole answer, stream."""
     alike: dict[tuple[str, str], list[Answer]] = {}
     for stream in streams:
         if stream.asked.prompt_key and ended(stream) and len(stream.choices) == 1:

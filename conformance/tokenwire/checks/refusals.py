@@ -1,5 +1,5 @@
-"""Checks of refusals: requests that must be refused, their error messages, and internals that must not
-appear.
+"""Checks of refusals: which requests must be refused, what an error must report, and which internals it must
+not show.
 """
 
 from __future__ import annotations
@@ -28,24 +28,26 @@ from tokenwire.target.honesty import SCENARIO, UNKNOWN_PATH
 
 _OK = 200
 
-# What must be refused.
+# Requests that must be refused.
 
 Fault = Callable[[Stream, Target], str]
-"""Returns the fault of a request, as the beginning of a sentence that ends in `answered`; empty without a
-fault.
+"""A function that describes the error in a request, as the beginning of a sentence that ends with `answered`.
+
+It returns an empty string if the request has no error.
 """
 
 
 @dataclass(frozen=True)
 class Refused(Relation):
-    """A request with a fault must be refused with a 4xx status."""
+    """A request with an error must be refused with a 4xx status."""
 
     fault: Fault
 
 
 def observe_refusal(row: Refused, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Observe if a request was refused; nothing without an answer, or if the answer is not about the
-    request.
+    """Observe that a wrong request was refused.
+
+    Nothing is observed without a response, or if the status does not depend on the content of the request.
     """
     status = stream.exchange.status
     if status is None or status in NOT_ABOUT_THE_REQUEST:
@@ -77,7 +79,7 @@ def _unknown_parameters(stream: Stream, target: Target) -> Iterator[bad.BadValue
 
 def _unreadable(stream: Stream, _target: Target) -> str:
     problem = bad.unreadable_body(stream.exchange.request)
-    return f"a body was sent, and {problem}; it was" if problem else ""
+    return f"a request whose body is wrong ({problem}) was" if problem else ""
 
 
 def _has_no_prompt(stream: Stream) -> bool:
@@ -89,14 +91,16 @@ def _is_empty(value: object) -> bool:
 
 
 def _holds_nothing(stream: Stream) -> bool:
-    """True if an input for a result is an empty text, or missing."""
+    """True if an input for a result, such as an embedding, is an empty text, or an empty list of texts."""
     sent = stream.asked.sent.get("text")
     by_text = gives_results(stream) and stream.asked.input_ids is None
     return by_text and sent is not None and any(map(_is_empty, sent.values))
 
 
 def _too_long(stream: Stream, target: Target) -> str:
-    """Describe ids that exceed the context without truncation, on an endpoint with results."""
+    """Describe an input that exceeds the context, if the request does not allow truncation. Empty if there is
+    none.
+    """
     asked, length = stream.asked, target.advertised.context_length
     if length is None or asked.truncate is not None or not gives_results(stream):
         return ""
@@ -105,7 +109,7 @@ def _too_long(stream: Stream, target: Target) -> str:
 
 
 def _needs_a_tokenizer(stream: Stream, target: Target) -> str:
-    """Describe the part of a request that needs a tokenizer, for a server without one."""
+    """Describe a request that needs a tokenizer, if the server has none. Empty otherwise."""
     asked = stream.asked
     if target.advertised.tokenizer is not False or not asked.sent:
         return ""
@@ -157,17 +161,17 @@ check_rows(
 
 @dataclass(frozen=True)
 class _RefusedEarly(Relation):
-    """A chat stream that requests a field which chat streams do not have must be refused with status 400."""
+    """A chat stream that enables a field which only whole answers have must be refused with status 400."""
 
     wish: str
-    """The field of `Asked`."""
+    """The name of the field in `Asked`."""
     field: str
-    """The common part of its wire names."""
+    """The common part of the field's names on the wire."""
     alone: bool = False
-    """True if another requirement covers requests that enable all token ids as well."""
+    """True if another requirement covers requests that also enable token ids."""
 
     def applies(self, stream: Stream) -> bool:
-        """True if a request enables the field, and must be refused."""
+        """True if a request enables the field in a stream, and the dialect must refuse it."""
         asked, status = stream.asked, stream.exchange.status
         if not (policy_of(stream).tito_stream_refused and asked.stream and getattr(asked, self.wish)):
             return False
@@ -195,28 +199,28 @@ check_rows(_observe_early_refusal, *_EARLY)
 
 @check("refusal-names-the-field", _CHAT)
 def _refusal_names_the_field(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the refusal of a chat stream names the field, and says that it is available without
-    streaming.
-    """
+    """Check that the refusal of a chat stream names the field, and says that whole answers have it."""
     fields = [row.field for row in _EARLY if row.applies(stream)]
     if not fields or not was_refused(stream):
         return
     stated = words_of(stream.error)
     holds = any(field in stated for field in fields) and "stream" in stated
-    expected = f"words that name {' or '.join(fields)} and the way out: no stream"
-    message = "the refusal does not name the field and the way out"
+    expected = f"a message that names {' or '.join(fields)} and says how to get it: without a stream"
+    message = "the refusal does not name the field, or does not say that a whole answer has it"
     yield expect(start_place(stream), expected, stated, message, holds=holds)
 
 
-# The form of a refusal.
+# The format of a refusal.
 
 _SHAPES = '{"error": {"message": …}}, {"error": …} or {"object": "error", "message": …, "code": …}'
-"""The forms in the schema of errors, in words, because it is unknown which one a server intended."""
+"""The formats that the schema of errors allows. All are listed, because it is unknown which one the server
+intended.
+"""
 
 
 @check("refusal-is-json")
 def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a refusal is JSON in the form of an error, with a message."""
+    """Check that a refusal is a JSON error object with a message."""
     if not stream.refused or not was_refused(stream):
         return
     faults = [event.problem for event in stream.events if event.problem]
@@ -224,17 +228,17 @@ def _refusal_is_json(stream: Stream, _target: Target) -> Iterator[Observation]:
     if any(event.schema_errors for event in stream.events) and stated:
         faults = [f"{stated[:80]!r} does not have the shape of an error: {_SHAPES}"]
     elif not faults and not stated:
-        faults = ["the body does not say why"]
-    expected = "a JSON error that says why"
+        faults = ["the error has no message"]
+    expected = "a JSON error with a message"
     actual = stated[:200] or "no message"
     yield expect(start_place(stream), expected, actual, "; ".join(faults[:2]), holds=not faults)
 
 
 @check_run("refusal-names-the-value")
 def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a refusal names the mistake.
+    """Check that a refusal names the wrong field or value.
 
-    An endpoint without support for ids, streams or batches may name these instead.
+    If the endpoint answers no ids, streams or batches at all, it may refuse these instead.
     """
     answered: dict[str, set[tuple[str, bool]]] = {}
     refused: list[Answer] = []
@@ -251,19 +255,19 @@ def _refusal_names_the_value(streams: tuple[Answer, ...], target: Target) -> Ite
         stated = words_of(stream.error)
         named = any(_names(stated, value) for value in wrong)
         values = dict.fromkeys(f"{value.wire_name} or {json.dumps(value.value)[:40]}" for value in wrong)
-        expected = f"words that name {' or '.join(values)}"
+        expected = f"a message that names {' or '.join(values)}"
         message = f"the refusal names neither {wrong[0].wire_name} nor the value"
         yield expect(start_place(stream), expected, stated[:200], message, holds=named)
 
 
 def _ways(stream: Answer) -> tuple[tuple[str, bool], ...]:
-    """Return the form of a request's prompts, and of the requested answer."""
+    """Return the options of a request that an endpoint may not support: ids, a stream, a batch."""
     asked = stream.asked
     return ("ids", asked.input_ids is not None), ("stream", asked.stream), ("batch", asked.batch)
 
 
 def _names(stated: str, value: bad.BadValue) -> bool:
-    """True if a message contains the field's name or its value, as separate words."""
+    """True if a message contains the field's name or its value as a separate word."""
     name = rf"(?i:(?<!\w){re.escape(value.wire_name)}s?(?!\w))"
     written = {json.dumps(value.value), json.dumps(value.value, separators=(",", ":")), str(value.value)}
     return bool(re.search(name, stated)) or any(
@@ -278,11 +282,11 @@ _INTERNALS = re.compile(
     | (?<![\w/.-])[\w/.-]+\.(?:rs|go|cpp|cc):\d+""",
     re.VERBOSE,
 )
-"""Matches a line of a traceback, the full path of a source file, or a place in one."""
+"""Matches a line of a traceback, the path of a source file, or a source file with a line number."""
 
 
 def _place_of_words(error: object) -> str:
-    """Return the JSON pointer of the message in an error body; empty without one."""
+    """Return the JSON pointer of the message in an error body. Empty if it has no message."""
     if not isinstance(error, Mapping):
         return ""
     for name in ("message", "error", "detail"):
@@ -301,7 +305,7 @@ def _refused(stream: Stream) -> bool:
 
 @check_run("refusals-have-one-shape")
 def _refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that all refusals of an endpoint have their message in one place."""
+    """Check that all refusals of an endpoint have their message at the same place."""
     places: dict[str, dict[str, list[Answer]]] = {}
     for stream in _refused(streams):
         if where := _place_of_words(stream.error):
@@ -312,9 +316,9 @@ def _refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> It
             for stream in refused:
                 yield expect(
                     start_place(stream),
-                    f"words at {usual}",
-                    f"words at {where}",
-                    f"the refusal says why at {where}, and others of its endpoint at {usual}",
+                    f"a message at {usual}",
+                    f"a message at {where}",
+                    f"the refusal has its message at {where}, but others of this endpoint at {usual}",
                     holds=where == usual,
                     related=(start_place(by_place[usual][0]),),
                 )
@@ -322,7 +326,7 @@ def _refusals_have_one_shape(streams: tuple[Answer, ...], _target: Target) -> It
 
 @check("errors-keep-internals")
 def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that errors do not reveal paths and lines of the server's own code, which help attackers."""
+    """Check that errors do not reveal paths and lines of the server's source code, which help attackers."""
     errors = [(event.place, json.dumps(event.error)) for event in stream.error_events]
     if (stream.exchange.status or 0) >= 400:
         body = stream.exchange.body.decode(errors="replace")
@@ -336,7 +340,7 @@ def _errors_keep_internals(stream: Stream, _target: Target) -> Iterator[Observat
 
 
 def _refused_delivers_nothing(_row: Relation, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a refusal has no tokens, because the request was not run."""
+    """Check that a refusal delivers no tokens, because the request was not run."""
     if not was_refused(stream):
         return
     bearing = [
@@ -345,7 +349,7 @@ def _refused_delivers_nothing(_row: Relation, stream: Stream, _target: Target) -
         if emission.output_ids or emission.text or any(emission.series.values())
     ]
     first = bearing[0] if bearing else None
-    message = "the request was refused, and a token is delivered"
+    message = "the request was refused, but a token was delivered"
     place = first.at("output_ids") if first else end_place(stream)
     actual = {"output_ids": first.output_ids, "text": first.text} if first else "a refusal and nothing else"
     yield expect(place, "a refusal and nothing else", actual, message, holds=first is None)
@@ -360,7 +364,7 @@ check_rows(
 
 @check("unknown-paths-are-not-found")
 def _unknown_paths_are_not_found(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an unknown path gets 404. The scenario's other requests go to the endpoint."""
+    """Check that a request to an unknown path gets status 404."""
     exchange = stream.exchange
     if exchange.scenario != SCENARIO or exchange.label != UNKNOWN_PATH:
         return

@@ -1,4 +1,6 @@
-"""Checks of results, such as vectors and scores: a result depends only on its input, in any form."""
+"""Checks of results, such as embeddings and scores. A result depends only on its input, however
+it is sent.
+"""
 
 from __future__ import annotations
 
@@ -21,16 +23,18 @@ from tokenwire.wire.json_pointer import parse
 RESULT = "result"
 _APART = tolerance("apart")
 _SHORTEST = tolerance("apart_at_least") / _APART
-"""The least length of a result for relative distances."""
+"""The minimum length of a vector by which a distance is divided."""
 _FLOAT = 4
-"""Bytes of a number in base64."""
+"""The number of bytes of one number in base64."""
 
 Vector = tuple[float, ...]
 Input = tuple[int, ...] | str
 
 
 def _numbers(value: Any) -> Vector | None:
-    """Return the numbers of a result, which may be packed; None if they are invalid or not finite."""
+    """Return the numbers of a result, which may be packed in base64. None if they are invalid or
+    not finite.
+    """
     if isinstance(value, str):
         try:
             packed = b64decode(value, validate=True)
@@ -49,7 +53,9 @@ def _vector(choice: Choice) -> Vector | None:
 
 
 def _distance(first: Vector | None, second: Vector | None) -> float:
-    """Return the distance of two results relative to their length; it grows with their angle and lengths."""
+    """Return the distance of two vectors, divided by the length of the longer one. Infinite if they cannot be
+    compared.
+    """
     if first is None or second is None or len(first) != len(second):
         return math.inf
     return math.dist(first, second) / max(_SHORTEST, math.hypot(*first), math.hypot(*second))
@@ -66,7 +72,7 @@ def _input(answer: Answer, index: int) -> Input | None:
 
 
 def _key(answer: Answer, sent: Input, truncate: int | None) -> tuple[object, ...]:
-    """Return a key of inputs that must have one result."""
+    """Return a key that is equal for inputs that must have the same result."""
     return answer.dialect, answer.asked.model, answer.asked.other_sampling, truncate, sent
 
 
@@ -83,7 +89,7 @@ def _first_results(streams: tuple[Answer, ...]) -> dict[tuple[object, ...], Choi
 def _results_depend_on_their_input_alone(
     streams: tuple[Answer, ...], _target: Target
 ) -> Iterator[Observation]:
-    """Check each result of an input against the first one: alone, in a batch, or as base64."""
+    """Compare each result of an input with its first result: alone, in a batch, or as base64."""
     first = _first_results(streams)
     for answer in _of_inputs(streams):
         for choice in answer.choices:
@@ -97,7 +103,7 @@ def _results_depend_on_their_input_alone(
                 choice.last_at(RESULT),
                 (expected or ())[:_FLOAT],
                 (actual or ())[:_FLOAT],
-                f"the results of one input lie {apart:.2g} of their length apart",
+                f"two results of one input differ by {apart:.2g} of their length",
                 holds=apart <= _APART,
                 related=(before.last_at(RESULT),),
             )
@@ -105,7 +111,10 @@ def _results_depend_on_their_input_alone(
 
 @check_run("best-results-are-left")
 def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check an answer with the best results against one with all of them."""
+    """Check that an answer with only the best results has no lower score than a result that it left out.
+
+    The scores of all results come from other answers to the same inputs.
+    """
     first = _first_results(streams)
     for answer in _of_inputs(streams):
         held = {choice.index: choice for choice in answer.choices}
@@ -130,7 +139,7 @@ def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iter
             held[worst].last_at(RESULT),
             f"the best {len(held)} of {count}",
             sorted(held),
-            f"result {best} is left out, with the score {scores[best]:.4g}; {worst} has {scores[worst]:.4g}",
+            f"result {best}, score {scores[best]:.4g}, is missing; {worst} has {scores[worst]:.4g}",
             holds=scores[best] <= scores[worst] or apart <= _APART,
             related=(known[best].last_at(RESULT),),
         )
@@ -138,8 +147,9 @@ def _best_results_are_left(streams: tuple[Answer, ...], _target: Target) -> Iter
 
 @check_run("truncated-inputs-are-counted")
 def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the result and the token count cover the part of the input that was run: all of it, its head
-    or its tail.
+    """Check that prompt_tokens counts the part of the input to which the result belongs.
+
+    This part is the whole input, its beginning or its end, whose results come from other answers.
     """
     first = _first_results(streams)
     for answer in _of_inputs(streams):
@@ -154,13 +164,13 @@ def _truncated_inputs_are_counted(streams: tuple[Answer, ...], _target: Target) 
         if not known or count is None or (nearest := min(known)) > _APART:
             continue
         run, same = known[nearest]
-        message = f"prompt_tokens is {count}, and the result is that of {counted(len(run), 'token')}"
+        message = f"prompt_tokens is {count}, but the result belongs to {counted(len(run), 'token')}"
         place = choice.last_at("prompt_tokens")
         yield expect(place, len(run), count, message, related=(same.last_at(RESULT),))
 
 
 def _in_wire_order(stream: Stream) -> list[tuple[int, Any]]:
-    """Return index and value of each result, in the order of the answer."""
+    """Return the index and the value of each result, in the order of the answer."""
     placed = [
         ([int(key) for key in parse(emission.pointers[RESULT]) if key.isdecimal()], emission)
         for emission in stream.emissions()
@@ -172,8 +182,9 @@ def _in_wire_order(stream: Stream) -> list[tuple[int, Any]]:
 
 @check("results-stand-in-order", ANSWERED)
 def _results_stand_in_order(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the order of results, because clients match them with inputs by position; sorted results by index
-    only.
+    """Check that results come in the order of the inputs, because clients match them by position.
+
+    Results that are sorted by score are skipped.
     """
     indexes = [index for index, _ in _in_wire_order(stream)]
     if len(indexes) > 1 and not is_ranked(stream):
@@ -185,5 +196,5 @@ def _results_stand_in_order(stream: Stream, _target: Target) -> Iterator[Observa
 def _best_results_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
     scores = [value for _, value in _in_wire_order(stream) if isinstance(value, (int, float))]
     if len(scores) > 1 and is_ranked(stream):
-        message = f"the scores do not fall: {scores[:8]}"
+        message = f"the scores are not in descending order: {scores[:8]}"
         yield expect(end_place(stream), sorted(scores, reverse=True), scores, message)

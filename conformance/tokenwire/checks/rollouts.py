@@ -1,6 +1,4 @@
-"""Checks of partial rollouts: results of aborting all requests, effects of a pause, and versions of
-weights.
-"""
+"""Checks of partial rollouts: an abort of all requests, a pause, and the version of the weights."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ def _place(call: ControlCall) -> Place:
 
 
 def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answer, ControlCall]]:
-    """Yield the requests that ran at an abort of all, each with the first such abort."""
+    """Yield the requests that were running when all requests were aborted, each with the first such abort."""
     calls = [call for call in target.aborts if call.everything]
     for stream in streams if calls else ():
         call = next((abort for abort in calls if _under_way(stream, abort)), None)
@@ -42,7 +40,7 @@ def _aborted(streams: tuple[Answer, ...], target: Target) -> Iterator[tuple[Answ
 
 @check_run("abort-all-ends-every-request")
 def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that an abort of all ends requests that have less than a quarter of their tokens."""
+    """Check that an abort of all requests ends each request that has less than a quarter of its tokens."""
     for stream, call in _aborted(streams, target):
         budget, answered = stream.asked.max_new_tokens, over(call.exchange)
         come = None if answered is None else delivered_at(stream.load(), answered)
@@ -54,7 +52,7 @@ def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -
                     choice.last_at("finish"),
                     "an end before the budget",
                     choice.finish.type,
-                    "everything was aborted, and the request went on to the end of its budget",
+                    "all requests were aborted, but this one continued to the end of its budget",
                     holds=choice.finish.type == "abort",
                     related=(_place(call),),
                 )
@@ -62,15 +60,16 @@ def _abort_all_ends_every_request(streams: tuple[Answer, ...], target: Target) -
 
 @check_run("abort-all-gives-back")
 def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a request ended by an abort of all has status 200, no error, and a list of ids, even if it
-    is empty.
+    """Check that an abort of all requests ends each request with status 200, no error, and a list of ids.
+
+    The list may be empty.
     """
     for stream, call in _aborted(streams, target):
-        if refused_as_bad(stream, target):  # it was not ended by an abort
+        if refused_as_bad(stream, target):  # a refusal, not an abort, ended this request
             continue
         status = stream.exchange.status
         if status != 200 or stream.error is not None or not stream.choices:
-            message = "everything was aborted, and this request was answered with an error"
+            message = "all requests were aborted, but this one was answered with an error"
             expected = "status 200 and the type abort"
             place = end_place(stream)
             yield expect(place, expected, f"status {status}", message, holds=False, related=(_place(call),))
@@ -85,21 +84,21 @@ def _abort_all_gives_back(streams: tuple[Answer, ...], target: Target) -> Iterat
                 choice.last_at("finish"),
                 "the type abort and the output ids",
                 choice.finish.raw if choice.finish is not None else None,
-                f"everything was aborted, and this request was answered {what}",
+                f"all requests were aborted, and this one was answered {what}",
                 holds=not failed and listed,
                 related=(_place(call),),
             )
 
 
 def _tells_ids(streams: tuple[Answer, ...], stream: Answer) -> bool:
-    """True if answers of this dialect and form contain ids, as other answers of the run show."""
+    """True if other answers of the run with this dialect and delivery mode report ids."""
     form = stream.dialect, stream.delivery
     alike = (answer for answer in streams if (answer.dialect, answer.delivery) == form)
     return any(choice.output_ids for answer in alike for choice in answer.choices)
 
 
 def _went_on(stream: Answer, pause: ControlCall, ends: Sequence[ControlCall]) -> bool:
-    """True if a request was still running after the end of a pause."""
+    """True if a request was still running when a pause ended."""
     end, paused = over(stream.exchange), over(pause.exchange)
     if end is None or paused is None:
         return False
@@ -109,7 +108,7 @@ def _went_on(stream: Answer, pause: ControlCall, ends: Sequence[ControlCall]) ->
 
 @check_run("pause-changes-nothing")
 def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a greedy choice has the same ids with and without a pause that keeps it."""
+    """Check that a greedy choice has the same ids with and without a pause that keeps or retracts it."""
     pauses = [call for call in target.calls if call.effect in {"keeps", "retracts"} and call.done]
     ends = [call for call in target.calls if call.action is Action.CONTINUE and call.done]
     undisturbed: defaultdict[object, list[tuple[Answer, ChoiceFacts]]] = defaultdict(list)
@@ -137,14 +136,14 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
             due = other.finish.type if other.finish else None
             holds = (theirs, ends_as) == (ours, due)
             if holds and not _went_on(stream, call, ends):
-                why = "it was not under way from the pause to its end"
+                why = "it was not running during the whole pause"
                 yield left_out(choice.last_at(), why)
                 continue
             yield expect(
                 choice.last_at(),
                 f"{counted(len(ours), 'id')} and the finish {due}, as without a pause",
                 f"{counted(len(theirs), 'id')} and the finish {ends_as}",
-                "the choice was paused and continued, and is not what it is undisturbed",
+                "the choice was paused and continued, and differs from the one without a pause",
                 holds=holds,
                 related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
@@ -153,9 +152,9 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
 
 @check_run("retracted-cache-can-be-flushed")
 def _retracted_cache_can_be_flushed(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a flush succeeded that was sent and answered while a pause had retracted all requests.
+    """Check that a flush succeeds while a pause has retracted all requests.
 
-    Its success is evidence only if a request was running at the pause and was continued.
+    Its success is evidence only if a request was running at the pause and at the flush.
     """
     turns = (Action.PAUSE, Action.CONTINUE)
     paused: ControlCall | None = None
@@ -167,13 +166,15 @@ def _retracted_cache_can_be_flushed(streams: tuple[Answer, ...], target: Target)
         elif not any(target.deeds.beside(call.exchange, turn) for turn in turns):
             waiting = (s for s in streams if _under_way(s, paused) and _under_way(s, call))
             if call.done and not any(waiting):
-                yield left_out(_place(call), "the pause took back no request that was under way at the flush")
+                yield left_out(
+                    _place(call), "the pause retracted no request that was still unfinished at the flush"
+                )
                 continue
             yield expect(
                 _place(call),
                 "a cache that is flushed",
                 f"status {call.exchange.status}",
-                "a pause had taken back what ran, and the cache could not be flushed",
+                "a pause had retracted all requests, but the cache could not be flushed",
                 holds=call.done,
                 related=(_place(paused),),
             )
@@ -181,15 +182,15 @@ def _retracted_cache_can_be_flushed(streams: tuple[Answer, ...], target: Target)
 
 @fact(Choice)
 def _last_weights(choice: Choice) -> Any:
-    """Return the version of the weights in the last emission."""
+    """Return the version of the weights that the last emission of a choice reports."""
     return choice.emissions[-1].details.get("weight_version")
 
 
 def _refused_weights(
     reported: Sequence[tuple[float, float, Place, str]], updates: Sequence[ControlCall]
 ) -> Iterator[Observation]:
-    """Observe the answers with the weights of a refused update, if no other update or earlier answer names
-    them.
+    """Observe answers that report the weights of a refused update, if they first appeared after
+    this update.
     """
     names = {call.version for call in updates if not call.refused}
     refused = {call.version: call for call in updates if call.refused and call.version not in names}
@@ -197,17 +198,17 @@ def _refused_weights(
     for _, end, place, version in reported:
         call = refused.get(version)
         if call is not None and first.setdefault(version, end) > (began(call.exchange) or end):
-            message = f"the weights are {version!r}, though the update that names them was refused"
+            message = f"the weights are {version!r}, although the update to them was refused"
             status = f"{version!r}, after status {call.exchange.status}"
             yield expect(place, "other weights", status, message, holds=False, related=(_place(call),))
 
 
 @check_run("weights-change-by-update")
 def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that an answer has the weights of the last completed update, or new ones that another client may
-    have loaded.
+    """Check that a reported version of the weights does not come from a refused update.
 
-    Earlier weights do not return, and weights of a refused update do not appear.
+    Without updates by the suite, a new version may appear, because another client may have loaded it. An
+    earlier version must not return.
     """
     updates = [call for call in target.calls if call.action in {Action.UPDATE, Action.RENAME}]
     reported = [
@@ -226,5 +227,5 @@ def _weights_change_by_update(streams: tuple[Answer, ...], target: Target) -> It
         before = bisect_right(ends, start)
         *_, earlier, was = reported[before - 1]
         if before and (version == was or any(known == version for *_, known in reported[:before])):
-            message = f"the weights were {was!r}, and are {version!r} again though nothing here updated them"
+            message = f"the weights were {was!r}, and are {version!r} again without an update"
             yield expect(place, was, version, message, holds=version == was, related=(earlier,))

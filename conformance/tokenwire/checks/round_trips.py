@@ -1,4 +1,4 @@
-"""Checks that send returned ids again: the same ids must have the same continuation."""
+"""Checks that send returned ids back to the server: equal ids must have equal continuations."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ from tokenwire.target.determinism import request_of
 Ids = tuple[Any, ...]
 
 _DIFFERENT_TEXTS = 2
-"""The least number of texts that shows if a common prefix was added."""
+"""The minimum number of different texts that shows if the server adds a common first id."""
 
 
 @dataclass(frozen=True)
 class Whole:
-    """One complete greedy answer to one prompt, in any form of delivery."""
+    """A complete greedy answer with one choice, streamed or whole."""
 
     stream: Answer
 
@@ -53,7 +53,7 @@ class Whole:
 
     @property
     def prompt(self) -> Ids | None:
-        """The ids sent, or those returned for a text; None if both are unknown."""
+        """The ids that were sent, or the ids that the answer reports for a text. None if both are unknown."""
         return self._facts[0]
 
     @property
@@ -62,7 +62,7 @@ class Whole:
 
     @property
     def content_group(self) -> int:
-        """A number that is equal for answers to one request with the same content."""
+        """A number that is equal for answers to one request with equal content."""
         return self._facts[2]
 
     @property
@@ -75,28 +75,28 @@ class Whole:
 
     @property
     def limits(self) -> tuple[object, ...]:
-        """The budget and the stops, which end a result."""
+        """The options that may end an answer: the budget and the stops."""
         fields = ("max_new_tokens", "min_new_tokens", "stop", "stop_token_ids", "ignore_eos")
         return tuple(getattr(self.stream.asked, name) for name in fields)
 
 
 def _hashable(values: Sequence[Any] | None) -> Ids | None:
-    """Return ids as a tuple; None if they are not all integers."""
+    """Return ids as a tuple. None if they are not all integers."""
     return tuple(values) if values is not None and all(type(value) is int for value in values) else None
 
 
 @once_per_run
 def related_streams(streams: tuple[Answer, ...]) -> list[Whole]:
-    """Return the complete and undisturbed greedy answers of a run with one prompt and one sample.
+    """Return the complete greedy answers of a run that have one prompt and one choice, and were not aborted.
 
-    An answer with another number of ids than its counter does not show what was sampled. A finish without a
-    type does not show how the answer ended.
+    Skipped are answers whose number of ids differs from their counter, because the sampled ids are uncertain.
+    Also skipped is a finish reason without a type, because it does not show how the answer ended.
     """
     return [Whole(stream) for stream in streams if _related(stream) is not None]
 
 
 def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
-    """Return the first of the answers to one request with the same content, and their number."""
+    """Return the first answer of each group with equal content, and the number of answers in the group."""
     times = Counter(whole.content_group for whole in wholes)
     firsts: dict[int, Whole] = {}
     for first in wholes:
@@ -106,8 +106,8 @@ def _firsts_of(wholes: Sequence[Whole]) -> list[tuple[Whole, int]]:
 
 @fact(Stream)
 def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
-    """Return the ids of prompt and output, and a key of the content, of an answer that may be compared with
-    others; else None.
+    """Return the ids of the prompt and the output, and a hash of the content. None if the answer cannot be
+    compared.
     """
     asked, choices = stream.asked, finished_choices(stream)
     single = asked.prompts * asked.n == 1 and len(choices) == 1
@@ -126,7 +126,7 @@ def _related(stream: Stream) -> tuple[Ids | None, Ids | None, int] | None:
 
 @check_run("text-prompt-ids-reproduce")
 def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the returned ids of a text prompt, sent as ids, have the same answer."""
+    """Check that the ids reported for a text prompt, sent as ids, get the same answer as the text."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt and answer.ids is not None]
     from_ids = {
         (whole.prompt, whole.sampling, whole.limits): whole for whole in reversed(wholes) if whole.sent_ids
@@ -139,7 +139,9 @@ def _text_prompt_ids_reproduce(streams: tuple[Answer, ...], _target: Target) -> 
 
 @check_run("output-ids-continue")
 def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a prompt with its first output ids, sent as ids, is continued by the other output ids."""
+    """Check that a prompt followed by its first output ids, sent as ids, continues with the remaining output
+    ids.
+    """
     complete = (whole for whole in related_streams(streams) if whole.prompt and whole.ids)
     wholes = [whole for whole in complete if not (whole.stream.asked.min_new_tokens or whole.sampling)]
     by_prompt: dict[tuple[int, str], list[Whole]] = {}
@@ -170,10 +172,11 @@ def _output_ids_continue(streams: tuple[Answer, ...], _target: Target) -> Iterat
 
 @check_run("same-ids-on-every-endpoint")
 def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that one prompt has one greedy answer on every endpoint.
+    """Check that one prompt has the same greedy answer on every endpoint.
 
-    Text that a stream lost is found by the comparison with its endpoint's whole answer. Chat may have run its
-    messages instead of the ids beside them, so it is compared with other chat answers.
+    Texts are compared only if no ids are known or both answers are whole, because another requirement finds
+    text that a stream lost. Chat may run its messages instead of the ids, so it is compared only with other
+    chat answers.
     """
     first: dict[str, Whole] = {}
     reported: dict[str, Whole] = {}
@@ -195,34 +198,34 @@ def _same_ids_on_every_endpoint(streams: tuple[Answer, ...], _target: Target) ->
 
 
 def _but_for_its_prompt(stream: Answer) -> tuple[object, ...]:
-    """Return every cause for a refusal, except the prompt and its budget."""
+    """Return a key of everything in a request that may cause a refusal, except the prompt and its budget."""
     fields = ("stream", "n", "batch", "echo", "form", "other_sampling")
     return asked_alike(stream, *fields, *EXTRAS, *LOGPROBS)
 
 
 def _room_taken(stream: Answer) -> int:
-    """Return the most tokens of the context that a prompt of ids and its budget take."""
+    """Return the maximum number of tokens that a prompt of ids and its budget take in the context."""
     asked = stream.asked
     return max(map(len, asked.input_ids or ()), default=0) + (asked.max_new_tokens or 0)
 
 
 @check_run("own-ids-are-accepted")
 def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the target accepts the ids that it generated.
+    """Check that the server accepts the ids that it generated.
 
-    A refusal counts only if another prompt of the same form was answered, and if the ids fit: well within the
-    context, or within the length of an answered request.
+    A refusal counts only under two conditions. Another prompt with the same options was answered. The ids fit
+    the context with a margin, or are shorter than an answered request.
     """
     made: dict[int, dict[int, Whole]] = {}
     sizes: set[int] = set()
     for answer in related_streams(streams):
         if answer.prompt and answer.ids:
             of_prompt = made.setdefault(hash(answer.prompt), {})
-            of_prompt.setdefault(hash(answer.ids), answer)  # repeated answers count once
+            of_prompt.setdefault(hash(answer.ids), answer)  # equal answers count once
             sizes.add(len(answer.prompt))
 
     def goes_on(sent: Ids) -> bool:
-        """True if a prompt begins with another one and at least the first id of its output."""
+        """True if a prompt consists of another prompt and the first ids of its output, at least one."""
         return any(
             prompt == sent[:size] and sent[size : size + len(ids)] == ids[: len(sent) - size]
             for size in sizes
@@ -251,13 +254,13 @@ def _own_ids_are_accepted(streams: tuple[Answer, ...], target: Target) -> Iterat
 
 
 def _turn(whole: Whole) -> Ids:
-    """Return the ids of a conversation after an answer."""
+    """Return the ids of a conversation, up to and including an answer."""
     return (whole.prompt or ()) + (whole.ids or ())
 
 
 @check_run("next-turn-begins-with-the-last")
 def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a turn of a conversation is unchanged at the beginning of the next one."""
+    """Check that the prompt of a conversation's next turn begins with all ids of the turn before it."""
     wholes = [
         answer for answer in related_streams(streams) if answer.prompt and answer.ids and answer.sent_ids
     ]
@@ -271,7 +274,7 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
         if hash(sent) not in begun_by:
             shorter = sorted(size for size in sizes if size < len(sent))
             begun_by[hash(sent)] = [size for size in shorter if hash(sent[:size]) in known]
-        for size in begun_by[hash(sent)]:  # a prompt that only looks like a turn is not compared
+        for size in begun_by[hash(sent)]:  # a prompt with the same hash but other ids is not compared
             next_ones.setdefault(sent[:size], []).append(whole)
     for first, times in turns if next_ones else ():
         turn = _turn(first)
@@ -292,15 +295,16 @@ def _next_turn_begins_with_the_last(streams: tuple[Answer, ...], _target: Target
 
 @select
 def _of_texts(stream: Stream) -> bool:
-    """Select the answers to texts and messages without ids."""
+    """Select the answers to texts and messages that were sent without ids."""
     return stream.asked.input_ids is None and stream.asked.text_prompt
 
 
 @check_run("one-beginning-of-sequence")
 def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the id that begins every text occurs there once.
+    """Check that the beginning-of-sequence id occurs only once at the beginning of a prompt.
 
-    It is recognized because different texts begin with it. If texts begin differently, none is added.
+    It is recognized because different texts begin with the same id. If texts begin with different ids, the
+    server adds none.
     """
     reported: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):
@@ -321,8 +325,9 @@ def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> 
 
 
 def _conversation(stream: Answer) -> tuple[str, bool] | None:
-    """Return the messages of a request with nulls as empty content, and True if any was null; None for a
-    text.
+    """Return the messages of a request with null content made empty, and True if any content was null.
+
+    None if the request has a text.
     """
     sent = prompt_sent(stream) if is_chat(stream) else None
     if sent is None:
@@ -338,7 +343,7 @@ def _conversation(stream: Answer) -> tuple[str, bool] | None:
 
 @check_run("null-content-is-empty-content")
 def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the chat template treats null like the empty string, and not as a word."""
+    """Check that the chat template treats null content like an empty string, and not like the word "None"."""
     reported: dict[tuple[str, str, bool], list[tuple[Place, list[Any]]]] = {}
     for stream in streams:
         conversation = _conversation(stream)
@@ -362,14 +367,14 @@ def _null_content_is_empty_content(streams: tuple[Answer, ...], _target: Target)
 
 
 def _sees_media(asked: Whole, wholes: list[Whole]) -> bool:
-    """True if media made the prompt of an answer longer than its text alone."""
+    """True if media make the prompt of an answer longer than the prompt of its text alone."""
     text, size = _text_of(asked.stream), len(asked.prompt or ())
     alone = (whole for whole in wholes if not whole.stream.asked.media and _text_of(whole.stream) == text)
     return any(len(whole.prompt) < size for whole in alone if whole.prompt is not None)
 
 
 def _text_of(stream: Answer) -> str:
-    """Return the prompt as it was sent, without media; empty for ids."""
+    """Return a key of the prompt as it was sent, without media. Empty if ids were sent."""
     return stream.asked.prompt_key if stream.asked.input_ids is None else ""
 
 
@@ -380,7 +385,7 @@ def _with_media(stream: Stream) -> bool:
 
 @check_run("media-ids-are-run-as-sent")
 def _media_ids_are_run_as_sent(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the returned ids of a prompt with media, sent with the same media, are its prompt again."""
+    """Check that the ids reported for a prompt with media, sent back with these media, are run unchanged."""
     wholes = [answer for answer in related_streams(streams) if answer.prompt] if _with_media(streams) else []
     for whole in wholes:
         if whole.sent_ids or not whole.stream.asked.media or not _text_of(whole.stream):

@@ -1,4 +1,4 @@
-"""Checks that compare answers to one request: a stream with the whole answer, and streams at different
+"""Checks that compare two answers to one request: a stream with the whole answer, or streams at different
 intervals.
 """
 
@@ -25,11 +25,13 @@ from tokenwire.target.alike import ROUNDING, alike
 from tokenwire.target.determinism import Comparison
 
 COUNTERS = ("completion_tokens", "prompt_tokens", "reasoning_tokens")
-"""Counters that the result determines; cached_tokens depends on earlier requests."""
+"""Counters that the content determines. cached_tokens is not one of them, because it depends on earlier
+requests.
+"""
 
 _TOO_NOISY = "{name} varies more than drift in answers to one request"
 _HOLD_TOP = frozenset({TOP, CONTENT, NAMED_TOP})
-"""Series whose entries contain the requested number of top logprobs."""
+"""Series whose entries contain as many top logprobs as the request enables."""
 
 
 def _without(choice: Choice, names: frozenset[str]) -> Choice:
@@ -40,7 +42,9 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
 
 
 def _without_bytes(choice: Choice) -> Choice:
-    """Return a choice without bytes in its logprobs, because closed items have them and deltas never do."""
+    """Return a choice without the bytes in its logprobs. Typed items have them in closed items, but never in
+    deltas.
+    """
 
     def rest(value: Any) -> Any:
         if isinstance(value, Mapping):
@@ -52,9 +56,9 @@ def _without_bytes(choice: Choice) -> Choice:
 
 
 def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
-    """Return the choices that both answers finished undisturbed, baseline first.
+    """Return pairs of choices that both answers completed, without aborted choices.
 
-    Top logprobs are removed if their requested numbers differ.
+    Top logprobs are removed if the requests enable different numbers of them.
     """
     alike_top = comparison.baseline.asked.top_logprobs == comparison.other.asked.top_logprobs
     unlike = frozenset() if alike_top else _HOLD_TOP
@@ -72,9 +76,7 @@ def _undisturbed_pairs(comparison: Comparison) -> list[LoadedPair]:
 
 
 def _unparsed(pair: LoadedPair) -> LoadedPair:
-    """Return the choices without text and calls, which the chapter on channels compares, if a parser split
-    them.
-    """
+    """Return the choices without text and calls, because the checks of channels compare these."""
     called = any(part.finish is not None and part.finish.type == CALLED for part in pair)
 
     def rest(part: Emission) -> Emission:
@@ -88,13 +90,15 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
 
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
-    """Return the places of a field's entry at a position, in the other choice and in the first one."""
+    """Return the place of a field's entry in the second choice, and in a tuple the place in the
+    first choice.
+    """
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)
 
 
 Rounding = Callable[[str], float]
-"""The most by which two numbers of a series may differ."""
+"""A function that returns the maximum difference between two numbers of a series."""
 
 
 def _close(_series: str) -> float:
@@ -102,7 +106,7 @@ def _close(_series: str) -> float:
 
 
 def same_ids(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Observe if two choices have the same output ids, if both carry lists."""
+    """Observe that two choices have the same output ids, if both have a list of ids."""
     ours, theirs = pair[0].output_ids, pair[1].output_ids
     if ours is not None and theirs is not None:
         place, related = _places(pair, "output_ids", first_difference(ours, theirs))
@@ -118,7 +122,7 @@ def same_ids(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[
 
 
 def same_text(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Observe if two choices have the same text, if both carry text."""
+    """Observe that two choices have the same text, if both have a text."""
     ours, theirs = pair[0].text, pair[1].text
     if ours is not None and theirs is not None:
         place, related = _places(pair, "text", first_difference(ours, theirs))
@@ -129,9 +133,9 @@ def same_text(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator
 
 
 def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -> Iterator[Observation]:
-    """Observe if the common series of two choices are equal up to rounding.
+    """Observe that the common series of two choices are equal, except for rounding.
 
-    Logprobs are skipped if their noise is as large as the distance between positions.
+    Logprobs are skipped if they vary as much between equal answers as between positions.
     """
     customized = pair[0].customized & pair[1].customized
     for name in sorted(pair[0].series_names & pair[1].series_names):
@@ -157,13 +161,13 @@ def same_series(pair: LoadedPair, source: str, rounding_of: Rounding = _close) -
 
 
 def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Observe if two choices finished for the same reason."""
+    """Observe that two choices finished for the same reason."""
     ours, theirs = pair[0].finish, pair[1].finish
     if ours is None or theirs is None:
         return
     place, related = _places(pair, "finish")
     reported = [(f"finished with {theirs.type!r}, but {source} with {ours.type!r}", ours.type, theirs.type)]
-    # Between two stops, a name that is missing on one side is a difference; with another finish it is not.
+    # If both choices stopped, both must name the stop. If one did not stop, only two names can differ.
     named = ours.matched is not None or theirs.matched is not None
     if named and (ours.type == theirs.type == "stop" or None not in (ours.matched, theirs.matched)):
         message = f"stopped by {theirs.matched!r}, but {source} by {ours.matched!r}"
@@ -174,13 +178,14 @@ def same_finish(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterat
 
 
 def same_counters(pair: Pair, source: str, _rounding: Rounding = _close) -> Iterator[Observation]:
-    """Observe if two choices have equal counters; choices that diverge have other lengths."""
+    """Observe that two choices have equal counters. Choices that diverge may differ in length."""
     for name in COUNTERS:
         ours, theirs = (integer(choice.counter(name)) for choice in pair)
         if ours is not None and theirs is not None:
             place, related = _places(pair, name)
             message = f"{name} is {theirs} at the end, but {ours} in {source}"
-            # A divergence at a near tie may change the length of the output, but not that of the prompt.
+            # A divergence at a near tie may change the length of the output, but not the length of the
+            # prompt.
             by_chance = name != "prompt_tokens" and ours != theirs and goes_apart(pair)
             yield expect(place, ours, theirs, message, related=related, by_chance=by_chance)
 
@@ -191,7 +196,7 @@ USAGE = ("prompt_tokens", "completion_tokens")
 def same_usage(
     comparison: Comparison, source: str, pairs: Iterable[Pair], names: Sequence[str] = USAGE
 ) -> Iterator[Observation]:
-    """Observe if two answers have the same usage; `pairs` are their choices."""
+    """Observe that two answers report the same usage. `pairs` are their choices."""
     ours, theirs = comparison.baseline, comparison.other
     place = theirs.usage_place or end_place(theirs)
     related = (ours.usage_place or end_place(ours),)
@@ -203,20 +208,20 @@ def same_usage(
             yield expect(place, expected, actual, message, related=related, by_chance=by_chance)
 
 
-# Which answers to one request are compared.
+# Selection of the answers that are compared.
 
 
 class Pairs(NamedTuple):
-    """Pairs of choices, baseline first."""
+    """Pairs of choices that must be equal. The first choice of each pair is the baseline."""
 
     source: str
-    """The origin of the baseline, such as `the whole answer`."""
+    """A phrase for messages that names the baseline, such as `the whole answer`."""
     rounding: Rounding
     choices: Iterable[LoadedPair]
 
 
 def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
-    """Return the choices of a whole answer and a stream; None for another comparison."""
+    """Return the pairs of choices of a whole answer and a stream. None for any other comparison."""
     if comparison.baseline.delivery is not Delivery.WHOLE or not streamed(comparison.other):
         return None
     rounding = partial(target.noise.rounding, comparison.other)
@@ -224,7 +229,7 @@ def _with_whole(comparison: Comparison, target: Target) -> Pairs | None:
 
 
 def _other_interval(comparison: Comparison, target: Target) -> Pairs | None:
-    """Return the choices of two streams at different intervals; None for another comparison."""
+    """Return the pairs of choices of two streams with different intervals. None for any other comparison."""
     both = (comparison.baseline, comparison.other)
     first, second = (interval_of(stream, target) for stream in both)
     if not all(map(streamed, both)) or first == second:
@@ -236,14 +241,14 @@ def _other_interval(comparison: Comparison, target: Target) -> Pairs | None:
 
 @dataclass(frozen=True)
 class Same(Relation):
-    """Two answers to one request must be equal in some fields."""
+    """Two answers to one request must be equal in the given fields."""
 
     pairs: Callable[[Comparison, Target], Pairs | None]
     fields: tuple[Callable[[LoadedPair, str, Rounding], Iterator[Observation]], ...]
 
 
 def observe_same(row: Same, comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Compare each field of each pair."""
+    """Compare each field of each pair of choices."""
     found = row.pairs(comparison, target)
     if found is None:
         return
@@ -269,13 +274,13 @@ compare_rows(
 
 @compare("customized-info-in-streams")
 def _customized_info_in_streams(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that a stream has the custom sampler's keys of the whole answer."""
+    """Check that a stream has all keys of a custom sampler that the whole answer has."""
     for ours, theirs in found.choices if (found := _with_whole(comparison, target)) else ():
         if not theirs.output_ids:
             continue
         for name in sorted(name for name in ours.customized if ours.series(name)):
             place, related = _places((ours, theirs), name)
-            message = f"no emission carries {name}, which the whole answer has"
+            message = f"no emission has {name}, but the whole answer does"
             expected = f"{name}, as in the whole answer"
             actual = sorted(theirs.series_names)
             yield expect(place, expected, actual, message, holds=name in theirs.series_names, related=related)
@@ -283,9 +288,10 @@ def _customized_info_in_streams(comparison: Comparison, target: Target) -> Itera
 
 @compare("stream-is-legal-delivery")
 def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterator[Observation]:
-    """Check that the stream is a legal cut of the whole answer; the acceptor names the first illegal step.
+    """Check that the stream is a legal delivery of the whole answer. The acceptor names the first illegal
+    emission.
 
-    If the stream is a legal cut of its own joined content, only the content can be wrong.
+    A difference may be chance only if the stream is a legal delivery of its own content.
     """
     asked = comparison.other.asked
     interval, stop = interval_of(comparison.other, target), () if asked.no_stop_trim else asked.stop
@@ -303,8 +309,8 @@ def _stream_is_legal_delivery(comparison: Comparison, target: Target) -> Iterato
         idle = idle_start(delivered) if theirs.delivery is Delivery.INCREMENTAL else 0
         delivered = delivered[idle:]
         verdict, loose = accept(record_of(ours), delivered, rules), replace(rules, logprob_tolerance=DRIFT)
-        # Chance moves numbers by `DRIFT`, or makes ids diverge at a near tie. It does not explain a stream
-        # that is not even a legal cut of its own joined content.
+        # Chance changes numbers by up to `DRIFT`, or makes ids diverge at a near tie. It does not explain an
+        # illegal delivery of the stream's own content.
         by_chance = not verdict.legal and (
             accept(record_of(ours), delivered, loose).legal
             or (goes_apart(pair) and accept(record_of(theirs), delivered, loose).legal)

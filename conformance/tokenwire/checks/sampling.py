@@ -1,7 +1,7 @@
 """Checks of sampling: sampling fields take effect, or the request is refused.
 
-A server that drops such a field answers as if it had no effect on this request. So each check looks for
-answers that neither chance nor another order of computation can explain.
+A server that ignores such a field answers as if the field were not set. So each check looks for answers that
+neither chance nor another order of computation can explain.
 """
 
 from __future__ import annotations
@@ -24,34 +24,34 @@ from tokenwire.target.determinism import completed
 from tokenwire.typed_table import counted
 
 FORCES = tolerance("forcing_bias")
-"""A bias that forces or excludes an id, because logits of models are closer together."""
+"""The minimum bias that forces or excludes an id. The logits of all models are closer together."""
 _AHEAD = tolerance("penalty_excess")
-"""A difference of logits that no model has between two ids."""
+"""A difference between two logits that exceeds the difference in any model."""
 _RARE = math.log(tolerance("rare"))
-"""The log-probability below which an event is not chance: less than once in a billion times."""
+"""The log-probability below which an event is not chance. It is less than once in a billion times."""
 _TIED = tolerance("truncation_tie")
-"""Logprobs with a smaller distance may have had another order when the id was sampled."""
+"""The difference of logprobs below which two ids may have had the opposite order when an id was sampled."""
 _CERTAIN = tolerance("truncation_share")
 """The allowed error of a sum of probabilities."""
 _SHOWN = 12
-"""The most characters or ids of an output in a message."""
+"""The maximum number of characters or ids of an output in a message."""
 _LONG_ENOUGH = 4
-"""The least length of texts that are not equal by chance."""
+"""The minimum length of a text that shows a repetition. Shorter texts may repeat by chance."""
 
 
 def _repeats(text: str) -> bool:
-    """True if a text repeats one piece, as a single id makes it."""
+    """True if a text repeats one piece, like the text of one id that is sampled again and again."""
     return len(text) >= _LONG_ENOUGH and text in (text + text)[1:-1]
 
 
 def _question(stream: Answer) -> tuple[Hashable, ...]:
-    """Return the question: all fields except those that choose tokens."""
+    """Return a key of everything in a request that influences its answer, except the sampling fields."""
     return asked_alike(stream, "prompt_key", "max_new_tokens", *STOPS, *SHOWN)
 
 
 @select
 def _biased_far(stream: Stream) -> bool:
-    """Select the answers to requests whose biases leave no choice, without other sampling parameters."""
+    """Select the answers to requests whose biases force or exclude ids, without other sampling fields."""
     asked = stream.asked
     shaped = asked.constrained or asked.min_new_tokens or asked.frequency_penalty
     return not shaped and any(abs(bias) >= FORCES for bias in asked.logit_bias.values())
@@ -59,10 +59,11 @@ def _biased_far(stream: Stream) -> bool:
 
 @check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that only ids with a bias of 100 appear, and those with -100 never do.
+    """Check that only ids with a bias of 100 appear if there are any, and that ids with a bias of -100 never
+    appear.
 
-    Without ids, the text decides: it must differ from that of the same request without biases, unless that
-    repeats itself.
+    Without ids, the text is compared. It must differ from the text of the same request without biases, unless
+    this text also repeats one piece.
     """
     natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
     wanted = set(map(_question, _biased_far(streams)))
@@ -83,7 +84,7 @@ def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterato
 def _biased(
     choice: ChoiceFacts, forced: set[int], banned: set[int], unbiased: ChoiceFacts | None
 ) -> Iterator[Observation]:
-    """Check that one choice was sampled as the biases of its request demand."""
+    """Check that the ids or the text of one choice agree with the biases of its request."""
     ids, text = choice.output_ids, choice.text
     if ids:
         foreign = [token for token in ids if (forced and token not in forced) or token in banned]
@@ -91,15 +92,15 @@ def _biased(
         if foreign or forced or any(integer(token) in banned for token in missed):
             wanted = f"only {sorted(forced)}" if forced else f"none of {sorted(banned)}"
             came = foreign[0] if foreign else None
-            message = f"output id {came!r} came, but by its biases the request allows {wanted}"
+            message = f"output id {came!r} was sampled, but the biases of the request allow {wanted}"
             place = choice.last_at("output_ids")
             yield expect(place, wanted, foreign[:4] or ids[:4], message, holds=not foreign)
     elif forced and text and unbiased is not None and len(text) >= _LONG_ENOUGH:
         same = text == unbiased.text
         if _repeats(text) is not same:
             place = choice.last_at("text")
-            message = f"biases of 100 for {sorted(forced)} left the text as it is without them"
-            yield expect(place, "one token over and over", text[:40], message, holds=not same)
+            message = f"the text is the same with biases of 100 for {sorted(forced)} and without them"
+            yield expect(place, "one token, repeated", text[:40], message, holds=not same)
 
 
 @check_finished(
@@ -107,7 +108,9 @@ def _biased(
     about("min_new_tokens", "stop_token_ids", unasked=("ignore_eos", "stop", "stop_regex")),
 )
 def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no id ends a choice before the least number of tokens. Servers differ about stop strings."""
+    """Check that a choice has at least min_new_tokens ids. Servers differ in how stop strings count, so these
+    are skipped.
+    """
     least = stream.asked.min_new_tokens or 0
     ids, finish = choice.output_ids, choice.finish
     if least < 1 or ids is None or finish is None or finish.type not in {"stop", "length"}:
@@ -118,8 +121,8 @@ def _min_new_tokens_are_kept(choice: Choice, stream: Stream, _target: Target) ->
 
 
 def _tokens_reported(choice: ChoiceFacts) -> list[str]:
-    """Return the texts of the tokens in a choice's logprobs, except incomplete characters, which several ids
-    share.
+    """Return the texts of the tokens in a choice's logprobs. Incomplete characters are left out, because
+    several ids share them.
     """
     sampled = sampled_entries(choice.load())
     return [text for entry in sampled if entry is not None and (text := entry.whole_text) is not None]
@@ -127,13 +130,13 @@ def _tokens_reported(choice: ChoiceFacts) -> list[str]:
 
 @select
 def _penalised(stream: Stream) -> bool:
-    """Select the answers to requests with a penalty for earlier tokens."""
+    """Select the answers to requests with a positive frequency penalty."""
     return stream.asked.frequency_penalty > 0 and not stream.asked.constrained
 
 
 @check_run("frequency-penalty-is-kept", alone=True)
 def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an id forced by its bias stops repeating when the penalties exceed the bias."""
+    """Check that an id that a bias forces stops repeating when the accumulated penalty exceeds the bias."""
     for stream in _penalised(streams):
         asked = stream.asked
         for choice in finished_choices(stream):
@@ -142,26 +145,28 @@ def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> 
             if not tokens:
                 continue
             token, times = Counter(tokens).most_common(1)[0]
-            # Without ids, the token may be any of those with a bias.
+            # Without ids, the token may be any id with a bias.
             bias = asked.logit_bias.get(token, 0.0) if ids else max(asked.logit_bias.values(), default=0.0)
             most = math.floor((bias + _AHEAD) / asked.frequency_penalty) + 1
             if times <= most and (bias <= 0 or len(tokens) <= most):
                 continue
-            what = f"{'id' if ids else 'the token'} {token!r} came {times} times of {len(tokens)}"
-            message = f"{what}, each time with a penalty of {asked.frequency_penalty:g} more"
+            what = (
+                f"{'id' if ids else 'the token'} {token!r} was sampled {times} times in {len(tokens)} tokens"
+            )
+            message = f"{what}, and each time the penalty grew by {asked.frequency_penalty:g}"
             place = choice.last_at("output_ids")
             yield expect(place, f"at most {most} times", times, message, holds=times <= most)
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """One sampled choice."""
+    """A sampled choice, with the values that checks compare."""
 
     choice: ChoiceFacts
     result: Hashable
-    """Its ids, or its text without ids."""
+    """The output ids of the choice, or its text if ids are not reported."""
     loglikelihood: float | None
-    """The logarithm of its probability; None if its logprobs do not show it."""
+    """The logarithm of the probability of the choice. None if its logprobs are incomplete."""
 
 
 @fact(Choice)
@@ -172,7 +177,7 @@ def _loglikelihood(choice: Choice) -> float | None:
 
 
 def _drawn(stream: Answer) -> list[_Drawn]:
-    """Return the finished choices of an answer with content to compare."""
+    """Return the finished choices of an answer that have ids or a text to compare."""
     return [
         _Drawn(choice, result, _loglikelihood(choice))
         for choice in finished_choices(stream)
@@ -181,24 +186,27 @@ def _drawn(stream: Answer) -> list[_Drawn]:
 
 
 def _is_plainly_sampled(asked: Asked) -> bool:
-    """True if the distribution was not changed before sampling: at temperature 1 all logprobs are of it."""
+    """True if the request samples from the model's own distribution: at temperature 1, without truncation and
+    seed.
+    """
     neutral = not (asked.truncated or asked.other_sampling or asked.greedy)
     return neutral and asked.temperature == 1.0 and asked.seed is None
 
 
 @select
 def _warm(stream: Stream) -> bool:
-    """Select the answers to single prompts that sample the unchanged distribution."""
+    """Select the answers to single prompts that sample from the model's own distribution."""
     asked = stream.asked
     return bool(asked.prompt_key) and asked.prompts == 1 and _is_plainly_sampled(asked)
 
 
 @check_run("temperature-is-kept")
 def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that answers at temperature 1 are not always the greedy one, if that is improbable enough.
+    """Check that answers at temperature 1 are not all equal to the greedy answer, if that would be very
+    improbable.
 
-    If a server has a fixed seed, its answers may depend on each other. So one answer alone must be
-    improbable enough.
+    With a fixed seed, the answers of a server may depend on each other. So the probability of a single answer
+    must be low.
     """
     greedy: dict[tuple[Hashable, ...], _Drawn] = {}
     warm: dict[tuple[Hashable, ...], list[_Drawn]] = defaultdict(list)
@@ -220,7 +228,7 @@ def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterat
         if not drawn:
             continue
         if alike and chance >= _RARE:
-            likely = f"as likely as e^{chance:.0f}" if known else "and no logprobs tell how likely"
+            likely = f"as likely as e^{chance:.0f}" if known else "and its probability is not reported"
             why = f"all {len(drawn)} answers at temperature 1 are the greedy one, {likely}"
             yield left_out(drawn[-1].choice.last_at("text"), why)
             continue
@@ -232,7 +240,7 @@ def _temperature_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterat
 
 @select
 def _seeded(stream: Stream) -> bool:
-    """Select the whole answers to requests with a seed."""
+    """Select the sampled whole answers to requests with a seed."""
     asked = stream.asked
     return not asked.greedy and asked.seed is not None and bool(asked.key) and not asked.stream
 
@@ -240,7 +248,7 @@ def _seeded(stream: Stream) -> bool:
 def _without_that_seed(
     streams: tuple[Answer, ...], wanted: set[tuple[Hashable, ...]]
 ) -> dict[tuple[Hashable, ...], set[Hashable]]:
-    """Return the results of the same questions, answered greedily or without a seed."""
+    """Return the outputs of the same requests, if they were greedy or had no seed."""
     found: dict[tuple[Hashable, ...], set[Hashable]] = defaultdict(set)
     for stream in streams if wanted else ():
         drawn_freely = stream.asked.greedy or stream.asked.seed is None
@@ -251,7 +259,9 @@ def _without_that_seed(
 
 @check_run("seed-is-kept")
 def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that one request with one seed has one output, on a server that repeats greedy answers."""
+    """Check that a request with a seed always has the same output, on a server that repeats its greedy
+    answers.
+    """
     seeded = [stream for stream in _seeded(streams) if completed(stream)]
     greedy = (stream for stream in streams if stream.asked.greedy and stream.asked.key in target.contradicted)
     unsteady = {stream.dialect for stream in greedy} if seeded and target.contradicted else set()
@@ -259,7 +269,7 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
     unseeded = _without_that_seed(streams, set(map(_question, seeded)))
     for stream in seeded:
         if stream.dialect in unsteady:
-            why = f"{stream.dialect} answers greedy requests in two ways"
+            why = f"{stream.dialect} answers one greedy request differently"
             yield left_out(stream.choices[0].last_at("output_ids"), why)
             continue
         asked = stream.asked
@@ -270,14 +280,14 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
         for choice_before, second in zip(earlier, stream.choices, strict=False):
             stated = stated_by_both(choice_before, second)
             if nothing_drawn and stated[0] == stated[1]:
-                why = "it is what the request gets greedily or without the seed: nothing was drawn"
+                why = "the output is the same greedily or without the seed, so the seed had no effect"
                 yield left_out(second.last_at("text"), why)
                 continue
             yield expect(
                 second.last_at("output_ids"),
                 stated[0][:_SHOWN],
                 stated[1][:_SHOWN],
-                f"the request with seed {asked.seed} was answered with another output than before",
+                f"the request with seed {asked.seed} has a different output than before",
                 holds=stated[0] == stated[1],
                 related=(choice_before.last_at("output_ids"),),
             )
@@ -285,7 +295,7 @@ def _seed_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Obser
 
 @check("samples-are-drawn-apart")
 def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that no two samples of a prompt are equal, if that is improbable enough."""
+    """Check that no two choices of a prompt are equal, if that would be very improbable."""
     asked = stream.asked
     if asked.n < 2 or not _is_plainly_sampled(asked):
         return
@@ -300,7 +310,7 @@ def _samples_are_drawn_apart(stream: Stream, _target: Target) -> Iterator[Observ
 
 
 def _left_out(position: Position, asked: Asked) -> str:
-    """Explain why the request excludes the sampled id of a position; empty if it does not."""
+    """Describe why the request excludes the sampled id of a position. Empty if it does not exclude the id."""
     sampled = position.sampled.number if position.sampled else None
     numbers = [entry.number for entry in position.top or ()]
     if sampled is None or not numbers:
@@ -309,7 +319,7 @@ def _left_out(position: Position, asked: Asked) -> str:
     if (asked.top_k or 0) > 0 and len(likelier) >= (asked.top_k or 0):
         return f"comes after {counted(len(likelier), 'id')}, with top_k {asked.top_k}"
     if asked.temperature != 1.0 or not likelier:
-        return ""  # at another temperature the probabilities differ from these
+        return ""  # at another temperature, the probabilities differ from the reported ones
     mass = sum(map(math.exp, likelier))
     if (asked.top_p or 1.0) < 1.0 and mass > (asked.top_p or 1.0) + _CERTAIN:
         return f"comes after ids of probability {mass:.3f}, with top_p {asked.top_p}"
@@ -321,9 +331,11 @@ def _left_out(position: Position, asked: Asked) -> str:
 
 @check_choices("truncation-is-kept", about("truncated", "temperature", unasked=("other_sampling",)))
 def _truncation_is_kept(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check by the top logprobs that ids excluded by top_k, top_p and min_p are not sampled."""
+    """Check that ids which top_k, top_p or min_p exclude are not sampled, as far as the top logprobs show
+    them.
+    """
     asked = stream.asked
-    expected = "an id that the request does not leave out"
+    expected = "an id that the request does not exclude"
     for emission, reported in reported_along(choice):
         if reported.top_series and reported.positions:
             reasons = (_left_out(position, asked) for position in reported.positions)

@@ -1,4 +1,6 @@
-"""Checks of sessions whose server keeps the turns: a turn follows its history, with the right answer."""
+"""Checks of sessions, in which the server stores the conversation: a turn follows its history, with the right
+answer.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,7 @@ Ids = tuple[int, ...]
 
 @fact(Stream)
 def _names(stream: Stream) -> frozenset[str]:
-    """Return the ids by which a later turn may refer to a request: those in its answer."""
+    """Return the request ids in an answer, by which a later turn may refer to it."""
     return frozenset(
         name
         for choice in stream.choices
@@ -31,28 +33,30 @@ def _names(stream: Stream) -> frozenset[str]:
 
 
 def _only_prompt(answer: Answer) -> Ids | None:
-    """Return the ids of a request with one prompt and one sample; None for others."""
+    """Return the ids of a request with one prompt and one choice. None for other requests."""
     ids = answer.asked.input_ids or ()
     return ids[0] if len(ids) == 1 and answer.asked.n == 1 and not answer.asked.batch else None
 
 
 @once_per_run
 def _turns(streams: tuple[Answer, ...]) -> list[tuple[Answer, Ids]]:
-    """Return the turns with a known whole prompt, each with that prompt, in the order of requests."""
+    """Return each turn whose whole prompt is known, with this prompt, in the order of the requests."""
     records: dict[str, Ids] = {}
     found: list[tuple[Answer, Ids]] = []
     for answer in streams:
         turn, prompt = answer.asked.turn, _only_prompt(answer)
         if turn is not None and (record := records.get(turn.after)) is not None:
             history = record[: turn.offset] if turn.offset else record
-            # SGLang removes the beginning-of-sequence id from a turn.
+            # SGLang removes the beginning-of-sequence id from a turn, so such a prompt is unknown.
             prompt = (*history, *turn.input_ids) if turn.input_ids[:1] != history[:1] else None
             if prompt is not None and answer.answered and ended(answer) and len(answer.choices) == 1:
                 found.append((answer, prompt))
         choice = answer.choices[0] if len(answer.choices) == 1 else None
         if prompt is None or choice is None or choice.output_ids is None:
             continue
-        if choice.finish is not None and choice.finish.type == "length":  # otherwise an end id may be missing
+        if (
+            choice.finish is not None and choice.finish.type == "length"
+        ):  # after another finish, the output may lack its last id
             names = filter(None, (*_names(answer), known_as(answer)))
             records |= dict.fromkeys(names, (*prompt, *choice.output_ids))
     return found
@@ -120,7 +124,7 @@ def _counted(answer: Answer, prompt: Ids, why: str = "") -> Iterator[Observation
 
 @check_run("turns-carry-their-history")
 def _turns_carry_their_history(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a turn has as many prompt tokens as the previous turn's prompt and output, and its own
+    """Check that a turn's prompt_tokens counts the previous turn's prompt and output, and the turn's own
     prompt.
     """
     appended = (
@@ -132,7 +136,7 @@ def _turns_carry_their_history(streams: tuple[Answer, ...], target: Target) -> I
 
 @check_run("aborted-turn-is-taken-back")
 def _aborted_turn_is_taken_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a turn behind an aborted one has the prompt that the aborted one would have continued."""
+    """Check that the turn after an aborted turn continues the conversation as it was before the aborted turn."""
     shown = False
     for turn in _appended(streams, target):
         if turn.is_behind_an_abort and shown:
@@ -142,7 +146,7 @@ def _aborted_turn_is_taken_back(streams: tuple[Answer, ...], target: Target) -> 
 
 @check_run("turns-answer-as-their-history")
 def _turns_answer_as_their_history(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a greedy turn has the same ids as a request that sends its whole history."""
+    """Check that a greedy turn has the same ids as a request that sends the whole history."""
     alike = ("max_new_tokens", "other_sampling", *STOPS)
     turns = [(answer, prompt) for answer, prompt in _turns(streams) if answer.asked.greedy]
     wanted = {(prompt, asked_alike(answer, *alike)) for answer, prompt in turns}

@@ -1,4 +1,4 @@
-"""A check that each of several choices has the fields of a single choice."""
+"""A check that each choice of a request for several choices has the fields of a single choice."""
 
 from __future__ import annotations
 
@@ -13,27 +13,27 @@ from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact
 
 _PROMPT_IDS = "prompt_token_ids"
 _USAGE = "/usage/"
-"""A part of the pointers of counters of the whole answer."""
+"""A part of the JSON pointers of counters that belong to the whole answer."""
 
 
 @fact(Choice)
 def _carried(choice: Choice) -> frozenset[str]:
-    """Return the names of the fields with a value in any emission of a choice."""
+    """Return the names of the fields that have a value in an emission of a choice."""
     names: set[str] = set()
     for emission in choice.emissions:
         series = (*emission.series.items(), *emission.prompt_series.items())
         names |= {name for name, value in series if value}
-        # Usage in the finishing event counts the whole answer, not one of several choices.
+        # The usage in a finishing event counts the whole answer, and not one of several choices.
         pointers = emission.pointers
         names |= {name for name in emission.counters if _USAGE not in f"{pointers.get(name, '')}/"}
         names |= {"output_ids"} if emission.output_ids else set()
-        if emission.prompt_token_ids is not None:  # an empty prompt has an empty list
+        if emission.prompt_token_ids is not None:  # the list may be empty for an empty prompt
             names.add(_PROMPT_IDS)
     return frozenset(names)
 
 
 def _wishes(stream: Answer) -> tuple[object, ...]:
-    """Return all outputs that a request enables, independent of its prompts and samples."""
+    """Return a key of all outputs that a request enables, whatever its prompts and its number of choices."""
     asked = stream.asked
     ids_sent = asked.input_ids is not None
     of_prompt = (asked.return_prompt_token_ids, asked.logprob_start, asked.echo, asked.media, ids_sent)
@@ -44,7 +44,7 @@ def _wishes(stream: Answer) -> tuple[object, ...]:
 
 
 def _to_look_at(stream: Answer) -> list[ChoiceFacts]:
-    """Return the choices that ended naturally with at least one token, because without tokens there are no
+    """Return the choices that ended naturally with at least one token. Without tokens, a choice has no
     series.
     """
     complete = finished_choices(stream) if ended(stream) and stream.asked.uniform else ()
@@ -70,7 +70,7 @@ def _beside_each_other(stream: Answer) -> Iterator[Observation]:
             choice.last_at(field),
             f"what the other choices carry: {', '.join(sorted(due))}",
             f"without {', '.join(missing)}" if missing else "all of it",
-            f"choice {choice.index} of {len(stream.choices)} has no {field}, which choice {other.index} has",
+            f"choice {choice.index} of {len(stream.choices)} has no {field}, but choice {other.index} does",
             holds=not missing,
             related=(other.last_at(field),) if missing else (),
         )
@@ -78,11 +78,11 @@ def _beside_each_other(stream: Answer) -> Iterator[Observation]:
 
 @check_run("samples-are-asked-alike", alone=True)
 def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that every choice of a request for several has the requested fields.
+    """Check that every choice of a request for several choices has the requested fields.
 
-    Servers split such a request into requests for one choice. A field that is forgotten there is missing from
-    each choice, or from all but the first. The second fault shows in a single answer, because its choices
-    must have the same series.
+    Servers split such a request into requests for one choice each. If they forget a field, it is missing from
+    every choice, or from every choice except the first. A single answer shows the second error, because all
+    its choices must have the same series.
     """
     alone: dict[tuple[object, ...], tuple[ChoiceFacts, frozenset[str]]] = {}
     for stream in streams if _of_several(streams) else ():
@@ -102,8 +102,8 @@ def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> It
                 choice.last_at(field),
                 f"what an answer of one choice carries: {', '.join(sorted(due))}",
                 f"without {', '.join(missing)}" if missing else "all of it",
-                f"choice {choice.index} of {len(stream.choices)} has no {field}, which every answer "
-                "of one choice has whose request asks for the same",
+                f"choice {choice.index} of {len(stream.choices)} has no {field}, but every answer "
+                "with one choice to a request for the same fields does",
                 holds=not missing,
                 related=(single.last_at(field),),
             )

@@ -1,4 +1,6 @@
-"""Checks of stops: they end a choice, are not shown, and have no effect if they do not match."""
+"""Checks of stops: a stop ends a choice, is not visible in the text, and changes nothing if it does not
+match.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from tokenwire.requirement import Level
 
 
 def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
-    """Return the requested stop string that ended a choice; None without one, or if it is unknown.
+    """Return the requested stop string that ended a choice. None if there is none, or if it is unknown.
 
-    If a server does not report the stop, the text shows the string. Generation must have stopped there at the
-    latest, unless the request has a least number of tokens.
+    If a server does not report the stop, a stop string in the text must have ended the choice. This does not
+    apply if the request has a minimum number of tokens.
     """
     finish = choice.finish
     if finish is None or finish.type != "stop":
@@ -34,7 +36,9 @@ def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
 
 
 _ONE_TOKEN = 16
-"""The distance of two ends within which one token may complete both stop strings, and either may be named."""
+"""The maximum distance of two stop strings that one token may complete. The server may then name either of
+them.
+"""
 
 
 StopOf = Callable[[Answer, ChoiceFacts], str | None]
@@ -48,15 +52,15 @@ def _asks_for_stops(stream: Stream) -> bool:
 
 @once_per_run
 def _stopped(streams: tuple[Answer, ...]) -> list[Whole]:
-    """Return the answers to requests with stop strings that can be compared with the same requests without
-    them.
-    """
+    """Return the answers to requests with stop strings that can be compared with answers without them."""
     return [answer for answer in related_streams(tuple(_asks_for_stops(streams))) if _prompt(answer)]
 
 
 @once_per_run
 def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
-    """Return the first answers to the same requests without stop strings, in any form of delivery."""
+    """Return the first answers to the same requests without stop strings. A second key includes whether they
+    are streams.
+    """
     stopped = _stopped(streams)
     wanted = {_unstopped(whole, trimmed=trimmed) for whole in stopped for trimmed in (False, True)}
     found: dict[tuple[object, ...], Whole] = {}
@@ -70,14 +74,13 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 @once_per_run
 def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]]:
-    """Map the name of a stopped answer to its stop string, as found at its end by the same request without
-    stops.
+    """Map the name of an answer to the stop string that ended it, found by the answer without stop strings.
 
-    The flag is True if the answer ends at the string's first character.
+    The flag is True if the answer ends just before the stop string.
     """
     found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
-        # Servers differ in whether the least number of tokens delays stop strings (spec/stops.md).
+        # Servers differ in whether the minimum number of tokens delays stop strings (spec/stops.md).
         if whole.stream.asked.min_new_tokens:
             continue
         twin, finish = _twins(streams).get(_unstopped(whole, trimmed=True)), whole.choice.finish
@@ -94,8 +97,9 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
 
 @once_per_run
 def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
-    """Return a function that finds the stop string that ended a choice: by the answer, or by the same request
-    without stops.
+    """Return a function that finds the stop string that ended a choice.
+
+    It uses the choice itself, or the answer to the same request without stop strings.
     """
     by_twin = _stops_by_twin(streams)
 
@@ -109,14 +113,14 @@ def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
 
 @check_run("stop-string-not-shown", alone=True)
 def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the stop string that ended a choice is not part of its text.
+    """Check that the text of a choice does not contain the stop string that ended it.
 
-    Within a request's least number of tokens, the string may occur, and stays.
+    Requests with a minimum number of tokens are skipped, because their text may contain the string earlier.
     """
     stop_of = _stop_finder(streams)
     for stream in _asks_for_stops(streams):
         asked = stream.asked
-        # An echo shows the prompt, which may contain the string.
+        # An echo contains the prompt, which may contain the stop string.
         trimmed = not (asked.no_stop_trim or asked.min_new_tokens or asked.echo)
         for choice in finished_choices(stream) if trimmed else ():
             stop, text = stop_of(stream, choice), choice.text
@@ -129,10 +133,10 @@ def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iter
 def _final_text(
     stream: Answer, choice: ChoiceFacts, wholes: Mapping[str, Sequence[Answer]], stop_of: StopOf
 ) -> tuple[str, Place] | None:
-    """Return the text of a choice up to its stop string, and its place, from a source other than its own
-    deltas.
+    """Return the text of a choice before its stop string, and the place of this text. It must not come from
+    the choice's own deltas.
 
-    That is the whole answer to the same request or, without one, the last snapshot of a cumulative stream.
+    The source is the whole answer to the same request or, without one, the last text of a cumulative stream.
     """
     for other in wholes.get(stream.asked.key, ()):
         twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
@@ -147,7 +151,7 @@ def _final_text(
 
 @check_run("stop-prefix-held-back", alone=True)
 def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a stream did not show text that the stop string later removed."""
+    """Check that a stream never shows text that its stop string removes from the final text."""
     stop_of = _stop_finder(streams)
     wholes: dict[str, list[Answer]] = {}
     for stream in _asks_for_stops(streams):
@@ -165,16 +169,16 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
             choice = facts.load()
             ended = choice.text or ""
             if not (ended.startswith(text) or text.startswith(ended)):
-                continue  # whole answers and streams differ here, so no stop removed that text
+                continue  # the whole answer and the stream differ by more than the stop
             for emission, shown in running_texts(choice):
-                # Text that continues after the right end shows the stop; other text may differ by chance.
-                # chance.
+                # Text that continues after the right end contains the stop string. Any other difference may
+                # be chance.
                 if shown:
                     yield expect(
                         emission.at("text"),
                         f"a beginning of {text[-80:]!r}",
                         shown[-80:],
-                        f"{shown[-40:]!r} was shown; the text before {stop!r} ends {text[-40:]!r}",
+                        f"the text shows {shown[-40:]!r}; before {stop!r} it must end {text[-40:]!r}",
                         holds=text.startswith(shown),
                         related=(place,),
                         by_chance=not shown.startswith(text),
@@ -183,14 +187,16 @@ def _stop_prefix_held_back(streams: tuple[Answer, ...], _target: Target) -> Iter
 
 @check_run("unmatched-stop-changes-nothing")
 def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a request whose stop strings never matched has the same answer as without them."""
+    """Check that stop strings that never match do not change the answer to a request."""
     twins = _twins(streams)
     for whole in _stopped(streams):
-        # Differences between a stream and a whole answer are covered elsewhere.
+        # Other requirements cover differences between a stream and a whole answer.
         twin = twins.get((_unstopped(whole), whole.stream.asked.stream)) or twins.get(_unstopped(whole))
         if twin is None or _may_have_matched(whole, twin):
             continue
-        if "" in whole.stream.asked.stop:  # every text contains it, so its place is not defined
+        if (
+            "" in whole.stream.asked.stop
+        ):  # every text contains the empty string, so its position is undefined
             continue
         pair = twin.choice, whole.choice
         seen = [
@@ -202,18 +208,21 @@ def _unmatched_stop_changes_nothing(streams: tuple[Answer, ...], _target: Target
         if alike or all(observation.holds for observation in seen):
             yield from seen
         else:
-            yield left_out(whole.choice.last_at(), "without stop strings it was delivered in another way")
+            yield left_out(
+                whole.choice.last_at(), "the answer without stop strings has another delivery mode"
+            )
 
 
 def _may_have_matched(whole: Whole, twin: Whole) -> bool:
-    """True if a stop string ended an answer, by its own finish, or by the same request without stops.
+    """True if a stop string may have ended an answer, by its finish reason or by the answer without stop
+    strings.
 
     Not every server reports the stop that ended a choice.
     """
     finish, stops, stated = whole.choice.finish, whole.stream.asked.stop, twin.choice.text
     if stop_string_of(whole.stream.asked, whole.choice) is not None:
         return True
-    # A parser may have taken the text with the stop string out of the content.
+    # A parser may have moved the text with the stop string into another channel.
     elsewhere = (twin.choice.reasoning or "", *(call.arguments for call in twin.choice.load().calls))
     if any(stop in text for stop in stops for text in elsewhere):
         return True
@@ -222,14 +231,14 @@ def _may_have_matched(whole: Whole, twin: Whole) -> bool:
 
 
 def _prompt(whole: Whole) -> object:
-    """Return the prompt: the words of the request, or its ids; false if both are unknown."""
+    """Return the prompt as the request's text, or as its ids. False if both are unknown."""
     return whole.stream.asked.prompt_key or whole.prompt
 
 
 def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
-    """Return everything that shapes a result, except its stop strings.
+    """Return a key of everything in a request that influences its answer, except its stop strings.
 
-    `trimmed`: as if the request had none, so that it matches the same request without them.
+    `trimmed`: ignore no_stop_trim, so that the key equals the key of the same request without stop strings.
     """
     asked = whole.stream.asked
     kept = asked.no_stop_trim and not trimmed
@@ -238,12 +247,12 @@ def _unstopped(whole: Whole, *, trimmed: bool = False) -> tuple[object, ...]:
 
 
 def _ends(text: str, stops: Iterable[str]) -> dict[str, int]:
-    """Return where the first occurrence of each stop string in a text ends."""
+    """Return the position at which the first occurrence of each stop string in a text ends."""
     return {stop: text.find(stop) + len(stop) for stop in stops if stop and stop in text}
 
 
 def _is_stop(whole: Whole) -> bool:
-    """True if a choice finished by a stop, even in its family's own word."""
+    """True if a choice finished by a stop, even if the server has its own name for this finish."""
     finish, policy = whole.choice.finish, policy_of(whole.stream)
     if finish is None:
         return False
@@ -252,7 +261,9 @@ def _is_stop(whole: Whole) -> bool:
 
 
 def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) -> str:
-    """Return the stop string at the end of reasoning that continues without it; empty without one."""
+    """Return the stop string at which reasoning ends that would continue without it. Empty if
+    there is none.
+    """
     if not all_thoughts.startswith(thoughts):
         return ""
     beyond = len(thoughts)
@@ -262,9 +273,9 @@ def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) ->
 
 @check_run("stop-string-ends-generation")
 def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a stop string in the first half of the text without stops ends the choice there.
+    """Check that a stop string ends the choice if it occurs in the first half of the text without stops.
 
-    Other requirements cover the visibility of the string and of the rest of its token.
+    Other requirements check that the stop string and the rest of its token are hidden.
     """
     for whole in _stopped(streams):
         asked, text = whole.stream.asked, whole.choice.text
@@ -274,34 +285,34 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
         if twin is None or not stated or text is None:
             continue
         thoughts, all_thoughts = whole.choice.reasoning or "", twin.choice.reasoning or ""
-        # Some servers also search the reasoning for stop strings, and end there.
+        # Some servers also look for stop strings in the reasoning, and end the choice there.
         if thoughts != all_thoughts:
             if stop := _stop_in_thoughts(asked.stop, thoughts, all_thoughts):
-                message = f"the stop string {stop!r} ended the thoughts of the choice, before its content"
+                message = f"the stop string {stop!r} ended the reasoning of the choice, before its content"
                 place = whole.choice.last_at("text")
                 seen = expect(place, "stops in the content", message, message, holds=False)
                 yield seen._replace(level=Level.SHOULD)
             continue
         ends = _ends(stated, asked.stop)
         first = min(ends.values(), default=len(stated))
-        # In the second half, the budget or a near tie may come before the stop.
+        # In the second half of the text, the budget or a near tie may come before the stop.
         if 2 * first > len(stated):
             continue
-        # One token may complete several stops at once; a server may name any of them.
+        # One token may complete several stop strings at once. A server may name any of them.
         near = {stop: end for stop, end in ends.items() if end <= first + _ONE_TOKEN}
         cut = [stated[: end - len(stop)] for stop, end in near.items()]
         kept = [stated[:end] for end in near.values()]
         stop = min(near, key=lambda found_stop: near[found_stop])
         goes_on = any(text.startswith(stated[:end]) for end in near.values())
         finish = whole.choice.finish
-        # A server that names the stop may show the rest of the token that completed it.
+        # A server that names the stop string may show the rest of the token that completed it.
         longest = max(map(len, kept)) + _ONE_TOKEN
         named = finish is not None and finish.matched in near and len(text) <= longest
         yield expect(
             whole.choice.last_at("text"),
             f"a stop at {stop!r}, after {cut[0][-40:]!r}",
             f"{finish.type if finish else None}, after {text[-40:]!r}",
-            f"{stop!r} did not end the choice, and the same request without stops writes it",
+            f"{stop!r} did not end the choice, but is in the answer without stops",
             holds=_is_stop(whole) and (named or text in [*cut, *kept]),
             related=(twin.choice.last_at("text"),),
             by_chance=not goes_on and text not in [*cut, *kept],
@@ -310,11 +321,11 @@ def _stop_string_ends_generation(streams: tuple[Answer, ...], _target: Target) -
 
 @check_finished("nothing-follows-a-stop-id", about("stop_token_ids", unasked=("ignore_eos",)))
 def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that only the last id of a choice is a stop id of its request."""
+    """Check that a stop id of the request can only be the last id of a choice."""
     asked = stream.asked
     ids = choice.output_ids or []
     positions = [position for position, token in enumerate(ids) if token in asked.stop_token_ids]
-    # A server may sample ids that would end the choice too early, and continue (spec/sampling.md).
+    # Before the minimum number of tokens, a server may sample a stop id and continue (spec/sampling.md).
     positions = [position for position in positions if position >= (asked.min_new_tokens or 0)]
     if positions:
         position = positions[0]
@@ -330,7 +341,7 @@ def _nothing_follows_a_stop_id(choice: Choice, stream: Stream, _target: Target) 
 
 @check_finished("stop-id-stays-as-declared")
 def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the id that ended a choice is among its ids or not, as the dialect declares."""
+    """Check that the id that ended a choice is, or is not, the last output id, as the dialect declares."""
     stays = policy_of(stream).stop_id_in_output_ids
     matched = choice.finish.matched if choice.finish is not None else None
     ids = choice.output_ids
@@ -342,14 +353,14 @@ def _stop_id_stays_as_declared(choice: Choice, stream: Stream, _target: Target) 
         f"{matched} last" if stays else f"no {matched} at the end",
         ids[-4:],
         f"the stop id {matched} {'is not' if stays else 'is'} the last output id of choice "
-        f"{choice.index}, which ends {ids[-4:]}",
+        f"{choice.index}, which ends with {ids[-4:]}",
         holds=(last == matched) is stays,
     )
 
 
 @check_finished("kept-stop-ends-the-text", about("no_stop_trim", unasked=("echo",)))
 def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a stop string that was to be kept is at the end of the text."""
+    """Check that the text ends with the stop string if the request sets no_stop_trim."""
     stop, text = stop_string_of(stream.asked, choice), choice.text
     if stop and text is not None:
         yield expect(
@@ -357,24 +368,25 @@ def _kept_stop_ends_the_text(choice: Choice, stream: Stream, _target: Target) ->
             f"… {stop!r} at the end",
             text[-80:],
             f"the text of choice {choice.index} does not end with the stop string {stop!r} that "
-            "was to be kept",
+            "although the request keeps it",
             holds=text.endswith(stop),
         )
 
 
 @select
 def _asks_for_any_stop(stream: Stream) -> bool:
-    """Select the answers to requests with any stop parameter."""
+    """Select the answers to requests with any stop: strings, ids, patterns, or no_stop_trim."""
     return any(_stopping(stream.asked))
 
 
 @check_run("stop-is-named", alone=True)
 def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a finish by a stop of the request names it, on endpoints that have a field for it.
+    """Check that a choice that a stop of its request ended names this stop, if the endpoint has a field for
+    it.
 
-    An id that ends answers by itself need not be named. So only ids are judged that occur within another
-    answer. Strings are judged if nothing else could have ended the choice: ends are ignored, or the same
-    request without stops continues, with the string.
+    An end-of-sequence id need not be named. So an id is judged only if another answer continues after it. A
+    string is judged only if nothing else can have ended the choice. Then the request ignores end-of-sequence
+    ids, or the answer without stop strings contains the string.
     """
     by_twin = _stops_by_twin(streams)
     stops_of: dict[str, set[int]] = {}
@@ -399,15 +411,15 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             last = ids[-1] if ids and type(ids[-1]) is int else None
             by_id = not asked.ignore_eos and last in asked.stop_token_ids
             by_id = by_id and last in goes_on.get(stream.dialect, ())
-            others = asked.stop_token_ids or asked.stop_regex  # no sentence defines how a pattern is named
-            # Only its stop strings could have ended the choice.
+            others = (
+                asked.stop_token_ids or asked.stop_regex
+            )  # the specification does not define how a pattern is named
+            # Without end-of-sequence ids, only a stop string can have ended the choice.
             by_string = asked.ignore_eos and bool(asked.stop) and not others
             by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:
                 stops = [last] if by_id else [*asked.stop]
-                message = (
-                    f"choice {choice.index} finished with stop, by one of {stops}, and does not say by which"
-                )
+                message = f"choice {choice.index} finished with stop, by one of {stops}, but does not name it"
                 place = choice.last_at("finish")
                 named = finish.matched is not None
                 yield expect(place, f"one of {stops}", finish.matched, message, holds=named)
@@ -427,14 +439,16 @@ def _asks_for_logprobs(stream: Stream) -> bool:
 
 
 def _but_for_both(stream: Answer) -> tuple[object, ...]:
-    """Return the fields of a request except its stops and its logprobs."""
+    """Return a key of a request without its stops and its logprobs."""
     sampling = ("temperature", "seed", "min_new_tokens", "ignore_eos", "other_sampling")
     return asked_alike(stream, "prompt_key", "stream", "n", "max_new_tokens", *sampling)
 
 
 @check_run("stops-and-logprobs-go-together")
 def _stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that stops and logprobs are accepted together if each is accepted alone."""
+    """Check that a request with both stops and logprobs is accepted, if requests with only one of
+    them are.
+    """
     scoring, stopping = _asks_for_logprobs(streams), _asks_for_any_stop(streams)
     both = [stream for stream in scoring if any(_stopping(stream.asked))]
     answered = [stream for stream in (*scoring, *stopping) if stream.answered] if both else []
@@ -444,7 +458,9 @@ def _stops_and_logprobs_go_together(streams: tuple[Answer, ...], _target: Target
         asked, rest = stream.asked, _but_for_both(stream)
         reported = stream.answered or was_refused(stream)
         if reported and (*rest, *_stopping(asked)) in stopped and (*rest, *_scored(asked)) in scored:
-            message = "a request with stops and logprobs was refused, and answered with either alone"
+            message = (
+                "a request with stops and logprobs was refused, but with only one of them it was answered"
+            )
             expected = "an answer, as without the stops and without the logprobs"
             actual = "an answer" if stream.answered else f"status {stream.exchange.status}"
             yield expect(start_place(stream), expected, actual, message, holds=stream.answered)

@@ -1,4 +1,6 @@
-"""Checks of text, and of the place of a stop, against the ids. All of them need a tokenizer."""
+"""Checks that compare the text of a choice, and the place of its stop, with its ids. They need a
+tokenizer.
+"""
 
 from __future__ import annotations
 
@@ -23,19 +25,19 @@ _DECODED = about(finished=True, unasked=("echo",))
 def _observed(
     decoding: Decoded, emission: Emission, text: str, legal: Iterable[str], *, holds: bool
 ) -> Observation:
-    what = f"the text of choice {decoding.choice.index} differs from what its ids say"
+    what = f"the text of choice {decoding.choice.index} differs from its decoded ids"
     return observe_legal_text(emission.at("text"), legal, text, what, holds=holds)
 
 
 def _without_tail(text: str) -> str:
-    """Return a text without an incomplete character at its end."""
+    """Return a text without U+FFFD, the mark of an incomplete character, at its end."""
     return text.rstrip(BROKEN)
 
 
 @check("text-is-what-its-ids-say", _DECODED)
 def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the whole text of a choice is the decoding of its ids; an incomplete tail may be missing
-    here.
+    """Check that the text of a choice is the decoded text of its ids. An incomplete character at its end is
+    ignored.
     """
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
@@ -47,7 +49,7 @@ def _text_is_what_its_ids_say(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("incomplete-tail-is-shown", _DECODED)
 def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text ends within a character if every decoding of the ids does."""
+    """Check that the text ends with an incomplete character if the decoded ids end with one."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         tailless = _without_tail(decoding.text)
@@ -59,7 +61,7 @@ def _incomplete_tail_is_shown(stream: Stream, target: Target) -> Iterator[Observ
 
 @check("shown-text-stays", replace(_DECODED, streamed=True))
 def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text of a client after each emission is a beginning of the final text."""
+    """Check that the text that a client has after each emission is a beginning of the final text."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         for emission, shown in running_texts(decoding.choice) if legal else ():
@@ -70,8 +72,9 @@ def _shown_text_stays(stream: Stream, target: Target) -> Iterator[Observation]:
 
 @check("text-keeps-up-with-its-ids", replace(_DECODED, streamed=True))
 def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that text waits only for the rest of a character or of a stop string; with tools, for that of a
-    marker, too.
+    """Check that text is held back only for the rest of a character or of a stop string.
+
+    Requests with tools are skipped, because a parser may also hold back a part of a marker.
     """
     if offered(stream) is not None:
         return
@@ -81,29 +84,32 @@ def _text_keeps_up_with_its_ids(stream: Stream, target: Target) -> Iterator[Obse
             after, inner = emission.after, emission.finish is None and emission.counted
             if not inner or not 0 < after <= len(decoding.ids):
                 continue
-            # The finish may come in a separate event: the stop is complete, and never shown.
+            # If the finish comes in a separate event, this emission may lack the complete stop string, which
+            # is never shown.
             complete = after == len(decoding.ids)
             by_id = complete and (
                 type(decoding.stop) is int or decoding.ids[-1] in decoding.asked.stop_token_ids
             )
             may_wait = held_back + (complete and isinstance(decoding.stop, str))
-            # The beginning of the text may be half a character of the prompt.
+            # The text may begin with an incomplete character that continues the prompt.
             stated = (decoding.decode(decoding.ids[: after - by_id]) or "").lstrip(BROKEN)
             if not stated or stated.endswith(BROKEN):
                 continue
             least, actual = decoding.size(stated) - may_wait, decoding.size(text)
             message = (
-                f"the text of choice {decoding.choice.index} lags: it ends {text[-24:]!r}, and "
-                f"the {after} ids delivered say {stated[-24:]!r}"
+                f"the text of choice {decoding.choice.index} lags: it ends with {text[-24:]!r}, but the "
+                f"{after} delivered ids end with {stated[-24:]!r}"
             )
             expected = f"at least {least} characters after {after} ids"
-            holds = actual >= least or (complete and text == decoding.text)  # a stop may cut within a token
+            holds = actual >= least or (
+                complete and text == decoding.text
+            )  # a stop may cut the text within a token
             yield expect(emission.at("text"), expected, f"{actual} characters", message, holds=holds)
 
 
 @check("text-waits-for-its-ids", replace(_DECODED, streamed=True))
 def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that an emission does not show more of the text than the delivered ids form."""
+    """Check that an emission does not show more text than its delivered ids form."""
     for decoding in decoded(stream, target.tokenizer):
         legal = legal_texts(decoding)
         alone = decoding.size(decoding.decode(decoding.ids) or "")
@@ -115,14 +121,14 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
                 continue
             stated = decoding.decode(decoding.ids[:after])
             if stated is not None and any(decoding.begins(right, text) for right in legal):
-                # The prompt may determine the output's first space, or the rest of a character, as far as the
-                # text has it.
+                # The prompt may decide about the first space of the output, or begin its first character. The
+                # allowance applies only if the text contains these.
                 begun = [reading for reading in readings if decoding.begins(reading, text)]
                 beyond = max((decoding.size(reading) - alone for reading in begun), default=0)
                 most, actual = decoding.size(stated) + max(beyond, 0), decoding.size(text)
                 message = (
-                    f"the text of choice {decoding.choice.index} is ahead: it ends {text[-24:]!r}, and "
-                    f"the {after} ids delivered say {stated[-24:]!r}"
+                    f"the text of choice {decoding.choice.index} is ahead: it ends with {text[-24:]!r}, but "
+                    f"the {after} delivered ids end with {stated[-24:]!r}"
                 )
                 place, expected = emission.at("text"), f"at most {most} characters after {after} ids"
                 yield expect(place, expected, f"{actual} characters", message, holds=actual <= most)
@@ -130,7 +136,7 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
 
 @check("special-tokens-as-asked", _DECODED)
 def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the text shows or hides the special tokens among the ids as requested."""
+    """Check that the text shows or hides special tokens as the request says."""
     for decoding in decoded(stream, target.tokenizer):
         if isinstance(decoding.stop, str):
             continue
@@ -141,34 +147,40 @@ def _special_tokens_as_asked(stream: Stream, target: Target) -> Iterator[Observa
             continue
         text = _without_tail(decoding.text)
         what = "without" if skip else "with"
-        message = f"the text of choice {decoding.choice.index} is not {what} special tokens, as was asked"
+        message = (
+            f"the text of choice {decoding.choice.index} is not {what} special tokens, as the request says"
+        )
         expected = f"the text {what} special tokens"
         holds = not any(decoding.alike(text, other) for other in others)
         yield expect(decoding.choice.last_at("text"), expected, text[-80:], message, holds=holds)
 
 
 def _spellings(decoding: Decoded, count: int) -> list[str]:
-    """Return the texts of the first ids, with and without special tokens; empty if they are unknown."""
+    """Return the texts of the first `count` ids, without and with special tokens. Unknown texts
+    are left out.
+    """
     texts = [decoding.decode(decoding.ids[:count], skip_special_tokens=skip) for skip in (True, False)]
     return [text for text in texts if text is not None]
 
 
 @dataclass(frozen=True)
 class _NothingFollows(Relation):
-    """The ids before the last one of a choice must not form a stop of its request."""
+    """The ids before the last id of a choice must not form a stop of its request."""
 
     stops: Callable[[Asked], Iterable[tuple[str, re.Pattern[str] | None]]]
-    """Returns each stop with its pattern; None for a pattern that only the server can parse."""
+    """A function that returns each stop with its pattern. The pattern is None if Python cannot parse it."""
 
 
 def _observe_stops(row: _NothingFollows, stream: Stream, target: Target) -> Iterator[Observation]:
     for decoding in decoded(stream, target.tokenizer):
-        # A U+FFFD at the end may become a character with the last id.
+        # The last id may turn a U+FFFD at the end into a character.
         before = [_without_tail(text) for text in _spellings(decoding, len(decoding.ids) - 1)]
         known = len(before) == 2 and not decoding.asked.min_new_tokens
         for stop, spells in row.stops(decoding.asked) if known else ():
             if spells is not None:
-                message = f"the output ids of choice {decoding.choice.index} go on after {stop!r} is complete"
+                message = (
+                    f"the output ids of choice {decoding.choice.index} continue after {stop!r} is complete"
+                )
                 expected = f"no id after the one that completes {stop!r}"
                 place, late = bringing(decoding.choice, "output_ids"), all(map(spells.search, before))
                 yield expect(place, expected, before[0][-60:], message, holds=not late)
@@ -178,7 +190,7 @@ check_rows(
     _observe_stops,
     _NothingFollows(
         "nothing-follows-a-stop-string",
-        _DECODED,  # items of a batch have their own stops
+        _DECODED,  # each prompt of a batch has its own stops
         lambda asked: ((stop, re.compile(re.escape(stop))) for stop in asked.stop if stop),
     ),
     _NothingFollows(
@@ -191,9 +203,9 @@ check_rows(
 
 @check("named-stop-was-asked-and-spelled", about("input_ids", finished=True, unasked=("echo",)))
 def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a string named as the stop is one of the request's, and that the ids form it.
+    """Check that a string that a choice names as its stop is a stop of the request, and that the ids form it.
 
-    For texts and messages, a template may add stops of its own.
+    Texts and messages are skipped, because their template may add stops.
     """
     for decoding in decoded(stream, target.tokenizer):
         if not isinstance(decoding.stop, str):
@@ -205,7 +217,7 @@ def _named_stop_was_asked_and_spelled(stream: Stream, target: Target) -> Iterato
         if len(texts) < 2 or spells is None:
             continue
         holds, index = known and any(map(spells.search, texts)), decoding.choice.index
-        what = "is not spelled by the output ids" if known else "is not a stop of the request"
-        message = f"choice {index} was ended by {decoding.stop!r}, says the server; that {what}"
-        expected = f"one of {[*asked.stop, *asked.stop_regex]}, spelled by the output ids"
+        what = "is not in the text of the output ids" if known else "is not a stop of the request"
+        message = f"choice {index} names the stop {decoding.stop!r}, which {what}"
+        expected = f"one of {[*asked.stop, *asked.stop_regex]}, in the text of the output ids"
         yield expect(bringing(decoding.choice, "finish"), expected, decoding.stop, message, holds=holds)

@@ -1,4 +1,6 @@
-"""Checks of token-in-token-out in one answer: the prompt ids are those that ran."""
+"""Checks of token-in-token-out in a single answer: the server runs exactly the ids that it reports as the
+prompt.
+"""
 
 from __future__ import annotations
 
@@ -28,19 +30,21 @@ REQUEST = "the input_ids of the request"
 
 
 def _ran(stream: Stream, choice: Choice) -> bool:
-    """True if the prompt of a choice ran. A queued request that is aborted may count no tokens."""
+    """True if the prompt of a choice was run. A request that was aborted in the queue may report
+    no tokens.
+    """
     aborted = choice.finish is not None and choice.finish.type == "abort"
     return not aborted or count_of(stream, choice) != 0
 
 
 def told_once_for_all(stream: Answer) -> bool:
-    """True if a stream reported the prompt's ids once for all its samples, as some dialects do."""
+    """True if a stream reports the prompt's ids once for all choices of the prompt, as some dialects do."""
     once = streamed(stream) and policy_of(stream).prompt_ids_once
     return once and any(told_prompt(choice) is not None for choice in stream.choices)
 
 
 def _as_sent(stream: Stream) -> Iterator[Observation]:
-    """Observe if each choice has the ids of its own prompt, if the request sent ids."""
+    """Observe that each choice reports the ids of its own prompt, if the request sent ids."""
     for choice in finished_choices(stream):
         reported, sent = first_prompt_ids(choice), prompt_of(stream, choice.index)
         if reported is not None and sent is not None:
@@ -50,15 +54,15 @@ def _as_sent(stream: Stream) -> Iterator[Observation]:
 
 @check("prompt-ids-are-the-input-ids", FINISHED)
 def _prompt_ids_are_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the ids sent are the ids that ran."""
+    """Check that the prompt ids in the answer equal the ids in the request."""
     yield from _as_sent(stream)
 
 
 @check("prompt-tokens-count-the-input-ids", about("input_ids", unasked=("media",)))
 def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check by the counts that nothing was added to the sent ids, and nothing removed.
+    """Check that prompt_tokens equals the number of ids in the request, so that nothing was added or removed.
 
-    Placeholders for media may be counted as they are run, and not as they are reported.
+    Requests with media are skipped, because placeholders may be counted as they are run.
     """
     counted = False
     if stream.asked.n < 1 or not all(_ran(stream, choice) for choice in stream.choices):
@@ -75,8 +79,8 @@ def _prompt_tokens_count_the_input_ids(stream: Stream, _target: Target) -> Itera
             yield expect(place, len(sent), count, message)
     prompts, usage = stream.asked.input_ids, stream.usage or {}
     if counted or not prompts or not all(prompts):
-        return  # an empty prompt must be refused; the prompt that ran instead is not counted here
-    # Usage in the middle of a stream may count one choice.
+        return  # an empty prompt must be refused, so its count is not judged
+    # The usage in the middle of a stream may count a single choice.
     if stream.answered and stream.error is None and "prompt_tokens" in usage:
         total = sum(map(len, prompts))
         message = f"usage counts {usage['prompt_tokens']!r} prompt_tokens for {total} input_ids"
@@ -96,7 +100,7 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
     if reported is not None and count is not None and _ran(stream, choice):
         emission, ids = reported
         if list(ids) == list(prompt_of(stream, choice.index) or ()) and len(ids) != count:
-            # the ids are those that were sent, so the count is wrong, which another requirement reports
+            # the ids are right, so the count is wrong, and another requirement reports it
             return
         message = f"choice {choice.index} has {len(ids)} prompt ids, but prompt_tokens is {count}"
         yield expect(emission.at(FIELD), count, len(ids), message)
@@ -104,7 +108,7 @@ def _prompt_ids_match_their_count(choice: Choice, stream: Stream, _target: Targe
 
 @check("prompt-ids-in-every-choice", about("return_prompt_token_ids", ended=True))
 def _prompt_ids_in_every_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every choice of a batch, and every sample of a prompt, has the ids of its prompt."""
+    """Check that every choice has the ids of its prompt, in batches and in requests for several choices."""
     asked = stream.asked
     if asked.prompts * asked.n <= 1:
         return
@@ -133,7 +137,7 @@ def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target)
         null = next((emission for emission in keyed if emission.prompt_token_ids is None), None)
         if keyed:
             place = (keyed[0] if null is None else null).at(FIELD)
-            message = f"{FIELD} is a key without a list of ids"
+            message = f"{FIELD} is present, but not a list of ids"
             actual = "a list" if null is None else None
             yield expect(place, "a list of ids", actual, message, holds=null is None)
     else:
@@ -145,7 +149,7 @@ def _prompt_ids_only_on_request(choice: Choice, stream: Stream, _target: Target)
 
 @check("prompt-ids-come-first", about("return_prompt_token_ids", streamed=True))
 def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a stream reports the prompt before its first output."""
+    """Check that a stream reports the ids of the prompt in its first emission."""
     for choice in stream.choices:
         reported = first_prompt_ids(choice)
         if reported is not None:
@@ -161,7 +165,7 @@ def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observatio
     if not (asked.text_prompt and asked.input_ids and all(asked.input_ids)):
         return
     if was_refused(stream):
-        # A refusal for another reason is not evidence here, because it has to name the ids.
+        # A refusal for another reason proves nothing, so the message must name input_ids.
         if "input_ids" in words_of(stream.error):
             yield expect(start_place(stream), "a refusal", stream.exchange.status, holds=True)
         return
@@ -169,9 +173,7 @@ def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observatio
 
 
 def _sent_text(stream: Stream) -> str | None:
-    """Return the text of a single prompt, or the content of the last message; None if it is not plain
-    text.
-    """
+    """Return the text of a single prompt, or of the last message. None if it is not plain ASCII."""
     sent = prompt_sent(stream)
     if sent is None:
         return None
@@ -185,9 +187,9 @@ def _sent_text(stream: Stream) -> str | None:
 
 @check_finished("prompt-ids-spell-the-text", about(unasked=("input_ids",)))
 def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the ids of a text decode to that text, complete and unchanged.
+    """Check that the decoded ids of a prompt contain the text of the request unchanged.
 
-    Only plain ASCII is judged, because a tokenizer may normalise other text first.
+    Only ASCII text is judged, because a tokenizer may normalise other text.
     """
     tokenizer, text = target.tokenizer, _sent_text(stream)
     if tokenizer is None or text is None:
@@ -199,6 +201,6 @@ def _prompt_ids_spell_the_text(choice: Choice, stream: Stream, target: Target) -
     read = [tokenizer.decode(ids, skip_special_tokens=skip) for skip in (True, False)]
     known = [decoded for decoded in read if decoded is not None]
     if known:
-        message = f"the prompt ids say {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
+        message = f"the prompt ids decode to {known[0][-60:]!r}, but the prompt is {text[-60:]!r}"
         holds = any(text in decoded for decoded in known)
         yield expect(reported[0].at(FIELD), text, known[0], message, holds=holds)

@@ -1,4 +1,6 @@
-"""Checks of arrays for trainers other than logprobs: sampling masks, spans of weights, rows for tokens."""
+"""Checks of arrays for trainers, except logprobs: sampling masks, spans of weights, and arrays with rows for
+tokens.
+"""
 
 from __future__ import annotations
 
@@ -26,39 +28,40 @@ from tokenwire.typed_table import counted
 _EXPERTS, _MOST_EXPERTS = "routed_experts", 4096
 _ROUNDING = tolerance("rounding")
 LEAST_NUMBERS = 8
-"""The least number of equal numbers that shows filler; fewer may be equal by chance, as experts of two
-layers.
+"""The minimum number of equal numbers in a row that shows placeholder data. Fewer may be equal by chance.
+
+For example, the experts of two layers may be equal.
 """
 
 
 @check_finished("mask-holds-the-sampled-id")
 def _mask_holds_the_sampled_id(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the mask of a position is a list of ids that includes the sampled id."""
+    """Check that the sampling mask of each position is a list of ids that contains the sampled id."""
     ids, masks = choice.output_ids, choice.series(MASK)
     if not ids or masks is None:
         return
     place = choice.last_at(MASK)
     for position, (token, mask) in enumerate(zip(ids, masks, strict=False)):
-        message = f"the sampling mask of output id {position} does not hold it"
-        expected = f"ids among which is {token}"
+        message = f"the sampling mask of output id {position} does not contain this id"
+        expected = f"a list of ids that contains {token}"
         yield expect(place, expected, mask, message, holds=isinstance(mask, list) and token in mask)
 
 
 @check_finished("mask-names-an-id-once")
 def _mask_names_an_id_once(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a mask has no repeated ids, because a trainer sums over them."""
+    """Check that no sampling mask contains an id twice, because a trainer sums over the mask."""
     for position, mask in enumerate(choice.series(MASK) or ()):
         ids = [token for token in mask if type(token) is int] if isinstance(mask, list) else []
         twice = next((token for token, count in Counter(ids).items() if count > 1), None)
         if ids:
-            message = f"the sampling mask of output id {position} holds {twice} twice"
+            message = f"the sampling mask of output id {position} contains {twice} twice"
             place = choice.last_at(MASK)
             yield expect(place, "each id once", ids[:8], message, holds=twice is None)
 
 
 @check_finished("mask-logprob-is-legal")
 def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the logprob of an id within its mask is a finite number of at most 0."""
+    """Check that each logprob within the sampling mask is a finite number of at most 0."""
     for position, value in enumerate(choice.series(MASK_LOGPROBS) or ()):
         legal = _is_number(value) and value <= 0
         message = f"the sampling logprob of output id {position} is {value!r}"
@@ -68,10 +71,12 @@ def _mask_logprob_is_legal(choice: Choice, _stream: Stream, _target: Target) -> 
 
 @check_finished("mask-logprob-is-among-the-mask")
 def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check the mask's logprob against the top logprobs, if these contain all ids of the mask."""
+    """Compare the logprob within a sampling mask with the top logprobs, if these contain all ids
+    of the mask.
+    """
     ids, masks, logprobs = choice.output_ids, choice.series(MASK), choice.series(MASK_LOGPROBS)
     top = joined_series(choice, TOP)
-    # At temperature 1, logprobs are of the distribution that is sampled from, by either rule
+    # At temperature 1, logprobs describe the distribution from which ids are sampled, under either rule
     # (spec/sampling.md).
     if stream.asked.temperature != 1 or not ids or not masks or not logprobs or top is None:
         return
@@ -79,7 +84,7 @@ def _mask_logprob_is_among_the_mask(choice: Choice, stream: Stream, _target: Tar
         known = {entry.id: entry.value for entry in entries or () if _is_number(entry.value)}
         if isinstance(mask, list) and token in mask and known.keys() >= {*mask} and _is_number(logprob):
             due = known[token] - math.log(sum(math.exp(known[token_id]) for token_id in {*mask}))
-            message = f"the sampling logprob is {logprob}, and {due:.4f} by the top logprobs of the mask"
+            message = f"the sampling logprob is {logprob}, but the top logprobs of the mask give {due:.4f}"
             holds = abs(logprob - due) <= _ROUNDING
             yield expect(choice.last_at(MASK_LOGPROBS), round(due, 4), logprob, message, holds=holds)
 
@@ -89,7 +94,9 @@ def _is_number(value: Any) -> bool:
 
 
 class _Spans(NamedTuple):
-    """The spans of weights in the finish of a choice."""
+    """The spans of output ids with one version of the weights each, as the finish of a choice
+    reports them.
+    """
 
     emission: Emission
     parts: list[Any]
@@ -112,13 +119,16 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
 
 
 def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
-    """Return the number of completion tokens of a choice, by its counter, the usage, or the ids of a whole
-    answer; None if unknown.
+    """Return the number of completion tokens of a choice: its counter, the usage, or the number of ids of a
+    whole answer.
+
+    None if it is unknown.
     """
     counted = integer(emission.counters.get("completion_tokens"))
     if counted is None and len(stream.choices) == 1:
         counted = usage_count(stream)
-    # The ids of a stream do not replace the count, because some may be lost, which other rows report.
+    # The number of ids in a stream does not replace the counter. Ids may be lost, which other requirements
+    # report.
     if counted is None and emission.counted and stream.delivery is Delivery.WHOLE:
         return emission.after
     return counted
@@ -126,9 +136,7 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
 
 @check("weight-spans-partition-the-output", FINISHED)
 def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the spans cover the output without gaps: from 0, each from the end of the previous, to the
-    last token.
-    """
+    """Check that the spans of weights cover the output without gap or overlap, from 0 to the last token."""
     for spans in _spans(stream):
         reached = 0
         for span in spans.parts:
@@ -139,7 +147,7 @@ def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Itera
         else:
             start, end = reached, spans.tokens
         whole = reached == spans.tokens and start is not None and end is not None and start <= end
-        message = f"the spans of weights {spans.parts!r:.200} do not part {spans.tokens} completion tokens"
+        message = f"the spans of weights {spans.parts!r:.200} do not cover {spans.tokens} completion tokens"
         expected = f"spans from 0 to {spans.tokens} without gap or overlap"
         holds = whole and (bool(spans.parts) or not spans.tokens)
         yield expect(spans.place, expected, spans.parts, message, holds=holds)
@@ -147,12 +155,12 @@ def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Itera
 
 @check("weight-version-is-that-of-the-last-span", FINISHED)
 def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the version beside the spans is that of the last output id."""
+    """Check that weight_version equals the version of the last span."""
     for spans in _spans(stream):
         version = spans.emission.details.get("weight_version")
         last = spans.parts[-1] if spans.parts else None
         if version is not None and isinstance(last, dict):
-            message = f"weight_version is {version!r}, and the last span is of {last.get('version')!r}"
+            message = f"weight_version is {version!r}, but the last span has {last.get('version')!r}"
             yield expect(spans.emission.at("weight_version"), last.get("version"), version, message)
 
 
@@ -161,16 +169,16 @@ class _Array(NamedTuple):
     emission: Emission
     value: Any
     due: int
-    """The required number of rows."""
+    """The number of rows that the array must have."""
     ids: list[int] | None
-    """The ids of the rows, if they are known."""
+    """The token ids of the rows, if they are known."""
 
     @property
     def place(self) -> Place:
         return self.emission.at(self.rule.name)
 
     def read(self) -> Array | str:
-        """Return the array, or a description of its wrong form."""
+        """Return the array, or a description of the error in its format."""
         try:
             return self.rule.read(self.value)
         except ValueError as error:
@@ -178,7 +186,7 @@ class _Array(NamedTuple):
 
 
 def _arrays(stream: Stream) -> Iterator[_Array]:
-    """Return the arrays of complete choices with a known number of rows."""
+    """Yield the arrays of complete choices whose number of rows is known."""
     rules = arrays_of(stream)
     for choice in finished_choices(stream):
         for emission in choice.emissions:
@@ -186,7 +194,7 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
             sent = prompt_of(stream, choice.index)
             prompt_tokens = prompt if type(prompt) is int else None if sent is None else len(sent)
             output = choice.output_ids
-            # The last output id was sampled but not run, because nothing follows it.
+            # The last output id was sampled but never run, because no id follows it.
             run = None if sent is None or output is None else [*sent, *output[: max(emission.after - 1, 0)]]
             for rule in rules:
                 value = emission.details.get(rule.name)
@@ -203,15 +211,15 @@ def _arrays(stream: Stream) -> Iterator[_Array]:
 
 @select
 def _with_arrays(stream: Stream) -> bool:
-    """Select the answers with any array."""
+    """Select the answers with at least one array."""
     return not details_named(stream).isdisjoint(rule.name for rule in arrays_of(stream))
 
 
 @check_run("array-covers-what-was-run", alone=True)
 def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an array has a row for each token that it covers.
+    """Check that an array has one row for each token that it covers.
 
-    Without a shape, its rows must be as wide as those of most others.
+    If an array reports no shape, the width of its rows must equal the width in most other answers.
     """
     widths: dict[tuple[str, str], Counter[float]] = defaultdict(Counter)
     reported = [
@@ -237,13 +245,13 @@ def _array_covers_what_was_run(streams: tuple[Answer, ...], _target: Target) -> 
                 expected = f"{source.due} rows of {usual:g} numbers"
             else:
                 holds = numbers > 0 and numbers % source.due == 0 if source.due else not numbers
-        message = message or f"{source.rule.name} holds {actual}, and {expected} are due"
+        message = message or f"{source.rule.name} has {actual} instead of {expected}"
         yield expect(source.place, expected, actual, message, holds=holds)
 
 
 @check("array-rows-are-not-filler", FINISHED)
 def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a row of several numbers does not repeat one number."""
+    """Check that a row of several numbers does not repeat a single number, like placeholder data."""
     for source in _arrays(stream):
         array = source.read()
         cut = array.cut(source.due) if isinstance(array, Array) else None
@@ -251,25 +259,26 @@ def _array_rows_are_not_filler(stream: Stream, _target: Target) -> Iterator[Obse
         if rows:
             filler = [position for position, row in enumerate(rows) if len(set(row)) == 1]
             value = rows[filler[0]][0] if filler else None
-            message = f"{len(filler)} of {len(rows)} rows of {source.rule.name} hold nothing but {value}"
-            actual = f"row {filler[0]}: nothing but {value}" if filler else "so"
+            message = f"{len(filler)} of {len(rows)} rows of {source.rule.name} repeat the number {value}"
+            actual = f"row {filler[0]}: {value} repeated" if filler else "so"
             yield expect(source.place, "rows of several numbers", actual, message, holds=not filler)
 
 
 @check("expert-ids-are-ids", FINISHED)
 def _expert_ids_are_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that expert ids are in the possible range."""
+    """Check that the ids of experts are integers in the possible range."""
     for source, array in _read_arrays(stream, _EXPERTS):
         wrong = [n for row in array.rows for n in row if type(n) is not int or not 0 <= n < _MOST_EXPERTS]
-        message = f"{source.rule.name} holds {len(wrong)} numbers that are not ids of experts: {wrong[:3]}"
+        message = f"{source.rule.name} has {len(wrong)} numbers that are not ids of experts: {wrong[:3]}"
         expected, actual = f"integers below {_MOST_EXPERTS}", wrong[:3] or "so"
         yield expect(source.place, expected, actual, message, holds=not wrong)
 
 
 @check("neighbouring-states-differ", FINISHED)
 def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that two positions have different states, except for a repeated token in a model without
-    positions.
+    """Check that adjacent positions have different hidden states.
+
+    Positions with equal tokens are skipped, because a model may have no position encoding.
     """
     for source, array in _read_arrays(stream, "hidden_states"):
         ids = source.ids or []
@@ -281,12 +290,12 @@ def _neighbouring_states_differ(stream: Stream, _target: Target) -> Iterator[Obs
         ]
         equal = [position for position, same in pairs if same]
         if pairs:
-            message = f"rows {equal[:1]} and the next of {source.rule.name} are equal"
+            message = f"row {equal[:1]} of {source.rule.name} and the next row are equal"
             yield expect(source.place, "other numbers", f"{len(equal)} equal", message, holds=not equal)
 
 
 def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
-    """Return the valid arrays of this name, cut into rows."""
+    """Yield the valid arrays with this name, divided into rows."""
     for source in _arrays(stream):
         array = source.read() if source.rule.name == name else ""
         cut = array.cut(source.due) if isinstance(array, Array) else None
@@ -296,7 +305,7 @@ def _read_arrays(stream: Stream, name: str) -> Iterator[tuple[_Array, Array]]:
 
 @check_run("array-rows-are-of-their-tokens")
 def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that the experts of a token do not depend on the number of tokens after it."""
+    """Check that the experts of a token are the same in answers of different lengths."""
     first: dict[object, tuple[_Array, Array, list[Any]]] = {}
     for answer in _with_arrays(streams):
         stream, prompt = answer.load(), prompt_of(answer.load(), 0)
@@ -313,7 +322,7 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
                     source.place,
                     f"the {rows} rows of the other answer",
                     counted(len(array.rows), "row"),
-                    f"{source.rule.name} has other rows for the tokens of an answer of another length",
+                    f"{source.rule.name} has other rows for the same tokens in an answer of another length",
                     holds=[*map(list, array.rows[:rows])] == [*map(list, known[1].rows[:rows])],
                     related=(known[0].place,),
                     by_chance=True,
@@ -322,7 +331,9 @@ def _array_rows_are_of_their_tokens(streams: tuple[Answer, ...], _target: Target
 
 @compare("array-equals-whole")
 def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that the same ids have the same rows, up to rounding. The rows of a prompt depend on the
+    """Check that answers with equal ids have arrays with equal rows, except for rounding.
+
+    Answers with different numbers of cached tokens are skipped, because rows of the prompt depend on the
     cache.
     """
     for (_, ours), (_, theirs) in choice_pairs(comparison.baseline, comparison.other):
@@ -330,10 +341,16 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
             pair = [_last(rule, choice) for choice in (ours, theirs)]
             if pair[0] is None or pair[1] is None:
                 continue
-            why = "" if comparison.repeats else "the server was not seen to repeat it"
-            why = why or ("" if ours.output_ids == theirs.output_ids else "two answers have other ids")
+            why = (
+                "" if comparison.repeats else "no repeated request shows that the server repeats its answers"
+            )
+            why = why or (
+                "" if ours.output_ids == theirs.output_ids else "the two answers have different ids"
+            )
             if why or ours.counter("cached_tokens") != theirs.counter("cached_tokens"):
-                yield left_out(pair[1][0].at(rule.name), why or "less of one prompt came from the cache")
+                yield left_out(
+                    pair[1][0].at(rule.name), why or "the two answers have different numbers of cached tokens"
+                )
                 continue
             (emission, expected), (other, actual) = pair[0], pair[1]
             rounding = comparison.noise.rounding(comparison.other, rule.name)
@@ -349,7 +366,7 @@ def _array_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Obs
 
 
 def _last(rule: ArrayRule, choice: Choice) -> tuple[Emission, Array] | None:
-    """Return the final array of a choice, if it is valid."""
+    """Return the last array of a choice and its emission. None if the array is missing or invalid."""
     carrying = [emission for emission in choice.emissions if emission.details.get(rule.name) is not None]
     try:
         return (carrying[-1], rule.read(carrying[-1].details[rule.name])) if carrying else None

@@ -22,7 +22,7 @@ _COUNTS = ("prompt_tokens", "completion_tokens")
 
 @check("usage-adds-up", ANSWERED)
 def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that total_tokens is the sum of prompt and completion tokens."""
+    """Check that total_tokens is the sum of prompt_tokens and completion_tokens."""
     for usage in stream.usages:
         if "total_tokens" not in usage.counts:
             continue
@@ -31,22 +31,22 @@ def _usage_adds_up(stream: Stream, _target: Target) -> Iterator[Observation]:
         parts = [integer(usage.counts.get(name, nothing.get(name))) for name in _COUNTS]
         total = sum(part for part in parts if part is not None)
         holds = None not in parts and integer(stated) == total
-        message = f"total_tokens is {stated!r}; its parts add up to {total}"
+        message = f"total_tokens is {stated!r}, but its parts add up to {total}"
         yield expect(usage.place, total, stated, message, holds=holds)
 
 
 @check("usage-counts-ids", about(answered=True, ended=True))
 def _usage_counts_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the usage of an answer counts the output ids of all its choices.
+    """Check that completion_tokens in the usage counts the output ids of all choices.
 
-    Without ids, choices that used their whole budget have known counts.
+    Without ids, the number is known if all of several choices used their whole budget.
     """
     usage, place = stream.usage, stream.usage_place or end_place(stream)
     if usage is None or "completion_tokens" not in usage:
         return
     with_choice = {emission.event.index for choice in stream.choices for emission in choice.emissions}
     if stream.asked.continuous_usage and len(stream.choices) > 1 and place.event in with_choice:
-        return  # it counts the ids of the event's choice (`continuous-usage-follows`)
+        return  # this usage counts the choice of the event (`continuous-usage-follows`)
     ids, budget = [choice.output_ids for choice in stream.choices], stream.asked.max_new_tokens
     spent = [choice.finish is not None and choice.finish.type == "length" for choice in stream.choices]
     if None not in ids:
@@ -68,7 +68,9 @@ def reasoning_tokens(stream: Stream) -> int | None:
 
 
 def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
-    """Return a part of a count, from beside it or from its details; None if the usage lacks it."""
+    """Return a part of a counter, from the counter's details or from beside it. None if the usage
+    lacks it.
+    """
     details = counts.get(f"{whole}_details")
     nested = details.get(part) if isinstance(details, Mapping) else None
     return counts.get(part) if nested is None else nested
@@ -76,7 +78,7 @@ def _part_of(counts: Mapping[str, Any], whole: str, part: str) -> object:
 
 @dataclass(frozen=True)
 class _Within(Relation):
-    """A part of a count must not exceed its whole, in usage and in the counters of a choice."""
+    """A part of a counter must not exceed the counter, in the usage and in the counters of a choice."""
 
     whole: str
     part: str
@@ -116,7 +118,7 @@ check_rows(
 
 
 def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
-    """Yield each counter of drafts by name, with its expected and its actual value."""
+    """Yield the name of each counter of speculative decoding, with its expected and its actual value."""
     counted, tokens = last.details, last.counter("completion_tokens")
     names = ("draft_rounds", "drafts_proposed", "drafts_right")
     rounds, proposed, right = (integer(counted.get(name)) for name in names)
@@ -135,12 +137,12 @@ def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
         if right is not None:
             most = rounds + right
             least = most - max((number for number, count in enumerate(steps) if count), default=most)
-            most += 1 + (last.counter("num_retractions") or 0)  # each prefill samples a token
+            most += 1 + (last.counter("num_retractions") or 0)  # each prefill samples one token
             yield "completion_tokens", min(max(tokens, least), most), tokens
 
 
 def _rounded(due: float, actual: Any) -> tuple[float, Any]:
-    """Round a quotient and its reported value to the reported digits, at most four."""
+    """Round an expected ratio and the reported ratio to as many digits as reported, but at most four."""
     if not isinstance(actual, (int, float)):
         return due, actual
     digits = min(4, len(f"{actual:.4f}".rstrip("0").partition(".")[2]))
@@ -149,12 +151,12 @@ def _rounded(due: float, actual: Any) -> tuple[float, Any]:
 
 @check_finished("draft-counts-add-up", FINISHED)
 def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the counters of drafts agree with each other and with the tokens."""
+    """Check that the counters of speculative decoding agree with each other and with the number of tokens."""
     last = choice.emissions[-1]
     if integer(last.details.get("draft_rounds")) is None:
         return
     for name, due, actual in _draft_rules(last):
-        yield expect(last.at(name), due, actual, f"{name} is {actual!r}, and {due!r} by the other counters")
+        yield expect(last.at(name), due, actual, f"{name} is {actual!r}, but the other counters give {due!r}")
 
 
 @check(
@@ -162,11 +164,11 @@ def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> It
     about("stream", answered=True, items=False, unasked=("usage", "continuous_usage")),
 )
 def _usage_only_on_request(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that streams without a request for usage do not have it."""
+    """Check that a stream has no usage if the request does not enable it."""
     if target.advertised.usage_in_streams or "usage" not in target.capabilities:
         return
     place = stream.usages[0].place if stream.usages else end_place(stream)
-    seen = expect(place, 0, len(stream.usages), "usage was not asked for, and is there")
+    seen = expect(place, 0, len(stream.usages), "the stream has usage, but the request did not enable it")
     yield seen._replace(level=Level.MAY) if policy_of(stream).unasked_usage else seen
 
 
@@ -177,9 +179,9 @@ def _last_place(stream: Stream) -> Place | None:
 
 @check("usage-comes-last", about("stream", "usage", answered=True, ended=True, items=False))
 def _usage_comes_last(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the requested usage is in the last event."""
+    """Check that the last event has the usage if the request enables it."""
     last, events = _last_place(stream), [usage.place.event for usage in stream.usages]
-    message = "usage was asked for, and the last event has none"
+    message = "the request enables usage, but the last event has none"
     holds = last is not None and last.event in events
     yield expect(last or end_place(stream), "usage in the last event", events, message, holds=holds)
 
@@ -191,7 +193,7 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
         return
     last = _last_place(stream)
     early = [usage for usage in stream.usages if last is None or usage.place.event != last.event]
-    message = f"{counted(len(early), 'event')} before the last one carry usage, too"
+    message = f"{counted(len(early), 'event')} before the last one have usage"
     place = early[0].place if early else stream.usages[-1].place
     events = [usage.place.event for usage in stream.usages]
     seen = expect(place, "usage in the last event only", events, message, holds=not early)
@@ -200,21 +202,23 @@ def _usage_comes_once(stream: Stream, _target: Target) -> Iterator[Observation]:
 
 @check("continuous-usage-in-every-event", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_in_every_event(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that every event with text has usage, if the request enables it for every event."""
+    """Check that every event with text has a usage, if the request enables it for every event."""
     reported = {usage.place.event: usage for usage in stream.usages}
     for emission in stream.emissions():
         usage = reported.get(emission.event.index)
         if emission.text:
-            message = "the event carries text and no usage, though every event was asked for it"
+            message = "the event has text but no usage, although the request enables it for every event"
             place = usage.place if usage else emission.event.place
             yield expect(place, "usage", usage.counts if usage else "none", message, holds=usage is not None)
 
 
 @check("continuous-usage-follows", about("stream", "continuous_usage", answered=True))
 def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the usage of an event counts the tokens so far: later text belongs to later tokens.
+    """Check that the usage of an event counts the tokens so far, so that it grows with each event that brings
+    text.
 
-    One token may end the reasoning and begin the content, and text that was held back comes with the finish.
+    It may stay the same if one token ends the reasoning and begins the content, or if the finish brings text
+    that was held back.
     """
     reported = {usage.place.event: usage for usage in stream.usages}
     before: dict[int, tuple[int, Emission]] = {}
@@ -227,14 +231,16 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
             was, earlier = before[emission.choice]
             content_alone = not any(event.reasoning or event.calls for event in (earlier, emission))
             least = was + (emission.finish is None and len(stream.choices) == 1 and content_alone)
-            message = f"completion_tokens is {count} in an event with text, and was {was} in the one before"
+            message = (
+                f"completion_tokens is {count} in an event with text, after {was} in the event before it"
+            )
             yield expect(usage.place, f"at least {least}", count, message, holds=count >= least)
         before[emission.choice] = count, emission
 
 
 @compare("stream-usage-equals-whole")
 def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
-    """Check that a stream has the same usage as the whole answer to the same request."""
+    """Check that a stream reports the same usage as the whole answer to the same request."""
     ours, theirs = comparison.baseline, comparison.other
     if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
         return

@@ -1,7 +1,7 @@
-"""Values of a request that no server can accept.
+"""Values in a request that no server can accept.
 
-Lenient parsers take "5" for 5 and "true" for true. A value has the wrong type only if no such parsing is
-possible. Null always means that the field is unset.
+Lenient parsers accept "5" as 5 and "true" as true. So a value has the wrong type only if no parser can
+convert it. Null always means that the field is unset.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class BadValue:
     wire_name: str
     value: Any
     problem: str
-    """The error as the end of a sentence: `is not an integer`."""
+    """The error, as the end of a sentence: `is not an integer`."""
 
     @property
     def words(self) -> str:
@@ -83,7 +83,9 @@ _LEAST = {name: rule.least for name, rule in RULES.items() if rule.least is not 
 
 
 def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
-    """Yield the wire name and each value of a field; each entry of a list with one value for each prompt."""
+    """Yield the name on the wire and each value of a field. A list with one value for each prompt yields each
+    of its values.
+    """
     stated = asked.sent.get(name)
     for value in stated.values if stated else ():
         one_each = asked.batch and name in _PER_PROMPT and isinstance(value, list)
@@ -93,7 +95,7 @@ def _values(asked: Asked, name: str) -> Iterator[tuple[str, Any]]:
 
 
 def wrong_types(asked: Asked) -> Iterator[BadValue]:
-    """Yield the fields with a JSON type that no parser accepts."""
+    """Yield the request fields whose JSON type no parser accepts."""
     for name, (fits, problem) in _TYPES.items():
         for wire_name, value in _values(asked, name):
             if not fits(value):
@@ -101,10 +103,10 @@ def wrong_types(asked: Asked) -> Iterator[BadValue]:
 
 
 def impossible_values(asked: Asked, least: Mapping[str, float | None]) -> Iterator[BadValue]:
-    """Yield the numbers that are impossible to satisfy.
+    """Yield the numbers that no server can satisfy.
 
-    `least` is the smallest number with a meaning for each field of the dialect, such as -1 for no limit; None
-    for any number.
+    `least` has the smallest number that each field of the dialect can have, such as -1 for no limit. None
+    allows any number.
     """
     for name, lowest in {**_LEAST, **least}.items():
         for wire_name, value in _values(asked, name):
@@ -128,7 +130,9 @@ def _flat(value: object) -> Iterator[object]:
 
 
 def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Yield ids of the prompt that are outside of every vocabulary, or of the target's."""
+    """Yield the prompt ids that no vocabulary can contain, or that the server's vocabulary does
+    not contain.
+    """
     stated = asked.sent.get("input_ids")
     for ids in asked.input_ids or () if stated else ():
         if {*map(type, ids)} == {int} and min(ids) >= 0 and max(ids) < (vocabulary or ID_LIMIT):
@@ -146,7 +150,7 @@ def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 def unknown_parameter_ids(stream: Answer, vocabulary: int | None) -> Iterator[BadValue]:
     """Yield stop ids and biased ids outside of the vocabulary.
 
-    On an endpoint without biases, they are an unknown field, whatever their ids.
+    If the endpoint has no biases, `logit_bias` is an unknown field, and its ids are ignored.
     """
     yield from _unknown_ids(stream.asked, "stop_token_ids", vocabulary)
     dialect = dialect_of(stream)
@@ -172,9 +176,9 @@ def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[Ba
 
 
 def unreadable_body(request: HttpRequest) -> str:
-    """Explain why a body is not a JSON object; empty if it may be accepted as one.
+    """Describe why a body is not a JSON object. Empty if a parser may accept it as one.
 
-    NaN and duplicate keys are not JSON either, but many parsers accept them. A request without a body is not
+    NaN and duplicate keys are not valid JSON, but many parsers accept them. A request without a body is not
     judged.
     """
     if request.raw_body is None:
@@ -198,7 +202,7 @@ def _json_type(value: object) -> str:
 
 
 def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
-    """Yield lists that must have one entry for each prompt and do not."""
+    """Yield the lists that do not have one entry for each prompt."""
     body = request.body
     if not isinstance(body, Mapping) or asked.prompts < 1 or not asked.batch:
         return
@@ -210,7 +214,7 @@ def misfitting_lists(asked: Asked, request: HttpRequest) -> Iterator[BadValue]:
 
 
 def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
-    """Yield all bad values of a request, including ids outside of the target's vocabulary."""
+    """Yield all bad values of a request, including ids outside of the server's vocabulary."""
     asked, vocabulary = stream.asked, target.advertised.vocab_size
     yield from unknown_prompt_ids(asked, vocabulary)
     yield from unknown_chosen_ids(asked, vocabulary)
@@ -220,7 +224,7 @@ def bad_values(stream: Answer, target: Target) -> Iterator[BadValue]:
 
 @fact(Stream)
 def _ids_named(stream: Stream) -> tuple[int, int]:
-    """Return the smallest and the greatest id in a request; 0 without any."""
+    """Return the smallest and the largest id in a request. Both are 0 if it has none."""
     asked = stream.asked
     sent = (value for name in ("chosen_ids", "stop_token_ids") for _, value in _values(asked, name))
     prompts = asked.input_ids or () if "input_ids" in asked.sent else ()
@@ -230,12 +234,12 @@ def _ids_named(stream: Stream) -> tuple[int, int]:
 
 
 def names_unknown_ids(stream: Answer, target: Target) -> bool:
-    """True if a request contains an id outside of the target's vocabulary."""
+    """True if a request contains an id outside of the server's vocabulary."""
     return any(_unknown(token, target.advertised.vocab_size) for token in _ids_named(stream))
 
 
 def meaningless_values(stream: Answer) -> Iterator[BadValue]:
-    """Yield the values of a request that have no meaning for any target."""
+    """Yield the values of a request that are meaningless on every server."""
     yield from wrong_types(stream.asked)
     yield from impossible_values(stream.asked, policy_of(stream).least)
     yield from misfitting_lists(stream.asked, stream.exchange.load().request)

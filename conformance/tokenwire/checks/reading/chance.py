@@ -1,8 +1,8 @@
-"""Differences that chance explains between two answers to one greedy request.
+"""Differences between two answers to one greedy request that chance explains.
 
-With other neighbours, or from a cache, a server computes the same thing in another order, and numbers move a
-little. If two ids are nearly equally likely, either may win, and the text after it differs. Nothing else is
-chance: equal ids make equal text, an answer is as long as its counters report, and entries belong to their
+Beside other requests, or from a cache, a server computes the same request in another order, so numbers differ
+slightly. If two ids are nearly equally likely, either may be chosen, and the texts differ from there on.
+Chance explains nothing else: equal ids have equal text, counters count all ids, and logprobs belong to their
 own ids.
 """
 
@@ -19,18 +19,20 @@ from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 
 NEAR_TIE = tolerance("near_tie")
-"""The distance of logprobs below which two ids may swap places."""
+"""The difference of two logprobs up to which either id may be chosen."""
 TORN = tolerance("torn")
-"""The distance of logprobs above which two ids never swap. Between both limits, repetition decides."""
+"""The difference of two logprobs above which the less likely id is never chosen. Between both limits,
+repetition decides.
+"""
 DRIFT = tolerance("drift")
-"""The difference of logprobs that the order of computation may cause; other positions differ by more."""
+"""The difference that the order of computation may cause in one logprob."""
 
 Pair = tuple[ChoiceFacts, ChoiceFacts]
 LoadedPair = tuple[Choice, Choice]
 
 
 def sampled_logprobs(choice: ChoiceFacts) -> list[Any]:
-    """Return the logprobs of a choice's output ids by position, in any form."""
+    """Return the logprobs of a choice's output ids by position, whatever their format."""
     return [entry.value if entry else None for entry in sampled_entries(choice.load())]
 
 
@@ -42,14 +44,14 @@ def tells_sampled(choice: Choice) -> bool:
 
 @dataclass
 class _Position:
-    """An answer's logprobs of the possible ids at one position."""
+    """The logprobs of the candidate ids at one position of an answer."""
 
     sampled: float | None = None
     by_id: dict[int, float] = field(default_factory=dict)
     others: float | None = None
-    """An upper bound for the logprob of any other id.
+    """An upper bound for the logprob of every id that is not listed.
 
-    It is the last of the likeliest or, if these have texts and no ids, the best besides the sampled one.
+    It is the lowest listed logprob. If entries have no ids, it is the highest besides the sampled one.
     """
 
 
@@ -72,9 +74,9 @@ def _reported_at(choice: Choice, position: int) -> _Position:
 
 
 def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None) -> float:
-    """Return the greatest possible logprob of an id that is not among the likeliest at a position."""
-    # The sampled id may be among the likeliest, or added after them. Without ids, only the best other entry
-    # is an upper bound for the others.
+    """Return the highest possible logprob of an id that is not listed at a position."""
+    # The sampled id may be one of the most likely, or follow them. Without ids, only the best entry besides
+    # it bounds the other ids.
     numbers = sorted(number for _, number in likeliest)
     if all(integer(token) is not None for token, _ in likeliest):
         return numbers[0]
@@ -82,10 +84,10 @@ def _of_others(likeliest: Sequence[tuple[object, float]], sampled: float | None)
 
 
 def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
-    """Return the least distance of the logprobs of two answers' ids at a position, and True if it is exact.
+    """Return the difference of the logprobs of two answers' ids at a position, and True if it is exact.
 
-    Returns None if neither answer shows it, or if reported logprobs do not decide, because of random
-    sampling, biases or penalties.
+    A difference that is not exact is a lower bound. None if the answers do not report it, or if other things
+    than the logprobs decide: random sampling, biases or penalties.
     """
     if not all(choice.likeliest for choice in pair):
         return None
@@ -109,13 +111,15 @@ def _gap(pair: Pair, position: int) -> tuple[float, bool] | None:
 
 
 def near_tie(pair: Pair, position: int) -> bool:
-    """True if the ids of two answers at a position are known to be nearly equally likely."""
+    """True if the two ids at a position are known to be nearly equally likely."""
     gap = _gap(pair, position)
     return gap is not None and gap[1] and gap[0] <= NEAR_TIE
 
 
 def torn(pair: Pair, position: int) -> bool:
-    """True if either id may have won at the position where two answers diverge, as far as is known."""
+    """True if either id may have been chosen at the position where two answers diverge. True if it is
+    unknown.
+    """
     gap = _gap(pair, position)
     return gap is None or gap[0] <= TORN
 
@@ -125,16 +129,15 @@ def _finished_with(choice: ChoiceFacts) -> str:
 
 
 def _miscounts(choice: ChoiceFacts, ids: Sequence[Any]) -> bool:
-    """True if an answer that used its whole budget has another number of ids than its counter."""
+    """True if an answer used its whole budget, but the number of its ids differs from its counter."""
     count = choice.counter("completion_tokens")
     return _finished_with(choice) == "length" and count is not None and count != len(ids)
 
 
 def goes_apart(pair: Pair) -> bool:
-    """True if two answers to one request diverge by chance: from some token on, each continues in its own
-    way.
+    """True if two answers to one request diverge by chance, and each continues in its own way.
 
-    A loss, a repetition or an early end is not chance, if the ids or the counters show it.
+    Ids that are lost, repeated or end early are not chance, if the ids or the counters show it.
     """
     ids = pair[0].output_ids, pair[1].output_ids
     if ids[0] is None or ids[1] is None:
@@ -162,31 +165,31 @@ def _texts_go_apart(pair: Pair) -> bool:
 
 
 def _is_without_a_piece(short: str, long: str) -> bool:
-    """True if one text is another one without one piece."""
+    """True if the short text equals the long one with one piece removed."""
     head = first_difference(short, long)
     tail = first_difference(short[::-1], long[::-1])
     return (head or 0) + (tail or 0) >= len(short)
 
 
 def limits_of(stream: Stream) -> tuple[object, ...]:
-    """Return the budget and the stops, which end an answer."""
+    """Return a key of everything that may end an answer: the budget and the stops."""
     asked = stream.asked
     return asked.max_new_tokens, asked.stop, asked.stop_token_ids, asked.ignore_eos, asked.greedy
 
 
 def texts_alone(first: Stream, second: Stream) -> bool:
-    """True if both answers have no ids."""
+    """True if no choice of the two answers reports ids."""
     return all(choice.output_ids is None for stream in (first, second) for choice in stream.choices)
 
 
 def part_no_earlier(pair: tuple[Stream, Stream], whole: tuple[Stream, Stream]) -> bool:
-    """True if two answers have only texts, and differ no earlier than two whole answers to one request."""
+    """True if two answers have only text, and agree at least as far as two whole answers to one request."""
     parting = [_parting(*answers) for answers in (pair, whole)]
     return None not in parting and parting[0] >= parting[1]  # type: ignore[operator]  # neither is None
 
 
 def _parting(first: Stream, second: Stream) -> int | None:
-    """Return the number of equal characters at the beginning of two answers; None if unknown, or if they are
+    """Return the number of equal characters at the beginning of two answers. None if unknown, or if they are
     equal.
     """
     choices = [stream.choices[0] for stream in (first, second) if len(stream.choices) == 1]
@@ -197,9 +200,9 @@ def _parting(first: Stream, second: Stream) -> int | None:
 
 
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
-    """True if two series differ by chance at a position.
+    """True if chance explains a difference of two series at a position.
 
-    The position is after the place where the answers diverge, or the numbers moved a little.
+    It does if the numbers differ only slightly, or if the answers diverged by chance before this position.
     """
     both = [series[position] for series in entries if position < len(series)]
     if len(both) == 2 and alike(both[0], both[1], DRIFT):
@@ -210,15 +213,16 @@ def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Se
 
 
 _LONG_ENOUGH, _SHORTEST_SHARE = 16, 4
-"""The least characters after the first difference to recognize a part of another text, and the greatest ratio
-of lengths.
+"""The minimum number of characters after the first difference, and the maximum ratio of both lengths.
 
-Of two texts of one model, the letters of a longer one do not form the shorter one.
+Within these limits, one text consists of another's characters in order only if pieces of the other were lost.
 """
 
 
 def _is_without_pieces(short: str, long: str) -> bool:
-    """True if one text is another one without some pieces, so that they were lost, and not sampled."""
+    """True if the short text is the long one with some pieces removed, so that they were lost and not
+    sampled.
+    """
     head = first_difference(short, long) or 0
     rest, whole = short[head:], long[head:]
     if not _LONG_ENOUGH <= len(rest) < len(whole) <= _SHORTEST_SHARE * len(rest):

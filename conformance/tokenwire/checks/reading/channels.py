@@ -1,4 +1,4 @@
-"""The channels of a choice, and the channels that its own tokens require."""
+"""The channels of a choice, and the channels into which its tokens should be split."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ from tokenwire.record import BROKEN, Answer, CallPiece, Choice, Emission, Place,
 from tokenwire.target.tokenizer import Tokenizer
 
 CALLED = "tool_calls"
-"""The finish of a choice that ends in tool calls."""
+"""The finish reason of a choice that ends with tool calls."""
 SPENT = "length"
 CHANNEL_WORDS = {"reasoning": "reasoning", "text": "content", CALLED: "tool calls", "finish": "finish"}
-"""The users' names of the channels and of the finish."""
+"""Names of the channels and of the finish reason in messages."""
 
 _END = re.compile(r"<\|[^|]*\|>|</s>|<eos>|<end_of_turn>")
 """Matches the text of a token that ends an answer."""
@@ -44,11 +44,13 @@ def piece_place(emission: Emission, piece: CallPiece) -> Place:
 
 @dataclass(frozen=True)
 class Channels:
-    """The content that a choice delivered, channel by channel."""
+    """The content that a choice delivered in each channel."""
 
     choice: Choice
     input_is_object: bool = False
-    """True if whole answers write the arguments of a call as an object; a call that was cut has none."""
+    """True if whole answers write the arguments of a call as an object. A call that was cut off then has no
+    arguments.
+    """
 
     @classmethod
     def of(cls, stream: Stream, choice: Choice) -> Channels:
@@ -64,7 +66,9 @@ class Channels:
 
     @cached_property
     def contents(self) -> tuple[str, ...]:
-        """The content, split where pieces of tool calls came between; a whole answer does not show where."""
+        """The content, split at the tool calls. A whole answer has one part, because it does not show where
+        the calls were.
+        """
         parts = [""]
         for emission in self.choice.emissions if self.choice.text_is_incremental else ():
             parts[-1] += emission.text or ""
@@ -83,11 +87,13 @@ class Channels:
 
     @property
     def ends_within_arguments(self) -> bool:
-        """True if it ends within a call with incomplete arguments."""
+        """True if the choice ends within a call, so that its arguments are incomplete."""
         return any(as_object(call.arguments) is None for call in self.calls[-1:])
 
     def place(self, channel: str) -> Place:
-        """Return the last place of a channel; the last emission if the channel is empty."""
+        """Return the place of the last emission with a channel, or of the last emission if the channel is
+        empty.
+        """
         if channel == CALLED and self.calls:
             return piece_place(*self.calls[-1].pieces[-1])
         carrying = [e for e in self.choice.emissions if getattr(e, channel, None)]
@@ -96,11 +102,11 @@ class Channels:
 
 @dataclass(frozen=True)
 class ChannelDifference:
-    """A difference of two sides in one channel."""
+    """A difference between two answers in one channel."""
 
     channel: str
-    """The field's name in an emission: `reasoning`, `text` or `tool_calls`; `finish` if only one has
-    calls.
+    """The channel's field in an emission: `reasoning`, `text` or `tool_calls`. `finish` if only one answer
+    finished with calls.
     """
     expected: Any
     actual: Any
@@ -117,19 +123,19 @@ def _short(value: Any) -> str:
 
 
 def differences(ours: Channels, theirs: Channels) -> Iterator[ChannelDifference]:
-    """Yield the differences of two ways to split one text, except white space at borders and the form of
-    JSON.
+    """Yield the differences between the channels of two answers. White space at the edges and the spelling of
+    JSON do not count.
     """
     if ours.reasoning.strip() != theirs.reasoning.strip():
         yield ChannelDifference("reasoning", ours.reasoning, theirs.reasoning)
-    # Only a stream shows the places of calls between parts of the content.
+    # Only a stream shows between which parts of the content the calls were.
     cut = max(ours, theirs, key=lambda channels: len(channels.contents))
     if not fits(cut.contents, (theirs if cut is ours else ours).content):
         yield ChannelDifference("text", ours.content, theirs.content)
     calls = [[_name_and_arguments(call) for call in channels.calls] for channels in (ours, theirs)]
     cut_within = ours.ends_within_arguments or theirs.ends_within_arguments
     if cut_within and (ours.input_is_object or theirs.input_is_object):
-        # An incomplete object cannot be written, so only the name is in both.
+        # An object cannot be incomplete, so only the name of the call is compared.
         calls = [[*series[:-1], *((name, None) for name, _ in series[-1:])] for series in calls]
     if calls[0] != calls[1]:
         yield ChannelDifference(CALLED, written(ours), written(theirs))
@@ -139,23 +145,26 @@ def differences(ours: Channels, theirs: Channels) -> Iterator[ChannelDifference]
 
 
 def written(channels: Channels) -> list[list[Any]]:
-    """Return the names and arguments of the calls, as evidence."""
+    """Return the names and arguments of the calls, for a message."""
     return [[call.name, call.arguments] for call in channels.calls]
 
 
 def _name_and_arguments(call: ToolCall) -> tuple[Any, Any]:
-    """Return the name and the arguments of a call, independent of their spelling."""
+    """Return the name and the parsed arguments of a call, so that the spelling of the JSON does
+    not matter.
+    """
     reported = as_object(call.arguments)
     return call.name, call.arguments.strip() if reported is None else reported
 
 
 def fits(contents: tuple[str, ...], content: str, *, behind: bool = False) -> bool:
-    """True if a content consists of these parts with any white space between; parts after the first may be
-    missing with `behind`.
+    """True if a content consists of these parts in order, with any white space between them.
+
+    `behind`: True if parts after the first may be missing.
     """
     rest = content.strip()
     ends = {0}
-    """Possible ends of the parts so far, including white space."""
+    """The positions at which the parts so far may end, with or without white space."""
     for nth, part in enumerate(map(str.strip, contents)):
         reached = {behind_space(rest, end + len(part)) for end in ends if rest.startswith(part, end)}
         ends = reached | ends if behind and nth else reached
@@ -170,13 +179,13 @@ class MarkedText:
     markup: Markup
     tools: tuple[str, ...] | None
     spent: bool
-    """True if the budget ended it."""
+    """True if the budget ended the text."""
     stopped: bool
-    """True if a stop string ended it."""
+    """True if a stop string ended the text."""
     unfound: bool
-    """True if it contains a stop string that did not end it."""
+    """True if the text contains a stop string that did not end it."""
     alone: bool
-    """True if the request permits at most one tool call."""
+    """True if the request allows at most one tool call."""
 
     @cached_property
     def reading(self) -> Reading:
@@ -188,14 +197,18 @@ class MarkedText:
         return self.reading.disputed
 
     def explains(self, channels: Channels) -> bool:
-        """True if the markup of all possibly used channels is known, because an unseen parser may exist."""
+        """True if the markup of all channels that the choice may use is known. Otherwise an unknown parser
+        may exist.
+        """
         thoughts, form = self.markup.thoughts is not None, self.markup.form is not None
         known = (thoughts or not channels.reasoning) and (form or not channels.calls)
         return known and not _says_markup(self.text, thoughts=not thoughts, calls=not form)
 
     @property
     def settled(self) -> bool:
-        """True if the content of its channels is defined. Text after a call may be kept or removed."""
+        """True if the markup defines the content of each channel. Text after a call may be kept
+        or removed.
+        """
         return self.disputed in ("", BEHIND)
 
     def _read(self, markup: Markup) -> Reading:
@@ -206,16 +219,16 @@ class MarkedText:
         if self.unfound:
             return replace(reading, disputed="the text contains a stop string that did not end it")
         if self.alone and len(reading.calls) > 1:
-            return replace(reading, disputed="the request wants one tool call at most")
+            return replace(reading, disputed="the request allows at most one tool call")
         if inside and not self.spent:
             return replace(reading, disputed="reasoning or a tool call is not closed")
         return reading
 
     def _readings(self) -> Iterator[tuple[Markup, Reading]]:
-        """Yield parses with all parsers and without some.
+        """Yield the possible parses of the text: with all parsers, and without some of them.
 
-        A request may disable parsers, or offer no tools. If the text has no marker of reasoning, the prompt
-        may have opened it: it ends where a call begins, or never.
+        A request may disable a parser, or offer no tools. If the text has no marker of reasoning, the prompt
+        may have opened the reasoning. Then it ends at the first call, or with the text.
         """
         marked = any(marker in self.text for marker in self.markup.markers(thoughts=True, calls=False))
         for thoughts in dict.fromkeys((self.markup.thoughts, None)):
@@ -228,11 +241,13 @@ class MarkedText:
                     yield markup, replace(reading, reasoning=first, contents=("", *behind))
 
     def held_by(self, channels: Channels) -> bool:
-        """True if the channels contain all of it."""
+        """True if the channels contain the whole text."""
         return any(self._holds(markup.form, reading, channels) for markup, reading in self._readings())
 
     def nearest(self, channels: Channels) -> Reading:
-        """Return the reading that the channels are nearest to: of most channels, then of most characters."""
+        """Return the parse that is most similar to the channels: most equal channels, then most equal
+        characters.
+        """
 
         def nearness(reading: Reading) -> tuple[int, int]:
             pairs = ((reading.reasoning, channels.reasoning), ("".join(reading.contents), channels.content))
@@ -266,14 +281,14 @@ class MarkedText:
         return reported.strip() in {due.strip(), self._unbegun(due).strip()}
 
     def _unbegun(self, text: str) -> str:
-        """Return a text without an incomplete marker at its end, if the budget cut it."""
+        """Return a text without an incomplete marker at its end, if the budget ended the text."""
         markers = self.markup.markers(thoughts=True, calls=True) if self.spent else []
         parts = [m[:size] for m in markers for size in range(1, len(m)) if text.endswith(m[:size])]
         return text.removesuffix(max(parts, key=len, default=""))
 
 
 def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
-    """True if the additional calls are only a part of the call that was cut."""
+    """True if the additional calls are only a beginning of the call that was cut off."""
     if reading.unclosed is not None:
         due = reading.unclosed
         return len(more) == 1 and more[0].name == due.name and due.is_told_by(more[0].arguments)
@@ -286,7 +301,7 @@ def _is_begun(reading: Reading, form: Form, more: tuple[ToolCall, ...]) -> bool:
 
 
 def tokens_of(choice: Choice) -> list[bytes] | None:
-    """Return the bytes of a choice's tokens from its logprobs; None if some are missing."""
+    """Return the bytes of a choice's tokens from its logprobs. None if a token is missing."""
     content = joined_series(choice, CONTENT)
     reported = [entry.bytes if entry else None for entry in content.tokens] if content else []
     known = [token for token in reported if token is not None]
@@ -310,13 +325,13 @@ def token_spans(choice: Choice, tokenizer: Tokenizer | None) -> list[tuple[bytes
 
 
 def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bool) -> str | None:
-    """Return the sampled text without the token that ended it; None if it is unknown."""
+    """Return the sampled text without the token that ended it. None if the text is unknown."""
     tokens = tokens_of(choice)
     if tokens is not None:
         last = tokens[-1].decode("utf-8", "replace") if tokens else ""
         kept = tokens[:-1] if not spent and (by_id or _END.fullmatch(last)) else tokens
         text = b"".join(kept).decode("utf-8", "replace")
-        if all(kept) and BROKEN not in text:  # some servers do not report the parts of a character
+        if all(kept) and BROKEN not in text:  # some servers do not report the bytes of incomplete characters
             return text
     ids = choice.output_ids
     if tokenizer is None or not ids or not all(type(token) is int for token in ids):
@@ -327,26 +342,26 @@ def _text(choice: Choice, tokenizer: Tokenizer | None, *, spent: bool, by_id: bo
 
 
 def offered(stream: Stream) -> tuple[str, ...] | None:
-    """Return the names of a request's tools; None if it has no list of tools."""
+    """Return the names of the tools that a request offers. None if it has no list of tools."""
     dialect = dialect_of(stream)
     tool = dialect.request.tool if dialect is not None else None
     return tool.names(stream.exchange.request.body) if tool is not None else None
 
 
 def _all_is_told(stream: Stream, choice: Choice) -> bool:
-    """True if each token has an entry or an id.
+    """True if each token has a logprob entry or an id.
 
-    Some families omit hidden ones, and if one was lost, the others form another text.
+    Some servers omit hidden tokens. If one token is missing, the remaining tokens form a different text.
     """
     reported, count = len(tokens_of(choice) or choice.output_ids or ()), usage_count(stream)
-    # Usage counts the tokens of all choices together.
+    # The usage counts the tokens of all choices together.
     if len(stream.choices) == 1 and count is not None:
         return reported == count
     return reported == count_of(stream, choice) or policy_of(stream).hidden_in_logprobs
 
 
 def hides_reasoning(stream: Stream) -> bool:
-    """True if a request asks for an answer without its reasoning."""
+    """True if a request asks the server to leave reasoning out of its answer."""
     dialect = dialect_of(stream)
     return dialect is not None and dialect.request.reasoning.are_hidden(stream.exchange.request.body)
 
@@ -354,14 +369,15 @@ def hides_reasoning(stream: Stream) -> bool:
 def say(
     stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None = None
 ) -> MarkedText | None:
-    """Return the text of a choice's tokens; None if it is unknown, or if the choice has no end."""
+    """Return the text of a choice's tokens. None if it is unknown, or if the choice did not end normally."""
     finish = choice.finish
     if not is_chat(stream) or stream.asked.echo or finish is None or finish.type == "abort":
         return None
     if hides_reasoning(stream):
         return None
     count, budget = len(choice.output_ids or tokens_of(choice) or ()), stream.asked.budget(choice.index)
-    # A server may report tool_calls for a call that its budget ended; `spent-budget-is-told` judges that.
+    # A server may report tool_calls for a call that its budget ended. The requirement `spent-budget-is-told`
+    # judges that.
     spent = finish.type == SPENT or (finish.type == CALLED and budget is not None and 0 < budget <= count)
     # SGLang removes the token of a stop id from the text, and so from every channel.
     ended_by = choice.output_ids[-1] if choice.output_ids else finish.matched
@@ -371,7 +387,8 @@ def say(
         return None
     stop = finish.matched if isinstance(finish.matched, str) and finish.matched in text else ""
     stops = [string for string in stream.asked.stop if string and string in text]
-    # The ids include the token that completed the stop; the text ends before it, or with it.
+    # The ids include the token that completed the stop string. The text ends before the stop string, or with
+    # it.
     if stop:
         text = text[: text.find(stop) + len(stop) * stream.asked.no_stop_trim]
     alone = stream.asked.tools is not None and stream.asked.tools.alone
@@ -379,7 +396,7 @@ def say(
 
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
-    """Return the result of `say`, cached with the stream because several requirements need it."""
+    """Return the result of `say`. It is cached with the stream, because several requirements need it."""
     known: dict[int, MarkedText | None] = stream.cache.setdefault(say, {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)
@@ -402,7 +419,7 @@ def has_markup(text: str) -> bool:
 
 
 def _says_markup(text: str, *, thoughts: bool, calls: bool) -> bool:
-    """True if a text contains a marker of any known kind, or the beginning of a call without markers."""
+    """True if a text contains a known marker, or the beginning of a call without markers."""
     wanted = zip((thoughts, calls), _every_marker(), strict=True)
     return any(is_wanted and markers.search(text) for is_wanted, markers in wanted)
 
@@ -421,14 +438,16 @@ def _every_marker() -> tuple[re.Pattern[str], re.Pattern[str]]:
 
 
 Right = Callable[[Stream, Choice, Markup], MarkedText | None]
-"""Returns the text that a choice has to be; None where it is not known."""
+"""A function that returns the text that a choice should have. None if it is unknown."""
 
 
 def seen_markup(
     streams: Iterable[Answer], tokenizer: Tokenizer | None, form: str = "", right: Right | None = None
 ) -> Markup:
-    """Infer the markup that the parsers of a target read, from answers whose tokens, or whose right answer,
-    contain a call or reasoning of its channel. `form` names that of tool calls if it is known.
+    """Infer the markup that the server's parsers remove.
+
+    It is inferred from answers with reasoning or calls whose tokens, or right answers, contain the markup.
+    `form` names the format of tool calls if it is known.
     """
 
     def is_shown(stream: Stream, choice: Choice, markup: Markup) -> bool:
@@ -456,7 +475,7 @@ def seen_markup(
 
 
 def _is_shown(stated: MarkedText, choice: Choice) -> bool:
-    """True if a choice has the reasoning, or the first call, that its text has by a markup."""
+    """True if a choice has the reasoning, or the first call, that a markup finds in its text."""
     if stated.disputed:
         return False
     if stated.markup.form is None:

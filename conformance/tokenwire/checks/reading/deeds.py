@@ -1,6 +1,7 @@
-"""Control actions and deaths of a server, each with its time.
+"""Control requests and deaths of a server, with their times.
 
-An action affects only the exchanges that overlap it. If its time is unknown, it affects all.
+An action affects only the exchanges that overlap it. If its time is unknown, it counts as affecting all of
+them.
 """
 
 from __future__ import annotations
@@ -21,35 +22,35 @@ DEATH = "death"
 
 @dataclass(frozen=True)
 class _Deed:
-    """One control call, or one death of the server."""
+    """One control request, or one death of the server."""
 
     kind: str
-    """An `Action`, or `DEATH`."""
+    """The value of an `Action`, or `DEATH`."""
     began: float | None
-    """The beginning in seconds of the Unix epoch; None if the capture lacks it."""
+    """The beginning, in seconds since the Unix epoch. None if the capture lacks it."""
     ended: float | None
     ids: frozenset[str] = frozenset()
-    """The requests that an abort names."""
+    """The ids of the requests that an abort names."""
     everything: bool = False
-    """True if it aborts all requests."""
+    """True if the action aborts all requests."""
 
     def is_a(self, kind: str) -> bool:
-        """True if it is of a kind; an abort of everything counts as an abort."""
+        """True if the action has a kind. An action that aborts all requests also counts as an abort."""
         return self.kind == kind or (self.everything and kind == Action.ABORT)
 
     def names(self, ids: Iterable[str]) -> bool:
-        """True if it aborts any of these ids, or everything."""
+        """True if the action aborts a request with one of these ids, or all requests."""
         return self.everything or not self.ids.isdisjoint(ids)
 
 
 class Deeds:
-    """All actions of a run; those that overlap a span of time are found by bisection."""
+    """All control actions and deaths of a run. Bisection finds the actions that overlap a span of time."""
 
     def __init__(self, calls: Iterable[ControlCall] = (), deaths: Iterable[Death] = ()) -> None:
         called = (
             _Deed(call.action, began(call.exchange), over(call.exchange), call.ids, call.everything)
             for call in calls
-            if call.action is not Action.LOAD  # only reads
+            if call.action is not Action.LOAD  # a load request only reads
         )
         died = (_Deed(DEATH, death.began, death.ended) for death in deaths)
         self.every = (*called, *died)
@@ -76,10 +77,10 @@ class Deeds:
         )
 
     def weights(self, answer: Answer) -> int | None:
-        """Return the number of the weights that made an answer; None if an update overlaps it, or its time is
-        unknown.
+        """Return the number of weight updates that ended before an answer began.
 
-        A refused update may have changed the weights, too.
+        None if an update overlaps the answer, or if its time is unknown. A refused update counts, because it
+        may have changed the weights.
         """
         start = began(answer.exchange)
         met = self.beside(answer.exchange, Action.UPDATE)
@@ -90,7 +91,7 @@ _DISTURBS = (Action.PAUSE, Action.UPDATE, Action.FLUSH)
 
 
 def disturbed(streams: Iterable[Answer], deeds: Deeds) -> frozenset[str]:
-    """Return the exchanges that a pause, an update of the weights or a flush overlapped."""
+    """Return the names of the exchanges that overlap a pause, a weight update or a flush."""
     if not any(deed.kind in _DISTURBS for deed in deeds.every):
         return frozenset()
     return frozenset(

@@ -1,6 +1,6 @@
-"""Fields of a choice or an answer: a client's final value, and the emission that brought it.
+"""Fields of a choice or an answer: the final value that a client has, and the emission that brought it.
 
-Everything that a target wrote is untrusted JSON: values here may have any type.
+Everything that a server wrote is untrusted JSON, so values here may have any type.
 """
 
 from __future__ import annotations
@@ -42,27 +42,27 @@ def read_once(read: Callable[[Source], _Result]) -> Callable[[Source], _Result]:
 
 
 def details(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """Return the emissions with a detail, even null, each with the value."""
+    """Return the emissions that have a detail, even if it is null, each with its value."""
     return ((emission, emission.details[name]) for emission in emissions if name in emission.details)
 
 
 def counters(emissions: Iterable[Emission], name: str) -> Iterator[tuple[Emission, Any]]:
-    """Return the emissions with a counter, each with the raw value."""
+    """Return the emissions that have a counter, each with its unparsed value."""
     return ((emission, emission.counters[name]) for emission in emissions if name in emission.counters)
 
 
 def counts_its_ids(choice: ChoiceFacts) -> bool:
-    """True if a choice has as many output ids as it reports, or does not report a number.
+    """True if a choice has as many output ids as it reports, or reports no number.
 
-    Otherwise, ids were lost or doubled on the way. That is a finding about the answer itself, which then is
-    not evidence against another one.
+    Otherwise ids were lost or doubled. This is a violation of the answer itself, so the answer is not
+    evidence against another answer.
     """
     ids, count = choice.output_ids, choice.counter("completion_tokens")
     return ids is None or count is None or len(ids) == count
 
 
 def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
-    """Return the client's text after each emission with text."""
+    """Return each emission with text, and the text that a client has after it."""
     texts: list[tuple[Emission, str]] = []
     held = ""
     for emission in choice.emissions:
@@ -73,11 +73,11 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
 
 
 def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Place:
-    """Return the place where a client first gets an entry in its final form, in `output_ids`, `text` or a
+    """Return the place at which a client gets the final value of an entry of `output_ids`, `text` or a
     series.
 
-    Without a position, or if no emission brings it, return the field in the last emission that carries it, or
-    the last emission of all.
+    If no position is given, or no emission brings it, return the last emission with the field, or else the
+    last emission.
     """
     if position is None and choice.ends_with(field):
         return choice.last_at(field)
@@ -90,7 +90,7 @@ def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Pl
 def _bringing(
     choice: ChoiceFacts, field: str, position: int | None, carrying: Sequence[Emission]
 ) -> Emission:
-    """Return the emission that brings an entry, among those that carry the field."""
+    """Return the emission that brings the final value of an entry, out of the emissions with the field."""
     if position is None:
         return carrying[-1]
     values = [
@@ -101,7 +101,7 @@ def _bringing(
         held = accumulate(map(len, values))
         held_after = zip(carrying, held, strict=True)
         return next((emission for emission, size in held_after if position < size), carrying[-1])
-    # A value that a later emission removed or replaced counts from there on.
+    # If a later emission removed or replaced an entry, the entry has its final value from this emission on.
     upto = slice(position + 1)
     changed = (
         index for index in range(len(values) - 1, 0, -1) if values[index - 1][upto] != values[-1][upto]
@@ -117,16 +117,16 @@ def _sequence_or_empty(value: object) -> Sequence[Any]:
 
 
 def first_prompt_ids(choice: Choice, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """Return the first emission with a list of prompt_token_ids, and the list; with `empty`, even an empty
-    one.
+    """Return the first emission with a list of prompt_token_ids, and this list. `empty`: True if the list may
+    be empty.
     """
     lists = ((emission, as_list(emission.prompt_token_ids)) for emission in choice.emissions)
     return next(((emission, ids) for emission, ids in lists if ids or (empty and ids is not None)), None)
 
 
 def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[Emission, list[Any]] | None:
-    """Return the first emission with a prompt-side series as a list, and the list; with `empty`, even an
-    empty one.
+    """Return the first emission with a list of a prompt-side series, and this list. `empty`: True if the list
+    may be empty.
     """
     lists = ((emission, as_list(emission.prompt_series.get(name))) for emission in choice.emissions)
     return next(
@@ -136,19 +136,20 @@ def first_of_prompt(choice: Choice, name: str, *, empty: bool = True) -> tuple[E
 
 @fact(Choice)
 def names_of_prompt(choice: Choice) -> frozenset[str]:
-    """Return the prompt-side series of a choice."""
+    """Return the names of the prompt-side series of a choice."""
     return frozenset(name for emission in choice.emissions for name in emission.prompt_series)
 
 
 def usage_count(stream: Answer, name: str = "completion_tokens") -> int | None:
-    """Return a count in the usage of an answer; None if it is not an integer."""
+    """Return a counter in the usage of an answer. None if it is not an integer."""
     return integer((stream.usage or {}).get(name))
 
 
 def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
-    """Return the number of output ids of a choice: of its ids, or else completion_tokens, or else the usage.
+    """Return the number of output ids of a choice: the length of its list, else completion_tokens, else the
+    usage.
 
-    The usage of several choices does not apply to any of them, even if only one of them came.
+    The usage counts for a choice only if the request asked for a single choice.
     """
     ids = choice.output_ids
     if ids is not None:
@@ -159,7 +160,7 @@ def count_of(stream: Answer, choice: ChoiceFacts) -> int | None:
 
 
 def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
-    """Return the number of output ids of all choices of an answer, by its usage, or else by the choices."""
+    """Return the number of output ids of all choices together, from the usage or else from the choices."""
     if (stated := usage_count(stream)) is not None:
         return stated
     counts = [count_of(stream, choice) for choice in choices]
@@ -167,9 +168,9 @@ def total_count(stream: Answer, choices: Iterable[ChoiceFacts]) -> int | None:
 
 
 def untold_count(stream: Stream, choice: Choice) -> int | None:
-    """Return the number of output ids of the only choice of an answer without ids, by the usage.
+    """Return the number of output ids of a choice without ids from the usage, if it is the only choice.
 
-    Returns None if it is unknown, or if the last token may be an omitted stop.
+    None if it is unknown, or if the last token may be a stop that the answer hides.
     """
     spent = choice.finish is not None and choice.finish.type == "length"
     if choice.output_ids is not None or not spent or stream.asked.echo or len(stream.choices) != 1:
@@ -178,7 +179,9 @@ def untold_count(stream: Stream, choice: Choice) -> int | None:
 
 
 def prompt_of(stream: Answer, choice: int) -> list[int] | None:
-    """Return the input_ids of a choice, if the request sent ids. Choices are ordered by prompt."""
+    """Return the input_ids of the prompt of a choice. None if the request sent no ids. Choices are ordered by
+    prompt.
+    """
     prompts, n = stream.asked.input_ids, stream.asked.n
     if prompts is None or n < 1 or not 0 <= choice // n < len(prompts):
         return None
@@ -192,13 +195,15 @@ EXTRAS = ("return_prompt_token_ids", "return_token_ids", "return_meta_info")
 
 
 def asked_alike(stream: Answer, *fields: str) -> tuple[object, ...]:
-    """Return a key of requests of one dialect with equal values of some fields of `Asked`."""
+    """Return a key that is equal for requests of one dialect with equal values of the given fields of
+    `Asked`.
+    """
     return (stream.dialect, *(getattr(stream.asked, name) for name in fields))
 
 
 def prompt_sent(stream: Answer) -> tuple[Any, Mapping[str, Any]] | None:
-    """Return the model and the prompt of a request, by the names in dialect tables; None if it cannot be
-    parsed.
+    """Return the model and the prompt of a request, with the field names of the dialect tables. None if they
+    cannot be parsed.
     """
     try:
         model, prompt = json.loads(stream.asked.prompt_key)
@@ -214,7 +219,7 @@ def _ends(stream: Stream) -> tuple[Place, Place]:
 
 
 def end_place(stream: Answer) -> Place:
-    """Return the end of an answer: its last event, or the exchange without events."""
+    """Return the place of the last event of an answer, or of the exchange if the answer has no events."""
     return _ends(stream)[1]
 
 
@@ -224,12 +229,14 @@ def start_place(stream: Answer) -> Place:
 
 @fact(Choice)
 def told_prompt(choice: Choice) -> tuple[Place, list[Any]] | None:
-    """Return the first list of prompt_token_ids of a choice, and its place; None if there is none."""
+    """Return the place and the value of the first list of prompt_token_ids of a choice. None if it has no
+    such list.
+    """
     found = first_prompt_ids(choice)
     return None if found is None else (found[0].at("prompt_token_ids"), found[1])
 
 
 def stated_by_both(*choices: ChoiceFacts) -> list[Sequence[Any]]:
-    """Return the ids of two choices, or their texts if either has no ids."""
+    """Return the ids of the choices, or their texts if a choice has no ids."""
     ids = [choice.output_ids for choice in choices]
     return [choice.text or "" for choice in choices] if None in ids else [found or () for found in ids]

@@ -1,4 +1,4 @@
-"""Fields of an answer, at any depth, that must reach the client."""
+"""Fields of an answer, at any depth, which a gateway must pass on to the client."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from tokenwire.record import Place, Stream
 from tokenwire.wire.json_pointer import join
 
 _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
-"""Objects with tokens as keys, which are values and not field names."""
+"""Objects whose keys are tokens, and not field names."""
 
 
 def is_of_the_cache(path: str) -> bool:
-    """True if the value at a path depends on the cache."""
+    """True if the value at a path depends on the content of the cache."""
     return "cached" in path
 
 
 def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield the path and value of everything in a JSON value except nulls and empty lists and objects.
+    """Yield the path and the value of each scalar in a JSON value. Empty lists and objects are left out.
 
-    With `nulls`, nulls are included. Paths leave out list positions and tokens.
+    Nulls are included only with `nulls`. Paths contain neither list positions nor tokens.
     """
     found = [(value, "")]
     while found:
@@ -36,7 +36,7 @@ def fields_of(value: Any, *, nulls: bool = False) -> Iterator[tuple[str, Any]]:
 
 
 def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
-    """Return the fields of all events of an answer, each with its first place."""
+    """Return the paths of the fields in all events of an answer, each with its first place."""
     reported: dict[str, Place] = {}
     for event in stream.events:
         for path, _ in fields_of(event.data, nulls=nulls):
@@ -45,9 +45,10 @@ def told_by(stream: Stream, *, nulls: bool = False) -> dict[str, Place]:
 
 
 def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
-    """Return the fields of a worker's answer that its gateway's lacks.
+    """Return the fields that the worker's answer has and the gateway's answer lacks.
 
-    A field that depends on the cache may be null there, itself or a parent.
+    A field that depends on the cache is not missing if it, or one of its parents, is null in the gateway's
+    answer.
     """
     ours, theirs = told_by(worker), told_by(gateway)
     there = told_by(gateway, nulls=True)
@@ -60,7 +61,7 @@ def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
 
 
 def _prefixes(path: str) -> Iterator[str]:
-    """Yield a path and all its parents."""
+    """Yield a path and the paths of its parents."""
     while path:
         yield path
         path = path.rpartition("/")[0]

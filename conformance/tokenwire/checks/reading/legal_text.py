@@ -1,4 +1,4 @@
-"""The legal texts of a choice by its ids: the decoded text, cut by the stop."""
+"""The texts that the ids of a choice allow: the decoded text, cut at the stop."""
 
 from __future__ import annotations
 
@@ -15,14 +15,16 @@ from tokenwire.record import BROKEN, Choice, Stream
 from tokenwire.target.tokenizer import Tokenizer
 
 _CONTEXT = 8
-"""Prompt ids before the output, for tokenizers that decode the first token of a text differently."""
+"""The number of prompt ids that are decoded before the output. Some tokenizers decode the first token of a
+text differently.
+"""
 _MANGLED = re.compile(r" (?=[.?!,]|n't|'m|'s|'ve|'re|' )")
-"""Matches the spaces that tokenizers drop when they clean up."""
+"""Matches the spaces that some tokenizers remove from a decoded text."""
 
 
 @dataclass(frozen=True)
 class Decoded:
-    """A finished choice with ids that a tokenizer can decode."""
+    """A finished choice with ids, and the tokenizer that decodes them."""
 
     choice: Choice
     ids: Ids
@@ -33,21 +35,24 @@ class Decoded:
 
     @property
     def stop(self) -> object:
-        """The id or the string that ended the choice, if the server reports it."""
+        """The id or the string that stopped the choice, if the server reports it."""
         finish = self.choice.finish
         return finish.matched if finish is not None and finish.type == "stop" else None
 
     def decode(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> str | None:
-        """Return the text of ids with the flags of the request, or with this setting of special tokens."""
+        """Return the text of ids with the options of the request. `skip_special_tokens` overrides the
+        request's option.
+        """
         skip = self.asked.skip_special_tokens if skip_special_tokens is None else skip_special_tokens
         spaces = self.asked.spaces_between_special_tokens
         return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
 
     def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-        """Return the possible texts of ids: alone, and as an addition to the prompt. Empty if unknown.
+        """Return the possible texts of ids: decoded alone, and decoded after the prompt. Empty if they are
+        unknown.
 
-        The two differ if a tokenizer drops the space at the beginning of a text, or if the prompt ends within
-        a character.
+        Both differ if the tokenizer drops a space at the beginning of a text, or if the prompt ends within a
+        character.
         """
         alone = self.decode(ids, skip_special_tokens=skip_special_tokens)
         context = self.prompt[-_CONTEXT:]
@@ -62,15 +67,15 @@ class Decoded:
         return tuple(dict.fromkeys([alone, *added]))
 
     def alike(self, first: str, second: str) -> bool:
-        """True if two texts are equal, except for spaces that the tokenizer may have removed."""
+        """True if two texts are equal, apart from spaces that the tokenizer may remove."""
         return first == second or self._cleaned(first) == self._cleaned(second)
 
     def begins(self, text: str, shown: str) -> bool:
-        """True if a text begins with the shown one, except for spaces that may have been removed."""
+        """True if a text begins with another text, apart from spaces that the tokenizer may remove."""
         return text.startswith(shown) or self._cleaned(text).startswith(self._cleaned(shown))
 
     def size(self, text: str) -> int:
-        """Return the number of characters of a text, without spaces that may have been removed."""
+        """Return the number of characters of a text, without the spaces that the tokenizer may remove."""
         return len(self._cleaned(text))
 
     def _cleaned(self, text: str) -> str:
@@ -78,9 +83,9 @@ class Decoded:
 
 
 def decoded(stream: Stream, tokenizer: Tokenizer | None) -> Iterator[Decoded]:
-    """Yield the choices of an answer whose text must follow from their ids.
+    """Yield the choices of an answer whose text their ids determine.
 
-    Choices with an echo, split by a parser, or aborted are skipped.
+    Skipped are choices that have an echo, were aborted, or were split by a parser.
     """
     if tokenizer is None or stream.asked.echo:
         return
@@ -102,7 +107,10 @@ def _prompt(stream: Stream, choice: Choice) -> Ids:
 
 
 def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-    """Return the text of the ids, without the id that ended the choice unless it was to be kept."""
+    """Return the possible texts of the ids before a stop string is cut off.
+
+    The id that stopped the choice is left out, unless the request keeps it.
+    """
 
     def readings(ids: Ids) -> tuple[str, ...]:
         return decoding.readings(ids, skip_special_tokens=skip_special_tokens)
@@ -112,14 +120,14 @@ def uncut_texts(decoding: Decoded, *, skip_special_tokens: bool | None = None) -
     if not stopped or isinstance(decoding.stop, str):
         return readings(decoding.ids)
     if decoding.stop is None:
-        # The end is unknown: it may be the last id, or a string.
+        # The stop is unknown. It may be the last id or a string.
         return tuple(dict.fromkeys([*readings(decoding.ids), *readings(decoding.ids[:-1])]))
     is_last = decoding.stop == decoding.ids[-1] and not decoding.asked.no_stop_trim
     return readings(decoding.ids[:-1] if is_last else decoding.ids)
 
 
 def legal_texts(decoding: Decoded) -> tuple[str, ...]:
-    """Return every possible text of a choice with these ids; empty if unknown."""
+    """Return every possible text of a choice with these ids. Empty if they are unknown."""
     texts = uncut_texts(decoding)
     finish = decoding.choice.finish
     if finish is None or finish.type != "stop" or isinstance(decoding.stop, int):
@@ -129,7 +137,7 @@ def legal_texts(decoding: Decoded) -> tuple[str, ...]:
 
 
 def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
-    """Yield a text cut at each occurrence of the stop, because it is unknown which one ended the choice."""
+    """Yield a text cut at each occurrence of the stop, because any of them may have ended the choice."""
     stop, asked = decoding.stop, decoding.asked
     if isinstance(stop, str) and stop in asked.stop_regex:
         yield text
@@ -146,7 +154,7 @@ def _cuts(decoding: Decoded, text: str) -> Iterable[str]:
 
 
 def compiled(pattern: str) -> re.Pattern[str] | None:
-    """Compile a stop pattern; None for one that only the server can parse."""
+    """Compile a stop pattern. None if Python cannot parse it, because a server's syntax may differ."""
     try:
         return re.compile(pattern)
     except re.error:

@@ -1,4 +1,4 @@
-"""Refusals: requests that were or should have been refused, and the words of errors."""
+"""Refusals: requests that were refused or should have been, and the messages of errors."""
 
 from __future__ import annotations
 
@@ -18,13 +18,15 @@ from tokenwire.target.death import ORDINARY, UNSATISFIABLE
 from tokenwire.wire.exchange import BUSY
 
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
-"""Statuses given before the request is parsed, by a server or a gateway: no access, or no capacity."""
+"""Statuses that a server or gateway gives before it parses a request, because of access or load."""
 NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
-"""Statuses that do not depend on the request's content; two more depend on its path."""
+"""Statuses that do not depend on the content of the request. To those about access and load, add 404 and 405
+about its path.
+"""
 
 
 def words_of(error: object) -> str:
-    """Return the message of an error body; empty without one."""
+    """Return the message of an error body. Empty if it has none."""
     if isinstance(error, str):
         return error.strip()
     if isinstance(error, Mapping):
@@ -38,10 +40,10 @@ def _is_refusal(code: int | None) -> bool:
 
 
 def _refused_in_band(stream: Answer) -> bool:
-    """True if a stream refuses its request by a 4xx code, in an error event without a choice or in aborts of
-    every choice.
+    """True if a stream refuses its request with a 4xx code, after status 200.
 
-    A server that has sent status 200 before it parsed the request cannot refuse it otherwise.
+    The code is in an error event without a choice, or in an abort of each choice. A server that sends status
+    200 before it parses the request cannot refuse it by the status.
     """
     if not stream.choices:
         return _is_refusal(_code_in_band(stream))
@@ -50,7 +52,7 @@ def _refused_in_band(stream: Answer) -> bool:
 
 
 def _code_in_band(stream: Answer) -> int | None:
-    """Return the code of a stream's error event, or of its type; None without one."""
+    """Return the status code of a stream's error event, or of its error type. None if it has neither."""
     error = stream.error
     if not stream.asked.stream or stream.exchange.status != 200 or not isinstance(error, Mapping):
         return None
@@ -62,12 +64,12 @@ def _code_in_band(stream: Answer) -> int | None:
 
 
 def put_off(stream: Answer) -> bool:
-    """True if the target lacked capacity for a request, by its status or by an error event."""
+    """True if the server reported, by a status or an error event, that it has no capacity for the request."""
     return stream.exchange.busy or _code_in_band(stream) in BUSY
 
 
 def was_refused(stream: Answer) -> bool:
-    """True if the target refused a request, by its status or in a stream."""
+    """True if the server refused a request, by its status or by an error in the stream."""
     by_status = stream.refused and stream.exchange.status not in NOT_ABOUT_THE_REQUEST
     return by_status or _refused_in_band(stream)
 
@@ -91,9 +93,9 @@ def _malformed(value: object) -> bool:
 
 
 def sent_malformed_ids(stream: Stream) -> bool:
-    """True if a request has something other than ids in the field of ids.
+    """True if the request's field for ids contains something other than ids.
 
-    If an endpoint takes ids and text in one field, a text is not a malformed list of ids.
+    If the endpoint takes ids or text in this field, a text is correct.
     """
     stated = stream.asked.sent.get("input_ids")
     mixed = policy_of(stream).mixed_prompts
@@ -102,33 +104,33 @@ def sent_malformed_ids(stream: Stream) -> bool:
 
 @fact(Stream)
 def _misshapen(stream: Stream) -> bool:
-    """True if any target should refuse a request, with any vocabulary."""
+    """True if a request is wrong on every server, whatever its vocabulary."""
     malformed = asks_for_nothing(stream) or sent_malformed_ids(stream)
     return malformed or bool(unreadable_body(stream.exchange.request)) or any(meaningless_values(stream))
 
 
 def is_bad(stream: Answer, target: Target) -> bool:
-    """True if a request was refused, or should have been."""
+    """True if a request was refused, or should have been refused."""
     return was_refused(stream) or _misshapen(stream) or names_unknown_ids(stream, target)
 
 
 def refused_as_bad(stream: Answer, target: Target) -> bool:
-    """True if a request was refused, and should have been."""
+    """True if a request was refused, and should have been refused."""
     return was_refused(stream) and (_misshapen(stream) or names_unknown_ids(stream, target))
 
 
 def cannot_be_satisfied(stream: Answer) -> bool:
-    """True if a request demands more tokens than a text that satisfies its constraint may have.
+    """True if a request may demand more tokens than a text that satisfies its constraint can have.
 
-    The possible lengths cannot be computed for every language. A server that masks the ids outside the
-    language, and the end until the least number of tokens, may have no id left to choose.
+    The possible lengths cannot be computed for every constraint, so each constraint with a minimum length
+    counts. Such a server may mask every id, so that none is left to choose.
     """
     asked = stream.asked
     return bool(asked.constraints and (asked.min_new_tokens or asked.ignore_eos))
 
 
 def suspicion(stream: Answer, target: Target) -> int:
-    """Return a rank of how likely a request is to have killed the server; 0 is the likeliest."""
+    """Return the likelihood rank of a request as the cause of a server's death; 0 is the most likely."""
     if any(unknown_prompt_ids(stream.asked, target.advertised.vocab_size)):
         return 0
     if _misshapen(stream) or names_unknown_ids(stream, target):

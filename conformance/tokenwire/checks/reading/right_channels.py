@@ -1,4 +1,6 @@
-"""The text that the channels of a choice have to hold by the right answer, without ids and logprobs."""
+"""The text that the channels of a choice should contain, from the right answer. It needs neither ids nor
+logprobs.
+"""
 
 from __future__ import annotations
 
@@ -22,15 +24,15 @@ _LEAVE_TOKENS = frozenset(
         *("chat_template_kwargs", "reasoning", "reasoning_effort", "thinking"),
     }
 )
-"""Fields that leave the tokens behind a prompt as they are, unless they demand or forbid a call."""
+"""Request fields that do not change the generated tokens, unless they force or forbid a call."""
 
 
 def right_marked_text(model: KnownModel, stream: Stream, choice: Choice, markup: Markup) -> MarkedText | None:
-    """Return the text that a choice has to be, markup and all; None where it is not known."""
+    """Return the right text of a choice including its markup. None if it is unknown."""
     right = _right(stream, choice, model)
     special = model.words.special - model.words.ends
     if right is None or special.intersection(right.ids) or BROKEN in right.text:
-        return None  # a parser may need special tokens, and a broken character may be shown or not
+        return None  # a parser may need special tokens, and a broken character may be visible or not
     alone = stream.asked.tools is not None and stream.asked.tools.alone
     spent = right.finish == SPENT
     return MarkedText(right.text, markup, offered(stream), spent, False, False, alone)
@@ -49,14 +51,16 @@ def _right(stream: Stream, choice: Choice, model: KnownModel) -> Truth | None:
         return truth(Repeater(lag), model.words, ids, asked)
     prompt, count = prompts[place], usage_count(stream, "prompt_tokens")
     if prompt is None or (count is not None and count != len(prompt) * asked.prompts):
-        return None  # the answer belongs to another prompt, which other requirements judge
+        return None  # the server ran another prompt, which other requirements judge
     length = len(prompt) + asked.max_new_tokens
     fits = model.longest is None or length <= model.longest
     return truth(model.law, model.words, prompt, asked) if fits else None
 
 
 def _as_free(asked: Asked) -> Asked | None:
-    """Return a request as if it offered no tools; None if more than a budget shapes or ends its answer."""
+    """Return the request without its tools. None if anything else than the budget shapes or ends
+    its answer.
+    """
     stops = asked.stop or asked.stop_token_ids or asked.stop_regex or asked.min_new_tokens or asked.echo
     free = asked.tools is None or (asked.tools.demand == "auto" and not asked.tools.strict)
     if not asked.greedy or stops or not free or asked.constraints or not asked.skip_special_tokens:

@@ -1,4 +1,4 @@
-"""Times in a run: the tokens of an answer at a moment, and exchanges that overlap."""
+"""Times in a run: the number of tokens that had arrived at a time, and exchanges that overlap."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from tokenwire.wire.exchange import ExchangeHead
 
 _Thing = TypeVar("_Thing")
 INSTANT_S = 0.001
-"""The unit in seconds to which the times of an exchange are rounded."""
+"""The resolution of the times of an exchange, in seconds."""
 
 
 def began(exchange: ExchangeHead) -> float | None:
-    """Return when a request was sent, in seconds since the epoch; None if the capture lacks it."""
+    """Return the time at which a request was sent, in seconds since the Unix epoch. None if the capture lacks
+    it.
+    """
     return _seconds(exchange.started)
 
 
@@ -32,13 +34,15 @@ def _seconds(started: str) -> float | None:
 
 
 def over(exchange: ExchangeHead) -> float | None:
-    """Return when an exchange ended; None if the capture lacks it."""
+    """Return the time at which an exchange ended, in seconds since the Unix epoch. None if the capture lacks
+    it.
+    """
     start = began(exchange)
     return None if start is None else start + exchange.duration
 
 
 def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
-    """True if two exchanges overlap; False if the capture has no times."""
+    """True if two exchanges overlap in time. False if the capture has no times."""
     began_one, began_other = began(first), began(second)
     if began_one is None or began_other is None:
         return False
@@ -46,7 +50,7 @@ def overlap(first: ExchangeHead, second: ExchangeHead) -> bool:
 
 
 class Spans(Generic[_Thing]):
-    """Things with a beginning and an end; those that overlap a span of time are found by bisection."""
+    """Objects with a start time and an end time. Bisection finds those that overlap a span of time."""
 
     def __init__(self, spans: Iterable[tuple[float, float, _Thing]]) -> None:
         self._spans = sorted(spans, key=itemgetter(0))
@@ -55,14 +59,14 @@ class Spans(Generic[_Thing]):
         self._longest = max((end - start for start, end, _ in self._spans), default=0.0)
 
     def count(self, exchange: ExchangeHead) -> int:
-        """Count the things that overlap an exchange; 0 if it has no time."""
+        """Count the objects that overlap an exchange. 0 if the exchange has no time."""
         start, end = began(exchange), over(exchange)
         if start is None or end is None:
             return 0
         return bisect_left(self._starts, end) - bisect_right(self._ends, start)
 
     def during(self, start: float | None, end: float | None) -> list[_Thing]:
-        """Return the things that overlap a span of time; empty if the span is unknown."""
+        """Return the objects that overlap a span of time. Empty if the span is unknown."""
         if start is None or end is None:
             return []
         first, last = bisect_left(self._starts, start - self._longest), bisect_left(self._starts, end)
@@ -70,7 +74,7 @@ class Spans(Generic[_Thing]):
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return the total seconds that some spans of time cover."""
+    """Return the total time that the spans cover, in seconds. Overlaps count once."""
     covered, reached = 0.0, -inf
     for start, end in sorted(spans):
         covered += max(end - max(start, reached), 0.0)
@@ -79,15 +83,16 @@ def covered_s(spans: Iterable[tuple[float, float]]) -> float:
 
 
 def timeline(under_way: Iterable[tuple[ExchangeHead, _Thing]]) -> Spans[_Thing]:
-    """Return things with the times of their exchanges, without those of unknown time."""
+    """Return the objects with the times of their exchanges. Exchanges without a time are left out."""
     known = ((began(exchange), exchange.duration, thing) for exchange, thing in under_way)
     return Spans((start, start + duration, thing) for start, duration, thing in known if start is not None)
 
 
 def delivered_at(stream: Stream, moment: float) -> int | None:
-    """Return the least number of tokens of an answer that had arrived at a moment; None without times.
+    """Return a lower bound of the number of tokens of an answer that had arrived at a time. None if times are
+    unknown.
 
-    An emission counts for one token if its choice carries neither ids nor counters.
+    An emission counts as one token if its choice has neither ids nor counters.
     """
     start = began(stream.exchange)
     if start is None:
