@@ -1,1 +1,1 @@
-"""Turns observations into verdicts, without using the network."""
+"""The step from observations to verdicts. It does not use the network."""

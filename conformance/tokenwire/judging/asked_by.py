@@ -1,6 +1,6 @@
-"""Requests for capabilities: the request fields that enable one, and the scenario that has them.
+"""The request fields that enable each capability, and the scenario that sends them.
 
-An answer shows some capabilities only if its request enabled them (`spec/asked_by.yaml`).
+An answer shows some capabilities only if its request enables them (`spec/asked_by.yaml`).
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class AskedBy:
-    """The request fields that enable a capability."""
+    """The request fields that enable a capability, and a scenario that sends them."""
 
     asks: Mapping[str, Any]
-    """The fields of a request, by their names in an ask."""
+    """The request fields, by their names in `Ask`, with example values."""
     scenario: str
-    """The scenario with these fields."""
+    """The name of a scenario that sends these fields."""
 
     def is_asked(self, asked: RequestFields) -> bool:
-        """True if a request has all of the fields, with any values."""
+        """True if a request sets all of these fields, to any value."""
         return all(getattr(asked, name) != _DEFAULTS[name] for name in self.asks)
 
     def can_be_asked(self, dialect: Dialect) -> bool:
-        """True if an endpoint supports the fields."""
+        """True if an endpoint supports these fields."""
         values: dict[str, Any] = (
             {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
         )
@@ -44,13 +44,15 @@ _DEFAULTS = {field.name: field.default for field in fields(RequestFields)}
 
 @cache
 def asked_by() -> Mapping[str, AskedBy]:
-    """Return the fields that enable each capability, by its name."""
+    """Return the table of request fields by the name of the capability."""
     table = read_yaml(spec_root() / "asked_by.yaml")
     return {name: typed(AskedBy, row, name) for name, row in table.items()}
 
 
 def asked_among(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the capabilities that any request enables. Each answer is inspected once."""
+    """Return the names of the capabilities that at least one request enables. Each answer is read
+    only once.
+    """
     rows = asked_by().items()
     requests = (stream.asked for stream in streams)
     return frozenset(name for asked in requests for name, row in rows if row.is_asked(asked))

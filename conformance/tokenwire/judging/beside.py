@@ -1,4 +1,4 @@
-"""A gateway and its worker: separates and pairs their answers to the same requests."""
+"""The answers of a gateway and its worker: separate them from other answers, and pair them."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from tokenwire.target.determinism import AnswerPair
 from tokenwire.wire.exchange import Exchange, ExchangeHead, exchange_name
 
 GATEWAY, WORKER = "gateway", "worker"
-"""Scenarios of the exchanges with each. Only captures contain the second name."""
+"""The scenarios of exchanges with the gateway and with the worker. The worker's occurs only in captures."""
 
 
 def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
-    """Split answers into single ones and pairs of worker and gateway."""
+    """Split answers into unpaired answers, and pairs of a worker's and its gateway's answer."""
     found: dict[str, list[Answer]] = {GATEWAY: [], WORKER: [], "": []}
     for stream in streams:
         scenario = stream.exchange.scenario
@@ -24,8 +24,9 @@ def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
 
 
 def question(stream: Answer) -> tuple[str, str]:
-    """Return the dialect and the label, because the same question has a different scenario for a gateway and
-    its worker.
+    """Return the dialect and the label of an exchange.
+
+    They identify a request at both servers, because its scenario differs between gateway and worker.
     """
     return stream.dialect, stream.exchange.label
 
@@ -37,7 +38,7 @@ def side_by_side(
 ) -> list[AnswerPair]:
     """Pair a worker's answers with its gateway's answers to the same requests.
 
-    `asked` returns the key of a request.
+    `asked` returns the key by which requests are paired.
     """
     seen = (determinism(worker), determinism(gateway))
     noise, enough = seen[0].noise | seen[1].noise, times_to_repeat(seen)
@@ -57,23 +58,23 @@ def side_by_side(
 
 
 _EXHIBIT, _BETWEEN = "exhibit", "--"
-"""The first part of the label of a request of the gateway that its worker was asked, too, and what divides
+"""The first part of the label of a gateway's request that was repeated at the worker, and the separator of
 the parts.
 """
 
 
 def exhibit_name(exchange: ExchangeHead) -> str:
-    """Return the name of the same request to the worker: it has the scenario and the label."""
+    """Return the name of the exchange in which a gateway's request is repeated at the worker."""
     label = _BETWEEN.join((_EXHIBIT, exchange.scenario, exchange.label))
     return exchange_name(WORKER, label, exchange.named_dialect)
 
 
 def is_exhibit(exchange: ExchangeHead) -> bool:
-    """True if the worker was sent a request in which the gateway broke a requirement."""
+    """True if an exchange repeats at the worker a request with which the gateway violated a requirement."""
     return exchange.scenario == WORKER and exchange.label.startswith(f"{_EXHIBIT}{_BETWEEN}")
 
 
 def in_place(exchange: Exchange) -> Exchange:
-    """Return the worker's exchange under the name and scenario that the gateway's has."""
+    """Return the worker's exchange under the name and scenario of the gateway's exchange."""
     _, scenario, label = exchange.label.split(_BETWEEN, 2)
     return replace(exchange, name=exchange_name(scenario, label, exchange.named_dialect), scenario=scenario)

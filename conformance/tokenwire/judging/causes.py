@@ -1,20 +1,21 @@
-"""Causes of failures: which violations follow from others.
+"""Causes of failures: which violations follow from other violations.
 
-A fault on the wire seldom breaks one sentence alone. A doubled id breaks the counters, the budget, the
-equality with the whole answer, and all that is compared with it. A report shows such a fault once: a
-violation is folded under another one if that explains every finding of it.
+One error on the wire seldom violates a single requirement. A doubled id violates the requirements on
+counters, on the budget, and on equality with other answers. A report shows such an error once. A violation is
+folded under another one if that one explains all of its findings, in one of three ways:
 
-* by the row: `implied_by` names the other requirement, at any distance, and the same answer violates it. What
-  compares answers is explained as well by a violation in the same field of any answer of their endpoints;
-* by the table `spec/causes.yaml`: an endpoint ignores or mistakes what requests ask for, and its violation of
-  the row that says so explains what else breaks there for such requests;
-* by the place: the other is at the same pointer of the same event, or of the one that the finding was
-  compared with, and is more specific.
+* By the requirement: `implied_by` names the other requirement, directly or through further requirements, and
+  the same answer violates it. A violation of an equality is also explained by a violation in the same field
+  of any answer at the same endpoints.
+* By the table `spec/causes.yaml`: an endpoint ignores or misreads a request field. The violation that shows
+  this explains other violations for requests with this field.
+* By the place: the other violation is at the same pointer of the same event, or of the event with which this
+  one was compared, and its requirement is more specific.
 
-A FAIL is folded only if an answer violates both, or by the table; and by the place alone, only if the one
-that is shown does.
+A FAIL is folded only if one answer violates both requirements, or if the table explains it. If only the place
+explains it, this must be the answer that the report shows for the cause.
 
-Verdicts do not change.
+Folding does not change verdicts.
 """
 
 from __future__ import annotations
@@ -54,17 +55,17 @@ Specificity = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class CauseRow:
-    """Something that an endpoint ignores or misinterprets."""
+    """An error of an endpoint that ignores or misreads a request field, as a row of `spec/causes.yaml`."""
 
     cause: str
-    """The requirement whose violation shows it."""
+    """The requirement whose violation shows the error."""
     says: str
     of: str
-    """The affected requests, by a name in `REQUESTS`."""
+    """The affected requests, as a key of `REQUESTS`."""
     follows: tuple[str, ...]
-    """The requirements that such requests break."""
+    """The requirements that an answer to an affected request may violate."""
     gateway: bool = False
-    """True if only a gateway does so, compared with its worker."""
+    """True if the row applies only to a gateway that is compared with its worker."""
 
 
 REQUESTS: Mapping[str, Callable[[Asked], bool]] = {
@@ -88,7 +89,7 @@ def cause_rows() -> tuple[CauseRow, ...]:
 
 @cache
 def _rows_behind() -> dict[str, tuple[CauseRow, ...]]:
-    """Map each requirement to the rows of the table that may explain it."""
+    """Map each requirement to the table rows that may explain its violation."""
     found: dict[str, tuple[CauseRow, ...]] = defaultdict(tuple)
     for row in cause_rows():
         for name in row.follows:
@@ -98,7 +99,7 @@ def _rows_behind() -> dict[str, tuple[CauseRow, ...]]:
 
 @cache
 def _ancestors() -> dict[str, tuple[str, ...]]:
-    """Map each requirement to all its possible causes, direct or not."""
+    """Map each requirement to all its possible causes, direct and indirect."""
     behind = _rows_behind()
     rows = {
         name: replace(row, implied_by=(*row.implied_by, *(found.cause for found in behind.get(name, ()))))
@@ -109,7 +110,7 @@ def _ancestors() -> dict[str, tuple[str, ...]]:
 
 @cache
 def _implied() -> dict[str, tuple[str, ...]]:
-    """Map each requirement to those that imply it through one answer, directly or not."""
+    """Map each requirement to the requirements that imply it within one answer, directly and indirectly."""
     return ancestors(load_requirements())
 
 
@@ -121,7 +122,7 @@ def _order() -> dict[str, int]:
 def specificity(requirement: Requirement) -> Specificity:
     """Return a sort key that puts the most specific requirement first.
 
-    It sorts by the number of possible causes, then by the scope of the check, then by the order of the
+    The key consists of the number of possible causes, the scope of the check, and the position in the
     specification.
     """
     return (
@@ -132,7 +133,7 @@ def specificity(requirement: Requirement) -> Specificity:
 
 
 def _field(place: Place) -> str:
-    """Return the name at the end of a pointer, without indices."""
+    """Return the last name in a JSON pointer, skipping list indices."""
     return next((part for part in reversed(place.pointer.split("/")) if not part.isdecimal()), "")
 
 
@@ -141,7 +142,7 @@ def _exchanges(seen: Sequence[Observation]) -> set[str]:
 
 
 class _Violations:
-    """The places of the violations of a run, by the positions of their judgements."""
+    """The violations of a run by their places. A violation is identified by the position of its judgement."""
 
     def __init__(self, judgements: Sequence[Judgement]) -> None:
         self._judgements = judgements
@@ -160,7 +161,7 @@ class _Violations:
         self.positions.sort(key=lambda n: (self._specific[n], n))
 
     def causes_first(self, positions: Iterable[int]) -> list[int]:
-        """Return the positions in the order of the table of causes: causes before consequences."""
+        """Return the positions with causes before their consequences, by the table of causes."""
         names = {n: self._judgements[n].requirement.id for n in positions}
         return sorted(names, key=lambda n: (len(_ancestors().get(names[n], ())), self._specific[n], n))
 
@@ -169,16 +170,18 @@ class _Violations:
         yield run, place.exchange, place.event, place.pointer
         yield run, name, place.exchange
         yield run, name, self._endpoint(n, place)
-        if place.pointer:  # two whole answers do not count as a common field
+        if place.pointer:  # without a pointer, two whole answers would count as one common field
             yield run, name, self._endpoint(n, place), _field(place)
 
     def _endpoint(self, n: int, place: Place) -> tuple[str]:
-        """Return the dialect of the answer at a place; the exchange's name if there is no such answer."""
+        """Return the dialect of the answer at a place, or the name of the exchange if there is no such
+        answer.
+        """
         stream = self._judgements[n].run.by_exchange.get(place.exchange)
         return (stream.dialect if stream else place.exchange,)
 
     def explaining(self, n: int, seen: Observation) -> set[int]:
-        """Return the judgements that may explain a finding."""
+        """Return the positions of the judgements that may explain a finding, by requirement or by place."""
         judgement = self._judgements[n]
         run, places = id(judgement.run), (seen.place, *seen.related)
         found: set[int] = set()
@@ -189,13 +192,15 @@ class _Violations:
                     field = _field(seen.place)
                     found |= self._by_place.get((run, name, self._endpoint(n, place), field), set())
         for place in places:
-            if place.pointer:  # a place without a pointer is a whole event or answer, which is too large
+            if (
+                place.pointer
+            ):  # a place without a pointer is a whole event or answer, which is not specific enough
                 there = self._by_place.get((run, place.exchange, place.event, place.pointer), set())
                 found |= {m for m in there if self._specific[m] < self._specific[n]}
         return found - {n}
 
     def behind(self, n: int, seen: Observation) -> set[int]:
-        """Return the judgements that may explain a finding by the table of causes."""
+        """Return the positions of the judgements that may explain a finding by the table of causes."""
         run, found = self._judgements[n].run, set[int]()
         for row in _rows_behind().get(self._judgements[n].requirement.id, ()):
             for place in (seen.place, *seen.related):
@@ -206,20 +211,20 @@ class _Violations:
         return found
 
     def shown_with(self, n: int, m: int) -> bool:
-        """True if a judgement may be folded under another. A FAIL must share an answer with it."""
+        """True if a judgement may be folded under another. For a FAIL, both need findings in one answer."""
         first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
             *first.requirement.implied_by,
             *_implied().get(first.requirement.id, ()),
         )
-        # By the place alone, only the shown answer counts. Otherwise the gravest failure of a report might be
-        # folded under one of another answer.
+        # If only the place explains it, only the answer that the report shows counts. Otherwise the worst
+        # failure of a report might be folded under a failure of another answer.
         theirs = _exchanges(other.violations if implied else other.violations[:1])
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
     def nearness(self, n: int, m: int) -> tuple[bool, bool, bool, Specificity, int]:
-        """Return a sort key that puts the likeliest cause of `n` first: the same answer, then field, then
-        scenario.
+        """Return a sort key that puts the most likely cause of `n` first: in the same answer, the same field,
+        the same scenario.
         """
         judgement, other = self._judgements[n], self._judgements[m]
         first = judgement.violations[0]
@@ -238,15 +243,15 @@ class _Violations:
 
 @dataclass(frozen=True)
 class Causes:
-    """The violations that follow from others."""
+    """The violations that follow from other violations."""
 
     folded: Mapping[int, int]
-    """The positions of the folded judgements, each with the position of its cause."""
+    """The position of each folded judgement, with the position of its cause."""
     unexplained: Mapping[int, Observation]
-    """The first unexplained finding of a judgement whose other findings are explained, by position."""
+    """The first unexplained finding of each judgement that has one, by position."""
 
     def leading(self, position: int, judgement: Judgement) -> Judgement:
-        """Return the judgement at a position, with its first unexplained violation first."""
+        """Return the judgement at a position, with its unexplained violation first."""
         first = self.unexplained.get(position)
         if first is None:
             return judgement
@@ -255,10 +260,10 @@ class Causes:
 
 
 def causes(judgements: Sequence[Judgement]) -> Causes:
-    """Find the violations that follow from others.
+    """Find the violations that follow from other violations.
 
-    A cause does not follow from another, and is at least as grave as its consequences. Known failures of a
-    baseline neither fold nor are folded.
+    A cause is not itself folded, and is at least as severe as its consequences. Failures that a baseline
+    tolerates are ignored.
     """
     violations = _Violations(judgements)
     folded: dict[int, int] = {}
@@ -270,13 +275,12 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         return n
 
     def fold(n: int, *, by_table: bool) -> None:
-        """Fold a judgement under its nearest cause, if each of its findings has one."""
+        """Fold a judgement under its most likely cause, if each of its findings has a cause."""
         gravity = SEVERITY[judgements[n].verdict]
         explained: list[set[int]] = []
         for seen in judgements[n].violations:
             found = {m for m in map(root, violations.explaining(n, seen)) if violations.shown_with(n, m)}
-            # A violation that itself follows from another cause does not apply to all requests of an
-            # endpoint.
+            # A violation that itself has a cause does not explain further requests of the endpoint.
             found |= {m for m in violations.behind(n, seen) if m not in folded} if by_table else set()
             explained.append({m for m in found - {n} if SEVERITY[judgements[m].verdict] >= gravity})
             if not explained[-1]:
@@ -285,7 +289,7 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         unexplained.pop(n, None)
         folded[n] = min(explained[0], key=lambda m: violations.nearness(n, m))
 
-    for n in violations.positions:  # causes come before their consequences
+    for n in violations.positions:  # the positions are sorted: causes come before their consequences
         fold(n, by_table=False)
     for n in violations.causes_first(n for n in violations.positions if n not in folded):
         fold(n, by_table=True)

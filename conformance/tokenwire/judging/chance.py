@@ -1,15 +1,15 @@
-"""Chance: when a difference between two answers to one request is excused, because the target may give both.
+"""Chance: decides when a difference between two answers to one request is excused.
 
-If a server's arithmetic depends on the batch, the cache or the chunks of the prefill, a greedy request may
-have two answers: of two nearly equal ids, either may win. So a chance difference between two answers is a
-violation only if both requests were repeated with the same result.
+On some servers the arithmetic depends on the batch, the cache or the chunks of the prefill. Then a greedy
+request may have two answers, because either of two nearly equal ids may be chosen. So a difference that may
+be chance is a violation only if both requests were repeated with the same answer.
 
-Only whole answers to one request under one condition show if a target repeats itself. Streams, answers beside
-a pause and answers from the cache are under test, and must not excuse themselves. If only these differ, and
-the whole answer was repeated, the differences are counted and compared with those of whole answers
+Only whole answers to one request under one condition show if a server repeats its answers. Streams, answers
+beside a pause, and answers from the cache are under test, so they must not excuse themselves. If only these
+differ, and the whole answer was repeated, the number of differences is compared with that of whole answers
 (`fisher`).
 
-`docs/guides/when-a-difference-is-excused.md` explains the rules to whoever maintains a server.
+`docs/guides/when-a-difference-is-excused.md` explains the rules for maintainers of servers.
 """
 
 from __future__ import annotations
@@ -41,99 +41,103 @@ from tokenwire.target.determinism import (
 from tokenwire.target.noise import Difference, Noise, noise_of, numbers_apart
 
 AGAIN = 2
-"""The repetitions of an answer with a chance difference before the target is blamed."""
+"""The number of repetitions of an answer after which a chance difference counts as a violation."""
 OFTEN = 6
-"""The repetitions for a target that was seen not to repeat itself, because few equal answers prove little
-there.
+"""The number of repetitions for a server that sometimes answers differently. There, a few equal answers prove
+little.
 """
 _MANY = 8
-"""The number of repetitions that can show random answers."""
+"""The minimum number of repetitions that can show that a server answers at random."""
 _RARE = 0.01
-"""The probability below which the number of differences is not chance."""
+"""The probability below which a number of differences is not chance."""
 _MEND = (
     "start it so that greedy requests are repeatable (SGLang: --enable-deterministic-inference), "
-    "or ask it alone, with --max-concurrency 1"
+    "or send one request at a time, with --max-concurrency 1"
 )
 
 
 class Condition(NamedTuple):
-    """The circumstances of an answer that must not change it. Only answers under one condition contradict
-    each other, because a fault that depends on the condition must not excuse itself.
+    """The circumstances of an answer, which must not change it.
+
+    Only answers under the same condition contradict each other. Otherwise an error that depends on the
+    condition would excuse itself.
     """
 
     streamed: bool
     disturbed: bool
-    """True if a control call overlapped the exchange."""
+    """True if a control request overlapped the exchange."""
     beside: str
-    """Another circumstance, such as an earlier refusal."""
+    """Another circumstance, such as a refusal before it. Empty if there is none."""
     cached: bool
-    """True if a whole answer reports that part of its prompt came from the cache."""
+    """True if a whole answer reports cached prompt tokens."""
     cache_key: Hashable
-    """The key counts: cache-keys-change-nothing compares answers under two keys."""
+    """The cache key of the request. It is part of the condition because cache-keys-change-nothing compares
+    two keys.
+    """
 
     @property
     def plain(self) -> bool:
-        """True for a whole answer that no control call disturbed: it shows if the target repeats itself."""
+        """True for a whole answer without an overlapping control request. Such answers show if the server
+        repeats itself.
+        """
         return not (self.streamed or self.disturbed)
 
 
 @dataclass(frozen=True)
 class Repetition:
-    """The other answers to the request of one answer: how often, under which condition, with which
-    differences.
-    """
+    """The other answers to the request of an answer: how many are equal, and which differ."""
 
     condition: Condition
     alike: int
-    """The number of other answers with the same result; 0 if `varied`."""
+    """The number of other answers with the same content. 0 if `varied`."""
     varied: bool
-    """True if the identical request, streamed or whole, had another answer under the same condition."""
+    """True if the identical request had a different answer under the same condition."""
     differing: tuple[str, str] | None
-    """The exchanges of two whole answers under one condition that differ; None if there are none."""
+    """The names of two exchanges with different whole answers under one condition. None if all are equal."""
     shown: int
-    """A key of the result that does not depend on the amount of output: the text, or the ids without one."""
+    """A key of the text, or of the ids if there is no text. It does not depend on further output."""
     ids: int | None
-    """A key of the ids, because different ids may make the same text; None without ids."""
+    """A key of the ids, because different ids may form the same text. None if ids are not reported."""
 
 
 @dataclass(frozen=True)
 class Determinism:
-    """The requests for which the target repeated its answer."""
+    """The requests that were repeated, and how their answers compare."""
 
     repeated: frozenset[str] = frozenset()
-    """Keys with two equal answers and no whole answers that differ."""
+    """Keys of requests that had two equal answers, and whose whole answers never differed."""
     contradicted: frozenset[str] = frozenset()
-    """Keys whose whole answers differ from each other."""
+    """Keys of requests whose whole answers differed."""
     probed: bool = False
-    """True if the probe was answered twice alike and nothing in the run contradicts it."""
+    """True if the probe request had the same answer twice, and no whole answers in the run differ."""
     by_exchange: Mapping[str, Repetition] = field(default_factory=dict)
-    """The repetitions of each complete answer."""
+    """The repetitions of each complete answer, by the name of its exchange."""
     repetitions: int = 0
     """The number of whole answers that repeat an earlier request under the same condition."""
     contradictions: int = 0
-    """The number of these that differ from the most frequent answer."""
+    """The number of these repetitions that differ from the most frequent answer."""
     noise: Noise = field(default_factory=Noise)
     repeated_ids: int = 0
     """The number of output ids in these repetitions."""
 
     @cached_property
     def in_two_ways(self) -> bool:
-        """True if any request had two answers under one condition."""
+        """True if at least one request had two different answers under one condition."""
         return any(seen.varied or seen.differing for seen in self.by_exchange.values())
 
     @property
     def random(self) -> bool:
-        """True if the target seems to answer at random: at least every third repetition of a whole answer
-        differs.
+        """True if the server seems to answer at random: at least a third of the repeated whole answers
+        differ.
 
-        Near ties cause far fewer.
+        Near ties cause much smaller shares.
         """
         return self.repetitions >= _MANY and 3 * self.contradictions >= self.repetitions
 
     def trusts(self, stream: Answer) -> bool:
-        """True if an answer may be compared with others to the same request.
+        """True if an answer may be compared with other answers to the same request.
 
-        A request with a seed is trusted only after the target repeated an answer.
+        A sampled request with a seed may be compared only if the server repeated its answer.
         """
         key = stream.asked.key
         return bool(key) and (stream.asked.greedy or key in self.repeated)
@@ -147,32 +151,34 @@ class Determinism:
         return self.by_exchange[exchange].alike if exchange in self.by_exchange else 0
 
     def differing(self, exchange: str) -> tuple[str, str] | None:
-        """Return two whole answers to the request of an exchange that differ; None if there are none."""
+        """Return the names of two exchanges with different whole answers to the same request. None if all are
+        equal.
+        """
         return self.by_exchange[exchange].differing if exchange in self.by_exchange else None
 
 
 @fact(Stream)
 def _known_ids(stream: Stream) -> int | None:
-    """Return a key of answers with the same ids; None for an answer without ids."""
+    """Return a key of the ids of an answer. None if it reports no ids."""
     ids = [(choice.index, choice.output_ids) for choice in stream.choices]
     return None if any(told is None for _, told in ids) else known_by(ids)
 
 
 class _Repeatable(NamedTuple):
-    """The compared parts of a complete answer to a repeatable request, small because a run may have many."""
+    """The parts of a complete answer that are compared. It is small, because a run may have many answers."""
 
     stream: Answer
     key: str
     form: int
-    """A key of requests for one result in one form, whatever other outputs they enable or was beside them."""
+    """A key of the request that leaves out further enabled outputs and concurrent requests."""
     request: int
-    """A key of requests to the same weights for the same answer in the same form."""
+    """A key of the identical request to the same weights."""
     delivery: Hashable
-    """The form of delivery, and the presence of ids and text. Results are compared only within one form."""
+    """The delivery mode, and the presence of ids and text. Content is compared only within one such form."""
     result: int
     shown: int
     ids: int | None
-    """A key of the ids; None without ids."""
+    """A key of the ids. None if ids are not reported."""
     condition: Condition
 
     @classmethod
@@ -204,10 +210,10 @@ def determinism(
     weights: Weights = lambda _: 0,
     conditions: Mapping[str, str] = MappingProxyType({}),
 ) -> Determinism:
-    """Find requests that were answered more than once by the same `weights`.
+    """Find the requests that were repeated with the same weights, and compare their answers.
 
-    disturbed: exchanges that a control call overlapped. conditions: other circumstances of an exchange that
-    must not change the answer (`Condition.beside`).
+    disturbed: names of exchanges that a control request overlapped. conditions: further circumstances of
+    exchanges that must not change the answer (`Condition.beside`).
     """
     answers = [
         _Repeatable.of(
@@ -221,7 +227,7 @@ def determinism(
     ]
     repeated = set()
     probed = False
-    # Some answer came twice: enough to call a request repeatable, however many others differ.
+    # Two equal answers make a request repeatable, even if other answers differ.
     for alike in grouped(answers, attrgetter("key", "delivery")):
         if len({answer.result for answer in alike}) < len(alike):
             repeated.add(alike[0].key)
@@ -232,7 +238,8 @@ def determinism(
             varied |= {answer.name for answer in group}
     differences: list[Difference] = []
     for group in grouped(answers, attrgetter("request")):
-        # Only with the first: the time grows with the answers to a request, and not with their pairs.
+        # Each answer is compared with the first one only, so that the time grows linearly with the number of
+        # answers.
         first, *others = (answer.stream for answer in group)
         differences += numbers_apart(first, others)
     contradicting, repetitions, contradictions, repeated_ids = _contradicting(answers)
@@ -241,9 +248,9 @@ def determinism(
     times = Counter((answer.form, answer.shown, answer.ids) for answer in answers)
 
     def alike_to(answer: _Repeatable) -> int:
-        """Return the number of other answers with the same text, and the same ids where both have ids.
+        """Return the number of other answers with the same text, and with the same ids where both report ids.
 
-        Their conditions may differ: a confirmation is asked alone.
+        Their conditions may differ, because a confirmation is sent alone.
         """
         if answer.ids is None:
             return shown[answer.form, answer.shown] - 1
@@ -275,11 +282,11 @@ def determinism(
 def _contradicting(
     answers: Iterable[_Repeatable],
 ) -> tuple[dict[tuple[str, str], tuple[str, str]], int, int, int]:
-    """Return two contradicting answers for each dialect and key, the number of repetitions, the number of
-    unusual ones, and the number of ids in all repetitions.
+    """Return two contradicting answers for each dialect and key, and three counts.
 
-    A repetition is any whole answer after the first to one request under one condition. It is unusual if it
-    is not the most frequent answer. Streams are left out: a loss of a stream must not excuse itself.
+    The counts are the number of repetitions, the number that differ from the most frequent answer, and the
+    number of ids in all repetitions. A repetition is any further whole answer to one request under one
+    condition. Streams are left out, because text that a stream loses must not excuse itself.
     """
     contradicting: dict[tuple[str, str], tuple[str, str]] = {}
     repetitions = contradictions = ids = 0
@@ -300,39 +307,41 @@ def _ids_in(stream: Answer) -> int:
 
 
 def times_to_repeat(seen: Iterable[Determinism]) -> int:
-    """Return the repetitions needed before a difference counts as a violation."""
+    """Return how often an answer must be repeated before a difference counts as a violation."""
     return OFTEN if any(side.in_two_ways for side in seen) else 1
 
 
 @dataclass(frozen=True)
 class Doubt:
-    """The reason why a chance difference alone is not a violation."""
+    """The reason why a chance difference is not a violation by itself."""
 
     reason: str
     counted: bool = False
-    """True if only answers other than the repeated whole one differ, so that the number of differences
-    decides.
+    """True if the number of differences decides, because only answers other than the repeated whole answer
+    differ.
     """
     seldom: str = ""
-    """The exchange whose answer was not repeated often enough."""
+    """The name of the exchange whose answer was not repeated often enough."""
     aborted_ids: int = 0
-    """The number of ids of an aborted answer that differs from a whole one that was not repeated; 0 for any
-    other.
+    """The number of ids of an aborted answer that differs from a whole answer without repetition. Otherwise
+    0.
     """
 
 
 def doubt(
     difference: Observation, answers: Mapping[str, Answer], seen: tuple[Determinism, ...]
 ) -> Doubt | None:
-    """Return the reason why a difference alone is not a violation; None if it is one.
+    """Return the reason why a difference is not a violation by itself. None if it is a violation.
 
-    `answers` are those of the run by exchange. The first of `seen` is the determinism of the target.
+    `answers` are the answers of the run by exchange. The first of `seen` belongs to the server under test.
     """
     if not difference.by_chance and not _parts_as_whole_answers_do(difference, answers, seen[0]):
         return None
     places = (difference.place, *difference.related)
     names = dict.fromkeys(place.exchange for place in places if place.exchange in answers)
-    token = isinstance(difference.expected, (int, str))  # an id or a text, and no entry of a series
+    token = isinstance(
+        difference.expected, (int, str)
+    )  # the difference is in an id or a text, not in an entry of a series
     why = doubt_between(names, seen, token=token)
     if why is None or why.counted or not why.seldom or not isinstance(difference.expected, int):
         return why
@@ -343,11 +352,11 @@ def doubt(
 def _parts_as_whole_answers_do(
     difference: Observation, answers: Mapping[str, Answer], seen: Determinism
 ) -> bool:
-    """True if two texts part no earlier than whole answers to the same request, or if the target seems to
+    """True if two texts agree as far as two whole answers to the same request, or if the server seems to
     answer at random.
 
-    Without ids, one text that is a part of another looks like a loss. It is not evidence of a loss if whole
-    answers contradict each other from there on.
+    Without ids, a text that is a part of another one looks like a loss. This proves no loss if whole answers
+    differ from the same position on.
     """
     texts = (difference.expected, difference.actual)
     if not difference.related or not all(isinstance(text, str) for text in texts):
@@ -370,10 +379,10 @@ def _parts_as_whole_answers_do(
 def doubt_between(
     exchanges: Iterable[str], seen: Iterable[Determinism], *, token: bool = False
 ) -> Doubt | None:
-    """Return the reason why a chance difference between these exchanges is not a violation; None if it is
-    one.
+    """Return the reason why a chance difference between these exchanges is not a violation. None if it is a
+    violation.
 
-    `token`: the difference is in an id or in text.
+    `token`: True if the difference is in an id or in text.
     """
     known, names = list(seen), list(exchanges)
     enough = times_to_repeat(known)
@@ -395,37 +404,42 @@ def doubt_between(
     unfinished = any(all(name not in side.by_exchange for side in known) for name in names)
     repeated = any(row.condition.plain and row.alike for row in rows)
     alike = 1 + times[few]
-    often = "once" if alike == 1 else f"alike {alike} times, too few where others were answered in two ways"
+    often = (
+        "once"
+        if alike == 1
+        else f"alike {alike} times, which is too few because other requests had two answers"
+    )
     return Doubt(
-        "the answers differ as two answers to one request may, and the target was not seen to repeat itself: "
+        "the difference may be chance, and no repetition shows otherwise: "
         f"the request of {few} was answered {often}; {_MEND}",
-        # Numbers alone move with the order of computing; the result of what was aborted is not known whole.
+        # Numbers alone change with the order of computation, and the content of an aborted answer is
+        # incomplete.
         counted=repeated and (len({row.shown for row in rows}) > 1 or len(ids) > 1 or (unfinished and token)),
         seldom=few,
     )
 
 
 def fisher(differing: int, compared: int, contradictions: int, repetitions: int) -> float:
-    """Return the probability of at least this number of differences, if the compared answers differ as often
-    as repetitions of whole answers do: Fisher's exact test, one-sided.
+    """Return the probability of at least `differing` differences, by Fisher's exact test, one-sided.
 
-    `contradictions` of `repetitions` whole answers differ.
+    It assumes that the `compared` answers differ as often as repeated whole answers, of which
+    `contradictions` of `repetitions` differ.
     """
     every = differing + contradictions
     some = max(differing, every - repetitions)
     ways = total = comb(compared, some) * comb(repetitions, every - some)
-    for some in range(some, min(every, compared)):  # noqa: B020  # from one number to the next
+    for some in range(some, min(every, compared)):  # noqa: B020  # computes each term from the one before
         ways = ways * (compared - some) * (every - some) // ((some + 1) * (repetitions - every + some + 1))
         total += ways
     return total / comb(compared + repetitions, every)
 
 
 class Chance:
-    """The differences that one check found in a run, weighed one by one.
+    """The differences that one check found in a run, each decided as a violation or as chance.
 
-    If only answers other than a repeated whole one differ, their number decides. More than chance explains
-    are violations. If whole answers never differed, each is at least a SHOULD: a race is a fault even if it
-    happens once.
+    If only answers other than a repeated whole answer differ, their number decides. They are violations if
+    chance does not explain the number. If whole answers never differed, each difference is at least a SHOULD,
+    because a race is an error even if it happens once.
     """
 
     def __init__(
@@ -439,7 +453,7 @@ class Chance:
         self._tallies = tuple(tallies)
 
     def weigh(self, difference: Observation) -> Observation | Doubt:
-        """Return a difference as the violation that it is, or the reason why it is not one."""
+        """Return the violation that a difference is, or the reason why it is none."""
         why = self._doubt(difference)
         if why is not None and why.aborted_ids:
             probability, words = self._share_of_aborted
@@ -455,25 +469,26 @@ class Chance:
         return difference._replace(level=level, message=f"{difference.message}; {words}")
 
     def _doubts(self) -> Iterator[tuple[Observation, Doubt]]:
-        """Yield the differences that may be chance, with the reasons."""
+        """Yield the differences that may be chance, each with the reason."""
         for found in (found for seen in self._tallies for found in seen.differing):
             if (why := self._doubt(found.observation)) is not None:
                 yield found.observation, why
 
     def _compared(self, counted: Collection[Observation], answers: int) -> int:
-        """Return the number of compared answers.
+        """Return the number of answers that were compared.
 
-        An answer is observed several times, ids and text and numbers: their share is that of the answers.
+        Several observations (ids, text, numbers) belong to one answer. So observations are scaled by the
+        share of answers in them.
         """
         total = sum(seen.witnesses for seen in self._tallies)
         return max(answers, total * answers // max(1, sum(seen.witnesses for seen in counted)))
 
     @cached_property
     def _share_of_aborted(self) -> tuple[float, str]:
-        """The probability of this number of aborted answers that differ, and the same in words.
+        """The probability of this number of differing aborted answers, and a description of it.
 
-        No whole answer was repeated, and an aborted one is longer or shorter than those that were. So ids are
-        counted: each may be the one where two answers part.
+        No whole answer was repeated, and aborted answers differ in length from repeated ones. So the ids are
+        counted, because two answers may diverge at any id.
         """
         counted = [(difference, why) for difference, why in self._doubts() if why.aborted_ids]
         sizes = {why.seldom: why.aborted_ids for _, why in counted}
@@ -489,9 +504,12 @@ class Chance:
 
     @cached_property
     def _share(self) -> tuple[float, int, str]:
-        """The probability of this number of differences, the number of contradictions, and both in words."""
+        """The probability of this number of differences, the number of contradictions, and a description of
+        both.
+        """
         counted = [(difference, why.seldom) for difference, why in self._doubts() if why.counted]
-        # One answer that chance made go another way may be the one that fifty others are held against.
+        # Differences are counted by their baseline, because one unusual baseline may differ from fifty
+        # answers.
         answers = len({seldom for _, seldom in counted})
         compared = self._compared([difference for difference, _ in counted], answers)
         repetitions = sum(side.repetitions for side in self._seen())

@@ -1,11 +1,12 @@
 """The judge's clock: limits the processor time of one check for one exchange.
 
 Answers are untrusted, so the work on them is bounded. The limit is in seconds of processor time, so that a
-busy machine does not interrupt anything. A check that takes longer is interrupted, even inside a regular
-expression, and its requirement becomes HARNESS_ERROR; others continue.
+busy machine does not interrupt anything. A check that exceeds it is interrupted, even inside a regular
+expression. Its requirement becomes HARNESS_ERROR, and the other checks continue.
 
-A timer of the process fires at most every second. Work that ends within a second costs two assignments.
-Python interrupts only its main thread: elsewhere, and on systems without such timers, nothing is limited.
+A timer of the process fires at least once a second. Work that ends within a second costs only two
+assignments. Python can interrupt only its main thread. In other threads, and on systems without such timers,
+nothing is limited.
 """
 
 from __future__ import annotations
@@ -22,24 +23,25 @@ from tokenwire.record import Answer
 
 DEFAULT_LIMIT_S = 60.0
 LARGEST = 64 << 20
-"""The bytes of answers covered by one limit, which is the most for an exchange of a capture. A check of a
-larger run has proportionally more time.
+"""The number of bytes of answers for one limit, which is the maximum size of an exchange in a capture.
+
+A check of a larger run gets proportionally more time.
 """
 _MOST_BETWEEN_S = 1.0
 _LOOKS = 4
-"""The least number of timer checks within the limit."""
+"""The minimum number of times that the timer fires within the limit."""
 _DEEPEST = 200
-"""The most stack frames to search for the answer that a check reads."""
+"""The maximum number of stack frames that are searched for the current answer."""
 
 _Result = TypeVar("_Result")
 
 
 class TooSlowError(BaseException):
-    """Some work exceeds the limit. It is not an Exception, so that a check cannot catch it."""
+    """The work exceeded the limit. This is not an Exception, so that a check cannot catch it by accident."""
 
     def __init__(self, limit_s: float, exchange: str) -> None:
         self.exchange = exchange
-        """The name of the exchange in work; empty if unknown."""
+        """The name of the exchange that was read. Empty if it is unknown."""
         where = f"{exchange}: " if exchange else ""
         super().__init__(
             f"{where}the check took more than {limit_s:g} s of processor time; --judge-limit N allows more"
@@ -47,18 +49,18 @@ class TooSlowError(BaseException):
 
 
 class Clock:
-    """The current work and its time limit."""
+    """The piece of work that is running, and its time limit."""
 
     def __init__(self) -> None:
         self.work: object | None = None
-        """A distinct object for each piece of work; None while nothing is limited."""
+        """A distinct object for each piece of work. None while no work is limited."""
         self._seen: object | None = None
         self._since = 0.0
         self._limit_s = DEFAULT_LIMIT_S
 
     @contextmanager
     def limited(self, limit_s: float) -> Iterator[None]:
-        """Limit each piece of work."""
+        """Limit each piece of work within the block to `limit_s` seconds of processor time."""
         if not hasattr(signal, "setitimer") or threading.current_thread() is not threading.main_thread():
             yield
             return
@@ -74,7 +76,7 @@ class Clock:
             self._limit_s, self._seen = before, None
 
     def timed(self, compute: Callable[[], _Result]) -> _Result:
-        """Compute something as one piece of work. Raises TooSlowError."""
+        """Run a function as one piece of work. Raises TooSlowError if it exceeds the limit."""
         outer, self.work = self.work, compute
         try:
             return compute()
@@ -82,17 +84,19 @@ class Clock:
             self.work = outer
 
     def _look(self, _number: int, frame: FrameType | None) -> None:
-        """Interrupt work that was seen before and exceeds the limit, by raising TooSlowError."""
+        """Raise TooSlowError if the same work has run since an earlier call, for longer than the limit."""
         now = time.thread_time()
         if self.work is None or self.work is not self._seen:
             self._seen, self._since = self.work, now
         elif now - self._since >= self._limit_s:
-            self._since = now  # once for each limit, because Python may only print the exception
+            self._since = (
+                now  # the next exception comes after another limit, because Python may only print this one
+            )
             raise TooSlowError(self._limit_s, _read_in(frame))
 
 
 def _read_in(frame: FrameType | None) -> str:
-    """Return the exchange that the innermost function with an answer reads."""
+    """Return the name of the exchange whose answer the innermost function uses. Empty if none is found."""
     for _ in range(_DEEPEST):
         if frame is None:
             break

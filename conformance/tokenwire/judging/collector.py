@@ -1,4 +1,4 @@
-"""Reduces runs of the garbage collector while a run is parsed and judged, because nearly all objects are in
+"""Fewer runs of the garbage collector while answers are parsed and judged, because nearly all objects stay in
 use.
 """
 
@@ -9,16 +9,16 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _ALLOCATIONS = 100_000
-"""The number of allocations before the collector searches for cycles."""
+"""The number of allocations after which the collector searches for cycles."""
 
 
 @contextmanager
 def few_collections() -> Iterator[None]:
-    """Run the collector seldom until the end of the block.
+    """Run the garbage collector less often within the block.
 
-    A run and its observations are millions of objects that stay until all are dropped. By default, the
-    collector runs after 700 allocations and traverses objects again and again, which takes a quarter of the
-    time of a replay.
+    A run and its observations are millions of objects that live until all of them are dropped. By default,
+    the collector runs after every 700 allocations and visits these objects again and again. That takes a
+    quarter of the time of a replay.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(_ALLOCATIONS, *thresholds[1:])

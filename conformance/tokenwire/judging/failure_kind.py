@@ -1,7 +1,7 @@
-"""Kinds of failures: the constant part of a violation, by which it is recognized in later runs.
+"""Kinds of failures: the constant part of a violation's message, which identifies the failure in later runs.
 
-Numbers, texts and lists of one run are removed from the words; the dialect, the place in the event and the
-words of the check stay.
+Numbers, quoted texts and lists are removed from the message. The dialect, the place in the event, and the
+words of the check remain.
 """
 
 from __future__ import annotations
@@ -20,42 +20,43 @@ _QUOTE = re.compile(r"['\"]")
 _IN_SINGLE = re.compile(r"[^'\\]*+(?:\\.[^'\\]*+)*+'", re.DOTALL)
 _IN_DOUBLE = re.compile(r'[^"\\]*+(?:\\.[^"\\]*+)*+"', re.DOTALL)
 _QUOTED_UP_TO = {"'": _IN_SINGLE.match, '"': _IN_DOUBLE.match}
-"""Match the rest of a quoted text, by its quote."""
+"""Functions that match the rest of a quoted text, by the quotation mark."""
 _BRACKETED = re.compile(r"\[[^][]*\]|\{[^{}]*\}")
 _WORD = re.compile(r"[\w.+-]++")
 _DIGIT = re.compile(r"\d")
 _REPEATED = re.compile(r"#(?:, #)+")
-# "1 output id" and "4 output ids" are one kind: how many there are differs from run to run.
+# "1 output id" and "4 output ids" are one kind, because the number varies between runs.
 _SINGLE = re.compile(
     r"(?<=# )(?:output )?(?:byte|character|choice|entry|event|exchange|field|id|item|number|row|token)\b"
 )
-# A race loses an entry on one side or on the other: which of them lacks it is not part of the kind.
+# A race may lose an entry in either of two answers. Which answer lacks it is not part of the kind.
 _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
-# Of two requests that must be decided alike, either may be the one that the other is held against.
+# Two requests must be accepted or refused alike. Which one is compared with the other is not part of the
+# kind.
 _ONE_WAS_REFUSED = re.compile(r"were (?:refused, and answered|answered, and refused) in")
 _LETTERS_OF_A_FINGERPRINT = 12
 _DEEPEST_LIST = 50
-"""The greatest depth of nested lists that are removed."""
+"""The maximum depth of nested lists that are removed."""
 
 
 @dataclass(frozen=True)
 class FailureKind:
-    """A way in which a requirement is violated in one scenario."""
+    """A way in which an answer violates a requirement."""
 
     dialect: str
-    """Name of the dialect; `-` if the violation is not in a single answer."""
+    """The name of the dialect, or `-` if the violation is not in a single answer."""
     says: str
-    """The place in the event and the error there, without parts that vary between runs."""
+    """The place in the event and the message, without the parts that vary between runs."""
 
     @property
     def words(self) -> str:
-        """The error without its place, which each dialect names in its own way."""
+        """The message without the place, which each dialect names differently."""
         place, separator, words = self.says.partition(": ")
         return words if separator and place.startswith("/") else self.says
 
     @property
     def fingerprint(self) -> str:
-        """A fingerprint that is equal exactly for equal kinds."""
+        """A hash that is equal exactly for equal kinds."""
         both = f"{self.dialect}\n{self.says}".encode()
         return hashlib.sha256(both).hexdigest()[:_LETTERS_OF_A_FINGERPRINT]
 
@@ -63,7 +64,7 @@ class FailureKind:
 def lasting_words(text: str) -> str:
     """Return a text without parts that vary between runs: quoted texts, lists, words with digits, plurals."""
     text = without_quoted(" ".join(text.split()))
-    # Lists hold lists: the inner ones are taken out first.
+    # Lists may contain lists, so the innermost ones are replaced first.
     for _ in range(_DEEPEST_LIST):
         before, text = text, _BRACKETED.sub("…", text)
         if before == text:
@@ -72,8 +73,9 @@ def lasting_words(text: str) -> str:
 
 
 def either_way(says: str) -> str:
-    """Return the words of a kind without the difference between the sides of a pair, and between one and
-    several, as in baselines of earlier versions.
+    """Return the words of a kind in a form that depends neither on the order of a pair nor on plurals.
+
+    Baselines of earlier versions may contain any form.
     """
     says = _SINGLE.sub(lambda found: plural_of(found[0]), says)
     says = _ONE_WAS_REFUSED.sub("were refused or answered, and not so in", says)
@@ -91,7 +93,7 @@ def without_quoted(text: str) -> str:
             continue
         quoted = _QUOTED_UP_TO[quote](text, found.end())
         if quoted is None:
-            # The later quotes of this kind were seen as escaped, and are not closed either.
+            # Every later quotation mark of this kind is escaped, so no later text is closed.
             unclosed.add(quote)
             continue
         parts += (text[end : found.start()], "'…'")
@@ -100,15 +102,15 @@ def without_quoted(text: str) -> str:
 
 
 def _without_digits(found: re.Match[str]) -> str:
-    """Return `#` for a word with digits, with its trailing punctuation."""
+    """Return `#` for a word with digits, followed by the word's trailing punctuation."""
     word = found[0]
     if _DIGIT.search(word) is None:
         return word
     return "#" + word[len(word.rstrip(".+-")) :]
 
 
-def _shape(value: Any) -> str:  # an untrusted value
-    """Return the type of a value, without the value."""
+def _shape(value: Any) -> str:  # the value comes from a server, so its content is not quoted
+    """Return a description of a value's type."""
     match value:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[value]
@@ -129,11 +131,12 @@ def kind_of(observation: Observation, judgement: Judgement) -> FailureKind:
     )
     where = lasting_words(observation.place.pointer)
     failure = f"{where}: {lasting_words(words)}" if where else lasting_words(words)
-    # The words may quote the server, and kinds are printed and written into baselines.
+    # The message may quote the server, and kinds are printed and written into baselines. So control
+    # characters are removed.
     return FailureKind(stream.dialect if stream else "-", inert(failure))
 
 
 def failure_kinds(judgement: Judgement) -> tuple[FailureKind, ...]:
-    """Return the distinct kinds of a judgement's violations, sorted by their words."""
+    """Return the distinct kinds of a judgement's violations, sorted by dialect and words."""
     kinds = {kind_of(observation, judgement) for observation in judgement.violations}
     return tuple(sorted(kinds, key=lambda kind: (kind.dialect, kind.says)))

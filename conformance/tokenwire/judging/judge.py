@@ -1,7 +1,7 @@
-"""The judge: turns all streams of a run into verdicts, as pure functions of the streams.
+"""The judge: computes verdicts from all answers of a run, with pure functions.
 
-A verdict is on a requirement in a scenario. A PASS needs the requirement's number of witnesses over the whole
-run; the observation that a condition occurred is not a witness.
+A verdict belongs to a requirement in a scenario. A PASS needs the requirement's number of witnesses in the
+whole run. An observation that only shows a condition is not a witness.
 """
 
 from __future__ import annotations
@@ -37,9 +37,9 @@ from tokenwire.requirement import Level, Requirement, load_requirements
 
 _GRAVEST_FIRST = list(VIOLATED)
 _SEEN_IN_A_PART = frozenset({*VIOLATED.values(), Verdict.HARNESS_ERROR})
-"""Verdicts that do not require the whole run."""
+"""Verdicts that count even if only a part of the run was observed."""
 _MOST_TOO_SLOW = 3
-"""The most exchanges to skip because they take too long to read."""
+"""The maximum number of exchanges that are skipped because reading them takes too long."""
 
 
 @dataclass(frozen=True)
@@ -51,20 +51,22 @@ class Judgement:
     verdict: Verdict
     witnesses: int = 0
     reason: Reason = field(default="", compare=False)
-    """The reason in one clause, or a function that computes it; empty for a PASS."""
+    """The reason as a clause, or a function that computes it. Empty for a PASS."""
     violations: tuple[Observation, ...] = ()
-    """The violations in wire order; the first one is shown."""
+    """The violations in the order of events. Reports show the first one."""
     doubted: tuple[Observation, ...] = ()
-    """Chance differences between answers that the target did not repeat."""
+    """Differences that may be chance, because the server did not repeat the answers."""
     witness: Observation | None = None
-    """The strongest witness of a PASS, furthest into a stream; None for other verdicts."""
+    """The strongest witness of a PASS, which is the one furthest into a stream. None for other verdicts."""
     run: Run = field(default_factory=lambda: Run(()), repr=False, compare=False)
     known: str = ""
-    """The reason why a baseline tolerates the violations; empty if it does not."""
+    """The reason why a baseline tolerates the violations. Empty if it does not."""
 
     @cached_property
     def message(self) -> str:
-        """The reason in one clause, computed when needed, because most reasons count answers of the run."""
+        """The reason as a clause. It is computed when needed, because most reasons count the answers of the
+        run.
+        """
         return self.reason if isinstance(self.reason, str) else self.reason()
 
     @property
@@ -73,10 +75,10 @@ class Judgement:
 
 
 def _level(requirement: Requirement, answer: Answer | None, violation: Observation) -> Level:
-    """Return the level of a violation: the requirement's level for the family, or a lower one that the
-    observation sets.
+    """Return the level of a violation. It is the requirement's level for the server family, unless the
+    observation lowers it.
 
-    `answer` is the answer with the violation; None if it is not in a single one.
+    `answer` is the answer with the violation. None if the violation is not in a single answer.
     """
     level = requirement.level if answer is None else requirement.level_for(family_of(answer.dialect))
     return max((level, violation.level or level), key=_GRAVEST_FIRST.index)
@@ -85,7 +87,7 @@ def _level(requirement: Requirement, answer: Answer | None, violation: Observati
 def _gravest(
     requirement: Requirement, run: Run, violations: Sequence[Observation]
 ) -> tuple[Observation, ...]:
-    """Return the violations of the gravest level among them."""
+    """Return the violations with the most severe level among them."""
     answers = (run.by_exchange.get(violation.place.exchange) for violation in violations)
     levels = [_level(requirement, *pair) for pair in zip(answers, violations, strict=True)]
     most = min(levels, key=_GRAVEST_FIRST.index, default=None)
@@ -93,9 +95,7 @@ def _gravest(
 
 
 def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation, ...]:
-    """Return the violations with those of each answer in the order of events, because checks go choice by
-    choice.
-    """
+    """Return the violations, sorted by events within each answer. Checks yield them choice by choice."""
     answers = {violation.place.exchange: n for n, violation in enumerate(reversed(violations))}
 
     def position(violation: Observation) -> tuple[int, float]:
@@ -108,7 +108,7 @@ def _first_events_first(violations: Sequence[Observation]) -> tuple[Observation,
 def _weigh(
     requirement: Requirement, run: Run, tallies: Mapping[str, Tally], too_few: Callable[[], str]
 ) -> Iterator[Judgement]:
-    """Yield one verdict for each scenario. `too_few` explains missing witnesses."""
+    """Yield one verdict for each scenario. `too_few` explains a lack of witnesses."""
     total = sum(seen.witnesses for seen in tallies.values())
     answered = any(map(has_record, run.streams))
     chance = Chance(run.doubt, lambda: run.seen, tallies.values())
@@ -144,7 +144,7 @@ def _weigh(
         elif doubted:
             yield judged(Verdict.INCONCLUSIVE, reason=doubts[0])
         elif not answered:
-            # Without this, a server that answers everything with 200 and no record would pass.
+            # Otherwise a server that answers every request with 200 and no content would pass.
             yield judged(Verdict.INCONCLUSIVE, reason="no request of the run was answered by a record")
         elif total < requirement.witnesses:
             yield judged(Verdict.INCONCLUSIVE, reason=not_enough)
@@ -153,7 +153,7 @@ def _weigh(
 
 
 def _judged_at_once(requirement: Requirement, run: Run) -> Judgement | None:
-    """Return the verdict on a requirement that needs no observation; None for others."""
+    """Return the verdict on a requirement that needs no observation. None if observations are needed."""
     judged = partial(Judgement, requirement, NO_SCENARIO, run=run)
     try:
         known = CLOCK.timed(partial(unjudged, requirement, run))
@@ -172,8 +172,8 @@ def _judged(
 ) -> list[Judgement]:
     """Return the verdicts on a requirement after its check has observed the run.
 
-    `stopped`: the reason why the check observed only a part, empty if it observed all. Violations count even
-    then; nothing else does.
+    `stopped`: the reason why only a part was observed, or empty if all was. After a stop, only violations and
+    crashes count.
     """
     judged = _weighed(requirement, run, seen)
     if not stopped:
@@ -194,10 +194,10 @@ def _weighed(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) 
 
 
 def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
-    """Return the ids of the MUSTs that one additional answer of a run's target violates.
+    """Return the ids of the MUST requirements that one further answer of the server violates.
 
-    MUSTs whose check crashes on it are included. Only checks of single answers apply. Their facts about the
-    target are those of the run.
+    A requirement whose check crashes is included. Only checks of single answers are used. Facts about the
+    server come from the run.
     """
     rows = [row for row in load_requirements().values() if row.level is Level.MUST and row.id in CHECKS]
     violated = []
@@ -213,9 +213,11 @@ def violated_by(answer: Stream, run: Run) -> tuple[str, ...]:
 
 
 OnDone = Callable[[int, str], object]
-"""Called with the numbers of further answers and requirements observed, and the name of the last one."""
+"""A function that is called with the number of further answers or requirements observed, and the name of the
+last one.
+"""
 ByRun = Sequence[Sequence[Sequence[Judgement]]]
-"""The verdicts of each run on each requirement."""
+"""For each run, the verdicts on each requirement."""
 
 
 def judge(
@@ -224,10 +226,10 @@ def judge(
     *,
     limit_s: float = DEFAULT_LIMIT_S,
 ) -> list[Judgement]:
-    """Return the verdicts on all requirements, or on some, in the order of the specification.
+    """Return the verdicts on the given requirements (by default all), in the order of the specification.
 
-    Each run is judged separately. A requirement that some run has verdicts on gets none from runs without
-    evidence. `limit_s`: the processor time of a check for an exchange.
+    Each run is judged separately. If one run has evidence for a requirement, runs without evidence add no
+    verdict. `limit_s`: the processor time in seconds of one check for one exchange.
     """
     wanted = list(load_requirements().values() if requirements is None else requirements)
     return combined(judge_runs(runs, wanted, limit_s=limit_s))
@@ -242,10 +244,10 @@ def judge_runs(
     stop: Stop | None = None,
     on_done: OnDone = lambda _count, _name: None,
 ) -> ByRun:
-    """Judge run by run, as `judge` does.
+    """Judge each run separately and return its verdicts, as for `judge`.
 
-    `jobs` processes share the answers; the verdicts are the same. A system that cannot fork uses one process.
-    Once `stop` is set, the verdicts so far are returned, and the other requirements are INCONCLUSIVE. Raises
+    `jobs` processes share the work. The verdicts do not depend on their number. A system that cannot fork
+    uses one process. Once `stop` is set, requirements without a verdict become INCONCLUSIVE. Raises
     BrokenProcessPool if a process was killed.
     """
     stop = stop or Stop()
@@ -290,22 +292,22 @@ def judge_runs(
 
 @dataclass(frozen=True)
 class _Known:
-    """Facts about a run that are known before the observation."""
+    """Facts about a run that are computed before its checks observe it."""
 
     run: Run
     """The run without the exchanges that take too long to read."""
     at_once: Mapping[str, Judgement]
     """The verdicts on requirements that need no observation, by id."""
     left: tuple[Requirement, ...]
-    """The other requirements."""
+    """The requirements that need observations."""
     too_slow: Mapping[str, tuple[str, str]]
-    """The exchanges that take too long to read, each with its scenario and the reason."""
+    """The scenario and the reason of each exchange that takes too long to read, by name."""
 
 
 def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
-    """Return the facts for checks, and the requirements that need no observation."""
+    """Compute the facts that checks need, and the verdicts that need no observation."""
     too_slow: dict[str, tuple[str, str]] = {}
-    # The other answers show which one makes a check too slow.
+    # If reading takes too long, the exchange at fault is removed and the others are tried again.
     with CLOCK.limited(limit_s * max(1.0, sum(answer.exchange.size for answer in run.streams) / LARGEST)):
         while True:
             try:
@@ -316,7 +318,7 @@ def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
                 scenario = NO_SCENARIO if answer is None else answer.exchange.scenario
                 too_slow[error.exchange] = scenario, str(error)
                 if answer is None or len(too_slow) > _MOST_TOO_SLOW:
-                    reason = f"what the run shows of the target is unknown: {error}"
+                    reason = f"facts about the server could not be computed: {error}"
                     failed = {
                         row.id: Judgement(row, NO_SCENARIO, Verdict.HARNESS_ERROR, reason=reason, run=run)
                         for row in wanted
@@ -329,7 +331,9 @@ def _known(run: Run, wanted: Sequence[Requirement], limit_s: float) -> _Known:
 
 
 def _by_row(row: Requirement, known: _Known, seen: dict[str, TallyBuilder], stopped: str) -> list[Judgement]:
-    """Return the verdicts on a requirement; HARNESS_ERROR for exchanges that take too long to read."""
+    """Return the verdicts on a requirement, including HARNESS_ERROR for each exchange that takes too long to
+    read.
+    """
     if row.id in known.at_once:
         return [known.at_once[row.id]]
     unread = [
@@ -346,12 +350,14 @@ def _by_row(row: Requirement, known: _Known, seen: dict[str, TallyBuilder], stop
 
 
 def combined(by_run: ByRun) -> list[Judgement]:
-    """Return the verdicts of all runs, requirement by requirement."""
+    """Return the verdicts of all runs, ordered by requirement."""
     return [judgement for of_row in zip(*by_run, strict=True) for judgement in _combined(of_row)]
 
 
 def _combined(by_run: Sequence[Sequence[Judgement]]) -> list[Judgement]:
-    """Return the verdicts of all runs on a requirement; the most severe one if no run has evidence."""
+    """Return the verdicts of all runs on one requirement. If no run has evidence, return only the most severe
+    verdict.
+    """
     every = [judgement for judgements in by_run for judgement in judgements]
     telling = [
         judgement
@@ -365,7 +371,7 @@ def _combined(by_run: Sequence[Sequence[Judgement]]) -> list[Judgement]:
 
 
 def _prepare(run: Run) -> None:
-    """Compute shared values once, before the work is divided over processes."""
+    """Compute values that all checks share, before the work is divided among processes."""
     of_several = ("honesty", "comparisons", "capabilities_beside") if len(run.streams) > 1 else ()
     for known in ("target", "clouded", "empty_answers", *of_several):
         getattr(run, known)

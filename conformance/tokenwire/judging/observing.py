@@ -1,6 +1,6 @@
-"""Lets the checks of requirements observe a run: single answers, pairs of answers, or the whole run.
+"""The part of judging in which checks observe a run: single answers, pairs of answers, or the whole run.
 
-Observations are counted for each requirement and scenario. The parts of a run may be divided over processes.
+Observations are counted for each requirement and scenario. The parts of a run may be divided among processes.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from tokenwire.requirement import Requirement
 from tokenwire.target.determinism import AnswerPair
 
 NO_SCENARIO = "-"
-"""The scenario's name if nothing was observed in any."""
+"""The scenario of a verdict that belongs to no scenario."""
 
 _TOGETHER = 16
-"""The number of answer pairs in a part, and of observations counted at once."""
+"""The number of answer pairs in one part of a run, and of observations that are counted at once."""
 _LARGE = 4 << 20
-"""The bytes of answers in a part of a run."""
+"""The number of bytes of answers in one part of a run."""
 
 Counted = tuple[str, str, Tally]
-"""A requirement, a scenario, and the tally of the check in the scenario."""
+"""A requirement's id, a scenario, and the tally of the observations there."""
 Tallies = dict[str, dict[str, TallyBuilder]]
-"""The observations by requirement id and scenario."""
+"""The tallies by requirement id and scenario."""
 
 
 class Part(NamedTuple):
-    """A part of a run: some answers, some pairs, or the whole run for some requirements."""
+    """A part of a run to observe: some answers, some pairs, or the whole run with some requirements."""
 
     run: int
     observes: str
@@ -46,32 +46,31 @@ class Part(NamedTuple):
 
 
 def may_observe(requirement: Requirement, stream: Answer, run: Run) -> bool:
-    """True if the check of a requirement gets an answer."""
-    # A bad request that failed like the valid one after it is not evidence about refusals, because the server
-    # may have been dead.
-    # been gone.
+    """True if the check of a requirement may observe an answer."""
+    # If a bad request failed like the valid request after it, the server may have been dead. So the failure
+    # proves nothing about refusals.
     return requirement.oracle != "refusal" or stream.exchange.name not in run.clouded
 
 
 def pairs_for(requirement: Requirement, run: Run) -> Sequence[AnswerPair]:
-    """Return the pairs for a check that compares two answers."""
+    """Return the pairs of answers that a check of two answers compares."""
     return run.pairs_beside if requirement.oracle == "across-targets" else run.comparisons
 
 
 @dataclass(frozen=True)
 class Observing:
-    """Runs, and the requirements to observe in each."""
+    """The runs, and the requirements to observe in each of them."""
 
     runs: tuple[Run, ...]
     wanted: tuple[tuple[Requirement, ...], ...]
     limit_s: float = DEFAULT_LIMIT_S
-    """Seconds of processor time for one check of one exchange."""
+    """The processor time in seconds of one check for one exchange."""
 
     def all(self, jobs: int) -> Generator[tuple[Part, int, str, Iterable[Counted]], None, None]:
-        """Yield the results of each part of the runs.
+        """Yield the result of each part of the runs.
 
-        Each result is the part, the numbers of its answers and requirements, the name of the last one, and
-        the observations.
+        A result is the part, its number of answers or requirements, the name of the last one, and the
+        observations.
         """
         parts = self.parts
         for part, counted in zip(parts, shared_out(self._observed, parts, jobs), strict=True):
@@ -79,11 +78,11 @@ class Observing:
 
     @cached_property
     def parts(self) -> tuple[Part, ...]:
-        """Return all parts to observe."""
+        """All parts that must be observed."""
         return tuple(part for position in range(len(self.runs)) for part in self._parts(position))
 
     def unobserved(self, done: Collection[Part]) -> tuple[frozenset[str], ...]:
-        """Return, for each run, the ids of requirements with parts that are not in `done`."""
+        """Return, for each run, the ids of the requirements with a part that is not in `done`."""
         left: list[set[str]] = [set() for _ in self.runs]
         for part in self.parts:
             if part not in done:
@@ -91,7 +90,7 @@ class Observing:
         return tuple(map(frozenset, left))
 
     def _rows(self, part: Part) -> Iterable[Requirement]:
-        """Return the requirements that a part may show."""
+        """Return the requirements whose checks observe a part of this type."""
         wanted = self.wanted[part.run]
         match part.observes:
             case "run":
@@ -103,13 +102,14 @@ class Observing:
                 return (row for row in wanted if CHECKS[row.id].observe is not None)
 
     def _parts(self, position: int) -> Iterator[Part]:
-        """Yield the parts of a run, the slowest first."""
+        """Yield the parts of a run. The slowest parts come first."""
         run, wanted = self.runs[position], self.wanted[position]
         if not wanted:
             return
         paired = any(CHECKS[row.id].on_comparison for row in wanted)
         pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
-        # One row of a run in a part; rows without observations need no part of their own.
+        # Each requirement that observes the whole run is a part of its own. Other requirements do not need
+        # one.
         for rows in together(
             range(len(wanted)), lambda nth: _LARGE * (CHECKS[wanted[nth].id].on_run is not None), _LARGE
         ):
@@ -150,8 +150,8 @@ def _of_part(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Co
 def of_streams(
     streams: Iterable[Answer], run: Run, wanted: Iterable[Requirement], *, start: int = 0
 ) -> Iterator[Counted]:
-    """Yield the observations of checks in single answers, the first of which has the position `start` in the
-    run.
+    """Yield the observations of the checks of single answers. `start` is the position of the first answer in
+    the run.
     """
     checks = [(row, CHECKS[row.id]) for row in wanted if CHECKS[row.id].observe is not None]
     by_traits: dict[Traits, list[tuple[Requirement, StreamCheck]]] = {}
@@ -165,7 +165,7 @@ def of_streams(
                 yield requirement.id, scenario, Tally(crash=((position, 0), str(error)))
             continue
         traits = traits_of(loaded)
-        # Answers with equal traits go to the same checks.
+        # Answers with equal traits are observed by the same checks.
         if traits not in by_traits:
             by_traits[traits] = [
                 (row, check.observe)
@@ -179,11 +179,13 @@ def of_streams(
             seen = tally(observe, loaded, target, position=position, empty_answers=empty_answers)
             if seen is not NOTHING:
                 yield requirement.id, scenario, seen
-        loaded.clear_caches(facts=False)  # otherwise cached values, such as logprobs, stay as long as the run
+        loaded.clear_caches(
+            facts=False
+        )  # otherwise cached values, such as logprobs, would use memory until the run ends
 
 
 def _of_pairs(part: Part, run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
-    # A part of pairs is one range of both lists; `_parts` uses the longer one.
+    # A part is one range that applies to both lists of pairs. `_parts` uses the longer list.
     for pairs in (run.comparisons, run.pairs_beside):
         comparing = [row for row in wanted if pairs_for(row, run) is pairs]
         for position, pair in enumerate(pairs[part.start : part.stop] if comparing else (), part.start):
@@ -206,7 +208,7 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
     if run.clouded and requirement.oracle == "refusal":
         answers = Answers(stream for stream in answers if may_observe(requirement, stream, run))
     found: dict[str, TallyBuilder] = defaultdict(TallyBuilder)
-    # This tally has the traceback of a check that crashes; `found` has the check's observations.
+    # `crashed` holds the traceback if the check crashes. `found` holds the check's observations.
     crashed = tally(_count_by_scenario, check, answers, run, found, position=0)
     yield requirement.id, NO_SCENARIO, crashed
     for scenario, seen in found.items():
@@ -216,9 +218,11 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
 def _count_by_scenario(
     check: RunCheck, answers: tuple[Answer, ...], run: Run, into: dict[str, TallyBuilder]
 ) -> Iterator[Observation]:
-    """Count a check's observations in a run by scenario, a few at a time. Yields nothing."""
+    """Count a check's observations of a run by scenario. It yields nothing itself, so that `tally` catches a
+    crash.
+    """
     waiting: dict[str, list[Observation]] = defaultdict(list)
-    left_out: list[tuple[str, Observation]] = []  # without other observations, a scenario comes last
+    left_out: list[tuple[str, Observation]] = []  # a scenario with only these observations comes last
 
     def count(scenario: str, position: int) -> None:
         into[scenario].add(
@@ -234,11 +238,11 @@ def _count_by_scenario(
                 left_out.append((scenario, seen))
                 continue
             waiting[scenario].append(seen)
-            into[scenario]  # in the order of observations
+            into[scenario]  # creates the entry, so that scenarios keep the order of the observations
             if len(waiting[scenario]) >= _TOGETHER:
                 count(scenario, nth)
     finally:
-        # Observations before a crash count as well.
+        # Observations before a crash count too.
         for scenario, seen in left_out:
             waiting[scenario].append(seen)
         for scenario in list(waiting):
@@ -247,7 +251,7 @@ def _count_by_scenario(
 
 
 def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies:
-    """Collect the observations by requirement and scenario."""
+    """Collect tallies by requirement and scenario."""
     tallies: Tallies = {} if into is None else into
     for requirement, scenario, seen in counted:
         if seen is not NOTHING:
@@ -256,14 +260,14 @@ def gathered(counted: Iterable[Counted], into: Tallies | None = None) -> Tallies
 
 
 def by_scenario(tallies: Tallies) -> Iterator[Counted]:
-    """Yield the observations one by one."""
+    """Yield the tally of each requirement and scenario."""
     for requirement, scenarios in tallies.items():
         for scenario, seen in scenarios.items():
             yield requirement, scenario, seen.built
 
 
 def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
-    """Yield the observations of some requirements in a run, before any verdict."""
+    """Yield the tallies of the given requirements in a run, without deciding verdicts."""
     tallies: Tallies = {}
     for _, _, _, counted in Observing((run,), (tuple(wanted),)).all(jobs=1):
         gathered(counted, tallies)
@@ -271,7 +275,7 @@ def evidence(run: Run, wanted: Sequence[Requirement]) -> Iterator[Counted]:
 
 
 def in_order(requirement: Requirement, run: Run, seen: dict[str, TallyBuilder]) -> dict[str, Tally]:
-    """Return the observations of a requirement, with scenarios in the order of the run."""
+    """Return the tallies of a requirement by scenario, with the scenarios in the order of the run."""
     order: Iterable[str] = seen
     if len(seen) > 1 and CHECKS[requirement.id].on_stream is not None:
         order = run.scenarios

@@ -1,7 +1,7 @@
-"""Reasons why a requirement was not judged: the answers that it applies to, counted as a funnel.
+"""Reasons why a requirement was not judged. They count the answers to which it applies, as a funnel.
 
-The funnel counts the exchanges that asked for the requirement's subject, and how many of these were answered,
-undisturbed and comparable. A reason names the stage at which the funnel became empty.
+The funnel counts the exchanges that requested the requirement's subject. Then it counts how many of them were
+answered, undisturbed and comparable. The reason names the stage at which no answer is left.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tokenwire.target.capability import Capability
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, WAY_OUT
 
 WHOLE_RUN = "the whole run"
-"""The exchange's name for a violation that is not in a single exchange."""
+"""The exchange name of a violation that is not in a single exchange."""
 
 _MIRROR = (
     "start the server with a sampler that mirrors each sampled id into customized_info, "
@@ -38,29 +38,29 @@ _INSTRUMENTS = {
     "media": "serve a model that takes images, "
     "for example `tokenwire-reference serve --model builtin:tiny-mm`",
 }
-"""Instructions to start a server that shows a capability without the mirror sampler."""
-SILENT_WORKER = "the worker that --worker names gave no answer to compare with; see that it runs"
+"""Instructions to start a server so that it shows a capability that needs no mirror sampler."""
+SILENT_WORKER = "the worker that --worker names gave no answer to compare with; check that it runs"
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 
 _ACROSS_TARGETS = "across-targets"
 _OF_BAD_REQUESTS = ("refusal", "side-effect")
-"""Oracles of requirements on bad requests and their effects."""
+"""Oracles of requirements about bad requests and their effects."""
 _OF_RESULTS = "results"
-"""The chapter on endpoints with results."""
+"""The chapter about endpoints with results, such as embeddings."""
 _MOST_NAMED = 3
 
 
 @cache
 def scenarios_for() -> Mapping[str, tuple[str, ...]]:
-    """Return the scenarios that show a requirement, by id; empty if most of them do."""
+    """Return the scenarios that show each requirement, by its id. Empty if most scenarios show it."""
     table: dict[str, list[str]] = read_yaml(spec_root() / "scenarios.yaml")
     return {name: tuple(scenarios) for name, scenarios in table.items()}
 
 
 def unasked(capability: str, run: Run) -> str:
-    """Explain why a run does not show if the target has a capability; empty if it does.
+    """Explain why a run cannot show a capability. Empty if it can.
 
-    The reason is that no request enabled it, though an answering endpoint supports it.
+    The reason is that no request enabled the capability, although an endpoint that answers supports it.
     """
     row = asked_by().get(capability)
     if row is None or capability in run.capabilities_asked:
@@ -73,8 +73,8 @@ def unasked(capability: str, run: Run) -> str:
 
 
 def generates_nothing(requirement: Requirement, run: Run) -> str:
-    """Explain why a requirement on generated text does not apply to a target without text generation; empty
-    if it applies.
+    """Explain why a requirement on generated text does not apply to a server that generates no text. Empty if
+    it applies.
     """
     answered = run.dialects_answered
     asked = requirement.chapter == _OF_RESULTS or bool(
@@ -87,7 +87,7 @@ def generates_nothing(requirement: Requirement, run: Run) -> str:
 
 
 class _Stage(NamedTuple):
-    """A stage on the way to a verdict: its words, its number and its unit."""
+    """A stage of the funnel: its description, the number of answers left, and their unit."""
 
     words: str
     size: int
@@ -95,19 +95,20 @@ class _Stage(NamedTuple):
 
 
 class _Funnel(NamedTuple):
-    """The numbers of a run's answers at each stage on the way to a verdict on one requirement."""
+    """The number of a run's answers that are left at each stage, for one requirement."""
 
     stages: tuple[_Stage, ...]
-    """The stages, beginning with the exchanges that asked. An answer is in several pairs, so only counts of
-    one unit decrease.
+    """The stages, beginning with the exchanges that requested the subject.
+
+    One answer may be in several pairs, so numbers decrease only between stages with the same unit.
     """
     left_out: tuple[LeftOut, ...] = ()
-    """Answers that passed all stages and were not judged."""
+    """Answers that passed all stages but were not judged, with reasons."""
     witnesses: int = 0
-    """The number of insufficient witnesses."""
+    """The number of witnesses, which is too low."""
 
     def words(self, condition: str | None) -> str:
-        """Describe the stage at which it became empty, and the stages before."""
+        """Describe the funnel up to the stage at which no answer is left."""
         counts = [stage.size for stage in self.stages]
         end = counts.index(0) + 1 if 0 in counts else len(counts)
         alike = groupby(self.stages[:end], key=itemgetter(1, 2))
@@ -116,16 +117,16 @@ class _Funnel(NamedTuple):
         )
         if self.left_out:
             reasons = (
-                f"{some.times} left out: {some.reason} (first {some.exchange})" for some in self.left_out
+                f"{some.times} skipped: {some.reason} (first in {some.exchange})" for some in self.left_out
             )
             return f"{passed}; {_named(reasons)}"
         if 0 in counts:
             return passed
         if condition:
             return (
-                f"{passed}; it did not happen {'more often ' * bool(self.witnesses)}in them that {condition}"
+                f"{passed}; in them it did not happen {'more often ' * bool(self.witnesses)}that {condition}"
             )
-        return f"{passed}; {'too few are' if self.witnesses else 'none is'} relevant to the sentence"
+        return f"{passed}; {'too few are' if self.witnesses else 'none is'} relevant to the requirement"
 
 
 def _named(names: Iterable[str]) -> str:
@@ -135,12 +136,13 @@ def _named(names: Iterable[str]) -> str:
 
 
 def _funnel(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> _Funnel:
-    """Count the answers of a run at each stage for a requirement."""
+    """Count the answers of a run that are left at each stage, for one requirement."""
     scenarios = scenarios_for().get(requirement.id, ())
     every, asked = TallyBuilder(), TallyBuilder()
     for scenario, seen in tallies.items():
         every.add(seen)
-        # Skipped answers of other scenarios do not explain a lack of witnesses in this row's scenarios.
+        # Skipped answers of other scenarios do not explain a lack of witnesses in this requirement's
+        # scenarios.
         if not scenarios or scenario in scenarios:
             asked.add(seen)
     return _Funnel(tuple(_stages(requirement, run)), asked.built.left_out, every.built.witnesses)
@@ -151,7 +153,7 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[_Stage]:
     if requirement.oracle == _ACROSS_TARGETS:
         yield _Stage("pairs of a worker's answer and the gateway's", len(run.pairs_beside), "pairs")
         repeated = sum(pair.repeats for pair in run.pairs_beside)
-        yield _Stage("where both were seen to repeat themselves", repeated, "pairs")
+        yield _Stage("where both servers repeat their answers", repeated, "pairs")
         return
 
     def asks(stream: Answer) -> bool:
@@ -173,11 +175,11 @@ def _stages(requirement: Requirement, run: Run) -> Iterator[_Stage]:
 
 
 def not_asked(requirement: Requirement, run: Run) -> str:
-    """Describe the scenarios of a requirement without an answer in the run; empty if all have one.
+    """Describe which scenarios of a requirement have no answer in the run. Empty if all have one.
 
-    Once the ordinary scenarios are finished, a death cuts off only bad requests.
+    A death after the ordinary scenarios explains only missing requirements on bad requests.
     """
-    # A gateway's answers that are compared with its worker's are in pairs, not among the streams.
+    # A gateway's answers that are compared with its worker's are not in `run.streams`, but in pairs.
     answered = {*run.scenarios, *(pair.other.exchange.scenario for pair in run.pairs_beside)}
     scenarios = scenarios_for().get(requirement.id, ())
     missing = [name for name in scenarios if name not in answered]
@@ -193,7 +195,7 @@ def not_asked(requirement: Requirement, run: Run) -> str:
 
 
 def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally]) -> str:
-    """Explain why there are too few observations. The tallies are by scenario."""
+    """Explain why a requirement has too few observations. The tallies are by scenario."""
     counted = _funnel(requirement, run, tallies)
     missing = not_asked(requirement, run)
     if missing and not counted.stages[0][1]:
@@ -202,25 +204,22 @@ def too_little(requirement: Requirement, run: Run, tallies: Mapping[str, Tally])
     not_known, texts = run.texts_not_asked if requirement.oracle == "tokenizer" else (0, 0)
     if not_known:
         words += (
-            f"; {not_known} of {texts} texts are not known, as the server was not asked for them: {WAY_OUT}"
+            f"; {not_known} of {texts} texts are unknown, as the server was not asked for them: {WAY_OUT}"
         )
     return f"{words}; {missing}" if missing else words
 
 
 Reason = str | Callable[[], str]
-"""The reason in words, or a function that computes them, because a run whose violations alone matter needs
-none.
-"""
+"""The reason as a text, or as a function that computes it only if it is shown."""
 Unjudged = tuple[Verdict, Reason, tuple[Observation, ...]]
-"""A verdict without observation, its reason, and the broken promises."""
+"""A verdict without observations, its reason, and its violations."""
 
 
 def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
-    """Return the verdict on a requirement that does not apply to this target or run; None if it applies."""
+    """Return the verdict on a requirement that does not apply to this server or run. None if it applies."""
     if requirement.excluded:
         return Verdict.NOT_TESTABLE, requirement.excluded, ()
-    # A late death cut off only bad requests, so it is not the reason for a missing capability.
-    # missing.
+    # A late death cuts off only bad requests, so it does not explain a missing capability.
     cut_off = not_asked(requirement, run) if run.died is not None and run.died.early else ""
     across = requirement.oracle == _ACROSS_TARGETS
     needed = ""
@@ -239,7 +238,8 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     instrumented = requirement.contract == "instrumented"
     if cut_off and not instrumented:
         return Verdict.INCONCLUSIVE, cut_off, ()
-    # Declared but not shown is a violation; otherwise a deployment would pass by showing nothing.
+    # A declared capability that no answer shows is a violation. Otherwise a server would pass by showing
+    # nothing.
     promised = next((capability for capability in missing if capability.declared), None)
     if promised is not None:
         broken = _broken_promise(promised)
@@ -251,22 +251,24 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
-    # Computed only when needed, because counting answers took an eighth of the time of watch and inspect.
-    # inspect.
+    # A function, because counting the answers took an eighth of the time of `watch` and `inspect`.
     return Verdict.UNSUPPORTED, lambda: f"{words} ({_searched(requirement, run)})", ()
 
 
 def _searched(requirement: Requirement, run: Run) -> str:
-    """Describe how many answers were searched in vain for a requirement's subject."""
+    """Describe how many answers were searched without finding a requirement's subject."""
     counts = f"{sum(map(has_record, run.answers))} answers"
     return "; ".join(filter(None, (counts, not_asked(requirement, run), run.honesty.caveat)))
 
 
 def _broken_promise(capability: Capability) -> Observation:
-    """Return the violation of a declared capability that was not shown, because requirements on it cannot be
-    judged.
+    """Return the violation of a capability that is declared but not shown.
+
+    It is one because the requirements on this capability cannot be judged.
     """
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
-    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")  # equal missing capabilities have the same cause
+    place = Place(
+        WHOLE_RUN, pointer=f"/{capability.name}"
+    )  # the same place makes equal missing capabilities one cause
     return expect(place, expected, capability.established, message, holds=False)

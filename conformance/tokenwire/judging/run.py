@@ -1,4 +1,4 @@
-"""A run: all answers of one server, started in one way, and the facts that they show."""
+"""A run: all answers of one server with one configuration, and the facts that they show."""
 
 from __future__ import annotations
 
@@ -35,54 +35,55 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Run:
-    """All answers of one server that was started in one way."""
+    """All answers of one server with one configuration."""
 
     streams: tuple[Answer, ...]
     advertised: Advertised = field(default_factory=Advertised)
     name: str = ""
-    """The capture's file, if several are judged together; empty for a live run."""
+    """The capture's file name if several captures are judged together. Empty for a live run."""
     tokenizer: Tokenizer | None = None
-    """The tokenizer for comparing text."""
+    """The tokenizer with which texts are compared."""
     declared: frozenset[str] = frozenset()
-    """Capabilities that the user declares."""
+    """Capabilities that the user declares with --declare."""
     calls: tuple[ControlCall, ...] = ()
-    """Control calls in addition to the streams."""
+    """Control requests such as aborts and flushes, which are not among the streams."""
     beside: tuple[AnswerPair, ...] = ()
-    """Pairs of the worker's and the gateway's answers, if the target is a gateway with a known worker."""
+    """Pairs of the worker's and the gateway's answers, if the server is a gateway with a known worker."""
     worker_asked: bool = False
-    """True if a worker was named, even if it did not answer."""
+    """True if the user named a worker, even if it did not answer."""
     exhibits: tuple[Answer, ...] = ()
-    """The worker's answers to the requests of the gateway's failures, under the names of the gateway's
+    """The worker's answers to the requests with which the gateway failed, under the names of the gateway's
     exchanges.
     """
     tool_calls: str = ""
-    """The model's form of tool calls, if it is known in advance."""
+    """The name of the model's tool call format, if it is known in advance."""
 
     @cached_property
     def deaths(self) -> tuple[Death, ...]:
-        """The deaths of the server, each with the likeliest cause."""
+        """The deaths of the server, each with its most likely cause."""
         through_the_gateway = (pair.other for pair in self.beside)
         return deaths((*self.streams, *through_the_gateway), self._suspicion, self.calls)
 
     @cached_property
     def clouded(self) -> frozenset[str]:
-        """Bad requests that failed in the same way as the valid ones after them, which shows neither a
-        refusal nor its absence.
+        """Names of bad requests that failed in the same way as the valid request after them.
+
+        Such a failure shows neither a refusal nor a missing refusal.
         """
         return clouded(self.answers, self._suspicion)
 
     def _suspicion(self, stream: Answer) -> int:
-        # Not `self.target`, which needs the deaths, which need the suspicion.
+        # `self.target` would cause a loop: it needs the deaths, which need this function.
         return suspicion(stream, Target(advertised=self.advertised))
 
     @cached_property
     def died(self) -> Death | None:
-        """The death of the server that ended the run; None without one."""
+        """The death of the server that ended the run. None if the server survived."""
         return next((death for death in self.deaths if death.final), None)
 
     @cached_property
     def _cut(self) -> frozenset[str]:
-        """The exchanges that a death of the server cut off."""
+        """The names of the exchanges that a death of the server cut off."""
         return frozenset().union(*(death.cut for death in self.deaths))
 
     @cached_property
@@ -92,20 +93,22 @@ class Run:
 
     @cached_property
     def answers(self) -> Answers:
-        """The streams to judge: all except those that a death of the server cut off."""
+        """The answers to judge: all except those that a death of the server cut off."""
         left = (stream for stream in self.streams if stream.exchange.name not in self._cut)
-        # The content of an evicted answer is read again, and loses such lists only in `load`.
+        # An evicted answer loses its unknown lists later, when `load` reads its content.
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
     @cached_property
     def size(self) -> int:
-        """The number of bytes of the bodies of all judged answers."""
+        """The total size of the bodies of all judged answers, in bytes."""
         return sum(answer.exchange.size for answer in self.answers)
 
     @cached_property
     def unknown_lists(self) -> frozenset[str]:
-        """Lists in `meta_info` that are neither known to the dialect nor from a custom sampler."""
-        # A user who declares customized_info confirms that unknown lists come from a sampler.
+        """Names of lists in `meta_info` that the dialect does not know and that come from no
+        custom sampler.
+        """
+        # A user who declares customized-info confirms that unknown lists come from a custom sampler.
         return frozenset() if "customized-info" in self.declared else unknown_lists(self.streams)
 
     def without(self, exchange: str) -> Run:
@@ -121,7 +124,7 @@ class Run:
         )
 
     def load(self, answer: Answer) -> Stream:
-        """Return an answer with its content, prepared for checks."""
+        """Return an answer with its content, without the unknown lists."""
         return without_lists(answer.load(), self.unknown_lists)
 
     def load_pair(self, pair: AnswerPair) -> Comparison:
@@ -132,22 +135,22 @@ class Run:
 
     @cached_property
     def scenarios(self) -> tuple[str, ...]:
-        """The scenarios of the judged streams, in their order."""
+        """The scenarios of the judged answers, in their order."""
         return tuple(dict.fromkeys(stream.exchange.scenario for stream in self.answers))
 
     @cached_property
     def capabilities_asked(self) -> frozenset[str]:
-        """The capabilities that any request enables, as far as requests show it."""
+        """The capabilities that at least one request enables."""
         return asked_among(self.streams)
 
     @cached_property
     def dialects_answered(self) -> dict[str, Dialect | None]:
-        """The dialects in which the target answered, by name; None for an unknown one."""
+        """The dialects in which the server answered, by name. The value is None for an unknown dialect."""
         return {stream.dialect: dialect_of(stream) for stream in self.streams if stream.answered}
 
     @cached_property
     def pairs_beside(self) -> tuple[AnswerPair, ...]:
-        """The pairs of worker and gateway to compare, in which neither server was dead."""
+        """The pairs of worker and gateway that can be compared, because both servers were alive."""
         return tuple(
             pair
             for pair in self.beside
@@ -160,18 +163,18 @@ class Run:
 
     @cached_property
     def model(self) -> KnownModel | None:
-        """The model behind the answers, if its right answers are known."""
+        """The model that the server runs, if its right answers are known."""
         other = self.tokenizer.known if isinstance(self.tokenizer, LocalTokenizer) else None
         return recognised(self.answers, other)
 
     @cached_property
     def capabilities_beside(self) -> dict[str, Capability]:
-        """The capabilities that a gateway or its worker shows, if both were asked the same."""
+        """The capabilities that the gateway or its worker shows in answers to the same requests."""
         return capabilities(self._both, self.advertised, self.declared)
 
     @cached_property
     def texts_not_asked(self) -> tuple[int, int]:
-        """The number of texts that the server was not asked for, and the number of all texts."""
+        """The number of texts that the server was not asked to decode, and the number of all texts."""
         if not isinstance(self.tokenizer, RemoteTokenizer):
             return 0, 0
         known = [
@@ -184,7 +187,7 @@ class Run:
 
     @cached_property
     def markup(self) -> Markup:
-        """The markup that the target's parsers extract from text."""
+        """The markup that the server's parsers remove from text."""
         model = self.model
         right = None if model is None else partial(right_marked_text, model)
         return seen_markup(self.answers, detokenizer_of(model, self.tokenizer), self.tool_calls, right)
@@ -204,9 +207,9 @@ class Run:
         )
 
     def _conditions(self) -> dict[str, str]:
-        """Return the condition of each exchange that must not change its answer.
+        """Return the circumstances of each exchange that must not change its answer.
 
-        Conditions are an earlier bad request and, if the server claims batch invariance, concurrent load.
+        They are an earlier bad request and, if the server claims batch invariance, concurrent load.
         """
         bare = Target(advertised=self.advertised, calls=self.calls)
         behind = {control.exchange.name: "behind a refusal" for _, control in controls(self.answers, bare)}
@@ -215,7 +218,7 @@ class Run:
 
     @cached_property
     def seen(self) -> tuple[Determinism, ...]:
-        """The observed repetitions: of the target, and of the worker and its gateway."""
+        """The repeated answers of the server, of the worker, and of its gateway."""
         return (
             self.determinism,
             determinism(pair.baseline for pair in self.beside),
@@ -223,7 +226,7 @@ class Run:
         )
 
     def doubt(self, difference: Observation) -> Doubt | None:
-        """Return the reason why a difference is not a violation in itself; None if it is one."""
+        """Return the reason why a difference is not a violation by itself. None if it is a violation."""
         return doubt(difference, self.by_exchange, self.seen)
 
     @cached_property
@@ -232,7 +235,7 @@ class Run:
 
     @cached_property
     def empty_answers(self) -> frozenset[str]:
-        """The exchanges answered with 200 and nothing else: no id, text, finish or error."""
+        """The names of the exchanges with status 200 but no content: no id, text, finish reason or error."""
         every = self.by_exchange.values()
         return frozenset(
             stream.exchange.name
@@ -242,28 +245,28 @@ class Run:
 
     @cached_property
     def traits(self) -> dict[str, Traits]:
-        """The traits of each judged answer, by exchange name."""
+        """The traits of each judged answer, by the name of its exchange."""
         return {stream.exchange.name: traits_of(stream) for stream in self.answers}
 
     @cached_property
     def by_exchange(self) -> dict[str, Answer]:
-        """The streams by exchange name."""
+        """All answers by the names of their exchanges."""
         return {stream.exchange.name: stream for stream in (*self.streams, *self._both)}
 
     @cached_property
     def flags(self) -> frozenset[str]:
-        """The known start flags of the server."""
+        """The flags with which the server was started, as far as known."""
         return frozenset(flag for stream in self.streams for flag in stream.exchange.server.flags)
 
     @cached_property
     def tells_prompt_ids(self) -> bool:
-        """True if any answer carries prompt_token_ids."""
+        """True if at least one answer has prompt_token_ids."""
         return any(map(shows("prompt-token-ids"), self.streams))
 
     @cached_property
     def target(self) -> Target:
-        """The facts about the target for checks."""
-        # SGLang and vLLM mention the vocabulary size when they refuse an id beyond it.
+        """The facts about the server that checks need."""
+        # SGLang and vLLM name the vocabulary size when they refuse an id beyond it.
         vocabulary = self.advertised.vocab_size or vocabulary_told(self.streams)
         return Target(
             capabilities=frozenset(name for name, known in self.capabilities.items() if known.present),

@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM stop the judging, and leave time for a report on the verdicts so far."""
+"""Stop the judging at SIGINT or SIGTERM, early enough to report the verdicts so far."""
 
 from __future__ import annotations
 
@@ -11,30 +11,32 @@ from typing import Any
 
 SIGNALS = (signal.SIGINT, signal.SIGTERM)
 PATIENCE_S = 5.0
-"""Seconds of judging after a signal, because SIGKILL usually follows SIGTERM soon."""
+"""Seconds for which judging continues after a signal. SIGKILL usually follows SIGTERM soon."""
 
 
 class StoppedError(BaseException):
-    """The judging must stop. It is not an Exception, so that a check cannot catch it."""
+    """The judging must stop. This is not an Exception, so that a check cannot catch it by accident."""
 
 
 class Stop:
-    """Stops the judging at a signal; a second one ends the process. It has no effect outside the main
-    thread.
+    """Stop the judging at a signal. A second signal ends the process.
+
+    It has no effect outside of the main thread.
     """
 
     def __init__(self) -> None:
         self.reason = ""
-        """The reason why the judging stopped; empty while it continues."""
+        """The reason why the judging stopped. Empty while it continues."""
         self.share = 1.0
-        """The share of the work that was done."""
+        """The share of the work that was done, from 0 to 1."""
         self._judging = False
 
     @contextmanager
     def at_signals(self, ended_by: str = "") -> Iterator[None]:
-        """Stop at SIGINT and SIGTERM.
+        """Stop at SIGINT and SIGTERM within the block.
 
-        `ended_by`: the signal that ended the requests, empty for none; after one, `PATIENCE_S` are left.
+        `ended_by`: the signal that ended the requests, or empty. After such a signal, judging stops after
+        `PATIENCE_S` seconds.
         """
         if threading.current_thread() is not threading.main_thread():
             yield
@@ -51,13 +53,13 @@ class Stop:
             if alarmed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
-                if handler is not None:  # otherwise the handler is not Python's
+                if handler is not None:  # None is a handler that Python did not install, and cannot restore
                     signal.signal(number, handler)
 
     @contextmanager
     def judging(self) -> Iterator[None]:
-        """Mark the block as interruptible work. Raises StoppedError, even if the judging has stopped
-        before.
+        """Allow interruption within the block. Raises StoppedError, also if the judging was
+        stopped before.
         """
         self._judging = True
         try:
@@ -67,7 +69,7 @@ class Stop:
         finally:
             self._judging = False
         if self.reason:
-            # The first exception may only have been printed.
+            # Python may have printed the first exception instead of raising it.
             raise StoppedError
 
     def _signalled(self, number: int, _frame: FrameType | None) -> None:

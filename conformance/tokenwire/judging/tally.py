@@ -1,7 +1,7 @@
-"""Tallies: counts of a check's observations for one requirement. Tallies of parts of a run add up.
+"""Tallies: counts of a check's observations for one requirement. Tallies of parts of a run can be added.
 
-There are millions of observations, and nearly all are correct. Correct ones are counted and forgotten, except
-the furthest; violations are kept, with their place in the order of the run.
+There are millions of observations, and nearly all of them are correct. Correct observations are only counted,
+except the furthest one. Violations are kept, with their position in the run.
 """
 
 from __future__ import annotations
@@ -18,28 +18,30 @@ from tokenwire.judging.clock import CLOCK, TooSlowError
 from tokenwire.requirement import Level
 
 Order = tuple[int, int]
-"""The position of the answer in its run, and of the observation in the answer."""
+"""The position of the answer in its run, and of the observation in its answer."""
 
 
 class Seen(NamedTuple):
-    """An observation with its position."""
+    """An observation with its position in the run."""
 
     order: Order
     observation: Observation
 
 
 def how_far(observation: Observation | None) -> int:
-    """Count the events up to an observation. A later witness is stronger evidence."""
+    """Return the number of events up to an observation. A witness further into a stream is
+    stronger evidence.
+    """
     return 0 if observation is None else 1 + observation.event
 
 
 class LeftOut(NamedTuple):
-    """The reason why a relevant answer was not judged."""
+    """The reason why relevant answers were not judged."""
 
     first: Order
     """The position of the first such answer."""
     exchange: str
-    """The exchange of the first such answer."""
+    """The name of the exchange of the first such answer."""
     reason: str
     times: int
 
@@ -47,20 +49,21 @@ class LeftOut(NamedTuple):
 class Tally(NamedTuple):
     """Counts of a check's observations in some answers. `NOTHING` is the empty tally.
 
-    Tallies of different answers add up to the same tally in any grouping and order. There are a hundred for
-    each answer; see `Place`.
+    The sum of tallies does not depend on their grouping and order. Each answer has about a hundred of them,
+    so it is a tuple, like `Place`.
     """
 
     saw: bool = False
     """True if anything was observed, even if only a condition."""
     witnesses: int = 0
     furthest: Seen | None = None
-    """The witness furthest into a stream; of several, the first."""
+    """The witness furthest into a stream. If several are equally far, the first of them."""
     differing: tuple[Seen, ...] = ()
     """The violations, in the order of the run."""
     crash: tuple[Order, str] | None = None
-    """The traceback of a crashed check, or a sentence on a slow one. It is a fault of the suite, not of the
-    target.
+    """The traceback of a check that crashed, or a message about a check that was too slow.
+
+    Both are errors of the suite, not of the server.
     """
     left_out: tuple[LeftOut, ...] = ()
     """Answers that the check did not judge, by reason, in the order of the run."""
@@ -70,7 +73,7 @@ NOTHING = Tally()
 
 
 class TallyBuilder:
-    """Builds the tally of parts that arrive one by one."""
+    """Adds the tallies of parts, which arrive one by one in any order."""
 
     __slots__ = ("_crash", "_differing", "_furthest", "_left_out", "_saw", "_witnesses")
 
@@ -93,7 +96,7 @@ class TallyBuilder:
             self._crash = part.crash
         for left in part.left_out:
             known = self._left_out.get(left.reason, left._replace(times=0))
-            # The first in the run represents all, in any order of parts.
+            # The first answer in the run represents all, whatever the order of the parts.
             self._left_out[left.reason] = min(known, left)._replace(times=known.times + left.times)
 
     @property
@@ -108,7 +111,7 @@ def _furthest_first(seen: Seen) -> tuple[int, Order]:
 
 
 _MOST_OF_A_KIND = 100
-"""The most equally grave violations to keep for one answer, because a server may write millions."""
+"""The maximum number of violations of one level that are kept for an answer. A server may cause millions."""
 
 
 def tally(
@@ -119,22 +122,21 @@ def tally(
 ) -> Tally:
     """Run a check and count its observations until it ends, crashes or exceeds the time limit.
 
-    Of many equally grave violations, the first are kept; the last of these represents the others.
+    Only the first violations of each level are kept. The last of these represents all later ones.
     `empty_answers` names exchanges without content, which are not witnesses.
     """
     outer = CLOCK.work
     if outer is None:
         CLOCK.work = subject
     try:
-        # Most checks observe nothing in an answer: that costs 0.2 µs without a tally, 2.3 with one
-        # (benchmarks/NOTES.md).
-        # (benchmarks/NOTES.md).
+        # Most checks observe nothing in an answer. This case takes 0.2 µs without a tally, and 2.3 µs with
+        # one (benchmarks/NOTES.md).
         seen = iter(check(*subject))
         first = next(seen, None)
-        if first is None:  # the usual case
+        if first is None:  # this is the usual case
             return NOTHING
         return _tally_of_observations(chain((first,), seen), position, empty_answers)
-    except Exception:  # a crashing check must neither end the run nor blame the target
+    except Exception:  # a crash of a check must not end the run, and is not a violation of the server
         return Tally(crash=((position, 0), traceback.format_exc()))
     except TooSlowError as error:
         return Tally(crash=((position, 0), str(error)))
@@ -152,7 +154,7 @@ def _tally_of_observations(
     left_out: list[Seen] = []
     crash = None
     try:
-        for nth, seen in enumerate(observations, 1):  # the number of observations before a crash
+        for nth, seen in enumerate(observations, 1):  # the last number is known even after a crash
             place, _, _, holds, message, _, condition_only, level, by_chance, stands_for = seen
             if not holds:
                 kind = kinds[level, by_chance]
@@ -173,13 +175,13 @@ def _tally_of_observations(
         crash = (position, nth), traceback.format_exc()
     except TooSlowError as error:
         crash = (position, nth), str(error)
-    # A skipped value was not observed: it is a reason, not a witness.
+    # A skipped value is not an observation. It only gives a reason.
     saw = nth > len(left_out)
     return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))
 
 
 def _by_reason(left_out: Sequence[Seen]) -> tuple[LeftOut, ...]:
-    if not left_out:  # as nearly always
+    if not left_out:  # this is nearly always so
         return ()
     counts = Counter(seen.observation.message for seen in left_out)
     firsts = {seen.observation.message: seen for seen in reversed(left_out)}

@@ -9,16 +9,16 @@ from tokenwire.requirement import Level
 
 
 class Verdict(StrEnum):
-    """Verdicts on one requirement in one scenario, worst last."""
+    """The verdict on one requirement in one scenario. The worst verdict is last."""
 
     PASS = "PASS"
-    """Observed often enough, never violated."""
+    """The requirement was observed often enough, and never violated."""
     INFO = "INFO"
-    """A MAY that the target uses, or a remark. It never fails a run."""
+    """A remark, or a use of a MAY. It never fails a run."""
     UNSUPPORTED = "UNSUPPORTED"
-    """The target neither declares nor shows the requirement's subject."""
+    """The server neither declares nor shows the subject of the requirement."""
     NOT_TESTABLE = "NOT_TESTABLE"
-    """The target may have it, but this run lacks something that the check needs, which the message names."""
+    """This run lacks something that the check needs. The message names it."""
     INCONCLUSIVE = "INCONCLUSIVE"
     """Too little was observed, or the requirement's condition did not occur."""
     WARN = "WARN"
@@ -26,11 +26,11 @@ class Verdict(StrEnum):
     FAIL = "FAIL"
     """A MUST was violated."""
     HARNESS_ERROR = "HARNESS_ERROR"
-    """The suite itself crashed, which is not evidence about the target."""
+    """The suite itself crashed. This is not evidence about the server."""
 
 
 VIOLATED = {Level.MUST: Verdict.FAIL, Level.SHOULD: Verdict.WARN, Level.MAY: Verdict.INFO}
-"""The verdict on a violated requirement by its level, the gravest first."""
+"""The verdict on a violated requirement, by its level. The most severe level is first."""
 SEVERITY = {verdict: rank for rank, verdict in enumerate(Verdict)}
 
 
@@ -49,21 +49,22 @@ class ExitStatus:
 
 
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return the most severe verdict. Raises ValueError without any."""
+    """Return the most severe of the verdicts. Raises ValueError if there are none."""
     return max(verdicts, key=SEVERITY.__getitem__)
 
 
 def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """Return one verdict on a requirement over all scenarios. Observations outweigh their absence.
+    """Return one verdict on a requirement for all scenarios together. Verdicts with observations come before
+    others.
 
-    Raises ValueError without any.
+    Raises ValueError if there are no verdicts.
     """
     seen = set(verdicts)
     return next((verdict for verdict in _TELLING if verdict in seen), worst(seen))
 
 
 def exit_status(verdicts: Iterable[Verdict]) -> int:
-    """Return the exit status for a set of verdicts. Without a PASS, nothing was evaluated."""
+    """Return the exit status for a set of verdicts. If no verdict is a PASS, nothing was evaluated."""
     seen = set(verdicts)
     if Verdict.HARNESS_ERROR in seen:
         return ExitStatus.HARNESS_ERROR

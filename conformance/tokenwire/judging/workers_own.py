@@ -1,7 +1,7 @@
-"""Failures of a gateway that are its worker's own: the worker breaks the same requirement in the same way.
+"""Failures of a gateway that its worker causes: the worker violates the same requirement in the same way.
 
-The requests of the failures are asked of the worker, too. Its answers then take the place of the gateway's,
-and the same checks look at the run again. A failure that is still there is not the gateway's.
+The requests that failed at the gateway are repeated at the worker. Then the run is judged again with the
+worker's answers instead of the gateway's. A failure that occurs again is the worker's own.
 """
 
 from __future__ import annotations
@@ -21,30 +21,33 @@ from tokenwire.wire.exchange import Ending
 
 _VIOLATED = frozenset(VIOLATED.values())
 _ACROSS = "across-targets"
-"""The oracle of rows that hold a gateway against its worker: they are the gateway's own."""
+"""The oracle of requirements that compare a gateway with its worker. Their violations are the
+gateway's own.
+"""
 
 
 def rows_of_a_server() -> list[Requirement]:
-    """Return the requirements that a worker may break as well as its gateway."""
+    """Return the requirements that a worker can violate as well as its gateway."""
     return [row for row in load_requirements().values() if row.oracle != _ACROSS]
 
 
 def _names_in(seen: Observation) -> list[str]:
-    """Return the names of all exchanges that a violation is about."""
+    """Return the names of all exchanges that are part of a violation."""
     return list(dict.fromkeys(place.exchange for place in (seen.place, *seen.related)))
 
 
 def _kinds(judgement: Judgement) -> Iterator[tuple[tuple[str, FailureKind], Observation]]:
-    """Yield the violations of a judgement, each with its requirement and kind."""
+    """Yield the violations of a judgement, each with its requirement's id and its kind."""
     if judgement.verdict in _VIOLATED and judgement.requirement.oracle != _ACROSS:
         for seen in judgement.violations:
             yield (judgement.requirement.id, kind_of(seen, judgement)), seen
 
 
 def to_ask(judgements: Iterable[Judgement], run: Run, most: int) -> list[Answer]:
-    """Return the answers whose requests show each kind of failure once; at most `most`.
+    """Return the answers whose requests are repeated at the worker: at most `most`, which show each kind of
+    failure once.
 
-    A request that the server died of is not asked of another one.
+    Requests that killed the server are not repeated.
     """
     found: dict[str, Answer] = {}
     known: set[tuple[str, FailureKind]] = set()
@@ -63,7 +66,7 @@ def to_ask(judgements: Iterable[Judgement], run: Run, most: int) -> list[Answer]
 
 
 def workers_own(judgements: Sequence[Judgement]) -> frozenset[int]:
-    """Return the positions of the judgements whose violations are all of kinds that the worker shows, too."""
+    """Return the positions of the judgements of which the worker shows all kinds of violations."""
     of_run: dict[int, list[int]] = defaultdict(list)
     for position, judgement in enumerate(judgements):
         if judgement.run.exhibits and any(True for _ in _kinds(judgement)):
@@ -76,7 +79,7 @@ def workers_own(judgements: Sequence[Judgement]) -> frozenset[int]:
 
 
 def _own(judgements: Sequence[Judgement], positions: Sequence[int]) -> Iterator[int]:
-    """Yield the positions of those judgements of one run that are the worker's own."""
+    """Yield the positions of the judgements of one run of which the worker shows all kinds of violations."""
     run = judgements[0].run
     of_worker = {answer.exchange.name: answer for answer in run.exhibits}
     swapped = replace(

@@ -1,1 +1,1 @@
-"""Facts about a target, from its own information and from its answers."""
+"""Facts about the server under test, which it reports or which its answers show."""

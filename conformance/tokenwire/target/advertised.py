@@ -1,6 +1,6 @@
-"""Information that a server reports about itself, in its information endpoints or in the flags of a capture.
+"""Facts that a server reports about itself, at its information endpoints or by the flags in a capture.
 
-The places for each family are data (`spec/servers/<family>.yaml`).
+The tables `spec/servers/<family>.yaml` define where the servers of a family report each fact.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ from tokenwire.wire.json_pointer import Pointer, find
 
 _LogprobRule = Literal["logprobs-of-the-model", "logprobs-at-the-temperature", "logprobs-as-sampled"]
 LOGPROB_RULES: tuple[_LogprobRule, ...] = get_args(_LogprobRule)
-"""Rules of output logprobs that a server may report or a user declare (`spec/metadata.md`)."""
+"""Rules of output logprobs that a server may report, or that a user may declare (`spec/metadata.md`)."""
 
 
 CONTEXT_BORDER = 16
-"""Positions at the end of a context. Servers differ in how many of them a request may use."""
+"""A number of positions at the end of the context. Servers differ in how many of them a request may use."""
 _SMALLEST_CONTEXT = 512
 
 
 @dataclass(frozen=True)
 class Advertised:
-    """Facts that the target reports about itself; nothing here was verified."""
+    """Facts that the server reports about itself. They are not verified."""
 
     name: str = ""
     version: str = ""
@@ -39,32 +39,32 @@ class Advertised:
     models: frozenset[str] = frozenset()
     """All names that the server gives to its models."""
     adapters: frozenset[str] = frozenset()
-    """The names that belong to adapters."""
+    """The names in `models` that belong to adapters."""
     context_length: int | None = None
     vocab_size: int | None = None
     tokenizer: bool | None = None
-    """True if the server has a tokenizer; None if it does not report that."""
+    """True if the server has a tokenizer. None if it does not report this."""
     usage_in_streams: bool = False
-    """True if the server ends every stream with its usage, even if the request did not enable it."""
+    """True if the server ends every stream with its usage, even if the request does not enable it."""
     delivery: Delivery | None = None
     stream_interval: int | None = None
     max_running_requests: int | None = None
-    """The number of requests that run at once. Further requests wait."""
+    """The maximum number of requests that run at the same time. Further requests wait."""
     dp_size: int | None = None
-    """The number of data-parallel ranks that share the requests."""
+    """The number of data-parallel ranks among which the requests are divided."""
     sampling_backend: str = ""
     weights: str = ""
     """The path of the weights on the server's disk."""
     deterministic: bool = False
-    """True if the server reports that results depend only on the request."""
+    """True if the server reports that an answer depends only on its request."""
     logprob_rule: _LogprobRule | Literal[""] = ""
-    """The distribution that the server's output logprobs refer to, as it reports."""
+    """The distribution that the server's output logprobs describe, as the server reports it."""
     sources: tuple[str, ...] = ()
     """The sources of these facts, such as `GET /server_info`."""
 
     @property
     def context(self) -> int:
-        """The advertised context length; without one, the smallest that servers have."""
+        """The reported context length, or the smallest length of known servers if it is not reported."""
         return self.context_length or _SMALLEST_CONTEXT
 
     @property
@@ -74,14 +74,14 @@ class Advertised:
 
 
 _NAMES = ("models", "adapters")
-"""Facts that collect the values of all entries of a list."""
+"""Facts with several values, one from each entry of a list."""
 _KINDS = get_type_hints(Advertised) | dict.fromkeys(_NAMES, str)
-"""The type of each fact; the names of models and adapters are reported one by one."""
+"""The type of each fact. For facts with several values, it is the type of one value."""
 del _KINDS["sources"]
 
 
 def _fact(name: str) -> str:
-    """Return the name of a fact that a server may report. Raises ValueError for any other name."""
+    """Return the name of a fact that a server may report. Raises ValueError for an unknown name."""
     if name not in _KINDS:
         raise ValueError(f"{name!r} is not a fact; known are {', '.join(_KINDS)}")
     return name
@@ -92,7 +92,9 @@ _Meanings = Mapping[str | bool, str | bool]
 
 
 def _meant(value: object, meanings: _Meanings | None) -> object:
-    """Return the meaning of a value; the value itself if no meaning is listed."""
+    """Return the meaning of a value from the table, or None if the table lacks it. Without a table, return
+    the value.
+    """
     if meanings is None:
         return value
     return meanings.get(value) if isinstance(value, (str, bool)) else None
@@ -100,22 +102,22 @@ def _meant(value: object, meanings: _Meanings | None) -> object:
 
 @dataclass(frozen=True)
 class _Document:
-    """An information endpoint."""
+    """An information endpoint, and the facts in its document."""
 
     path: str
     tells: Mapping[_Fact, tuple[Pointer, ...]]
-    """The pointers to each fact, most reliable first."""
+    """The JSON pointers to each fact. The most reliable pointer is first."""
     means: Mapping[_Fact, _Meanings] = field(default_factory=dict)
     only_with: Mapping[_Fact, Pointer] = field(default_factory=dict)
-    """The field that an entry must have to report a fact."""
+    """The field that an entry must have for a fact to be read from it."""
     items: Pointer | None = None
-    """The list whose entries report facts. Names are taken from all entries, everything else from the
-    first.
+    """The list whose entries report facts. Names are read from all entries, other facts from the
+    first entry.
     """
     older_path: str | None = None
 
     def facts(self, document: object) -> Iterator[tuple[str, object]]:
-        """Yield the facts of a document with their raw values."""
+        """Yield each fact in a document, with its value as reported."""
         items = [document] if self.items is None else find(document, self.items)
         for index, item in enumerate(items if isinstance(items, list) else ()):
             for fact, pointers in self.tells.items():
@@ -127,7 +129,7 @@ class _Document:
 
 @dataclass(frozen=True)
 class _Flag:
-    """A command-line flag. Its value, presence or absence states a fact."""
+    """A command-line flag of a server. Its value, presence or absence determines a fact."""
 
     tells: _Fact
     given: str | bool | None = None
@@ -135,7 +137,7 @@ class _Flag:
     means: _Meanings | None = None
 
     def fact(self, name: str, flags: Sequence[str]) -> object:
-        """Return the fact that these flags state; None if they state none."""
+        """Return the value of the fact that these flags determine. None if they determine none."""
         if self.given is not None:
             return self.given if name in flags else self.absent
         both = (flag.partition("=")[2] for flag in flags if flag.startswith(f"{name}="))
@@ -145,27 +147,27 @@ class _Flag:
 
 @dataclass(frozen=True)
 class _Family:
-    """The places where servers of one family report about themselves."""
+    """The places where servers of one family report facts about themselves."""
 
     family: str
     documents: tuple[_Document, ...] = ()
     flags: Mapping[str, _Flag] = field(default_factory=dict)
     clears_refused_after_s: float = 0.0
-    """Seconds until the server forgets a refused request id; 0 if it does so at once."""
+    """Seconds after which the server forgets a refused request id. 0 if it forgets the id at once."""
     promises: tuple[str, ...] = ()
-    """Capabilities that the documentation of the family promises or excludes for all servers."""
+    """Capabilities of which the family's documentation says that every server has or refuses them."""
 
 
 @cache
 def load_families() -> tuple[_Family, ...]:
-    """Load all tables of `spec/servers/`. Raises ValueError for a fact that servers cannot report."""
+    """Load all tables of `spec/servers/`. Raises ValueError for an unknown fact."""
     paths = sorted((spec_root() / "servers").glob("*.yaml"))
     return tuple(typed(_Family, read_yaml(path), str(path)) for path in paths)
 
 
 @cache
 def clears_refused_after_s(family: str) -> float:
-    """Return the seconds until a family forgets a refused request id; 0 for other families."""
+    """Return the seconds after which a family's servers forget a refused request id. 0 for other families."""
     return next((known.clears_refused_after_s for known in load_families() if known.family == family), 0.0)
 
 
@@ -177,19 +179,21 @@ def promises(family: str) -> tuple[str, ...]:
 
 @cache
 def _documents() -> dict[str, _Document]:
-    """Return the information endpoints by all of their paths, older paths last."""
+    """Return the information endpoints by path. Paths of older versions come last."""
     every = [document for family in load_families() for document in family.documents]
     older = {document.older_path: document for document in every if document.older_path}
     return {document.path: document for document in every} | older
 
 
 def information_paths() -> tuple[str, ...]:
-    """Return the paths of information endpoints, including older names that some gateways and servers use."""
+    """Return the paths of information endpoints, including the older paths that some gateways and servers
+    use.
+    """
     return tuple(_documents())
 
 
 def information_path(request: RequestHead) -> str | None:
-    """Return the present name of the information endpoint of a request; None for any other request."""
+    """Return the current path of the information endpoint of a request. None for any other request."""
     document = _documents().get(request.path)
     return document.path if document is not None and request.method == "GET" else None
 
@@ -205,7 +209,7 @@ def _read(exchange: ExchangeHead) -> Mapping[str, Any]:
 
 
 def _believed(fact: str, value: object) -> Any:
-    """Return the reported value of a fact; None if the value is not legal."""
+    """Return the reported value of a fact. None if its type or value is invalid."""
     try:
         fitted = fitting(_KINDS[fact], value, fact)
     except ValueError:
@@ -214,11 +218,11 @@ def _believed(fact: str, value: object) -> Any:
 
 
 def advertised_by(exchanges: Iterable[ExchangeHead]) -> Advertised:
-    """Collect the facts of information endpoints, and those of the capture's flags for facts not reported
-    there.
+    """Collect the facts that information endpoints report. Flags of the capture add the facts that are
+    missing there.
 
-    Flags are interpreted for the family that the capture names, or for all families. Exchanges with other
-    endpoints contribute only their `server`.
+    Flags are interpreted for the server family that the capture names, or else for all families. Exchanges
+    with other endpoints contribute only their `server`.
     """
     found: dict[str, Mapping[str, Any]] = {}
     server = Server()

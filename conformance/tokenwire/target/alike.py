@@ -1,4 +1,4 @@
-"""Equality of JSON values, except for the order of computation and the number of digits."""
+"""Equality of JSON values, except for differences from the order of computation and the number of digits."""
 
 from __future__ import annotations
 
@@ -11,32 +11,33 @@ from tokenwire.record import BROKEN
 from tokenwire.requirement import tolerance
 
 ROUNDING = tolerance("rounding")
-"""The greatest distance between numbers with a fraction that count as equal.
+"""The maximum difference between two non-integer numbers that count as equal.
 
-Batching, chunked prefill and other kernels move float32 logprobs by some 1e-5. Entries of a wrong position
-differ by far more.
+Batching, chunked prefill and other kernels change float32 logprobs by about 1e-5. Entries of a wrong position
+differ by much more.
 """
 _LOGPROB, _RANK, _TOP = "logprob", "rank", "top_logprobs"
 
 
 def known_by(value: Any) -> int:
-    """Return a key that is equal exactly for equal JSON values. Many cannot be hashed, and -1 and -2 have one
-    hash.
+    """Return a hash that is equal exactly for equal JSON values.
+
+    `hash` alone does not work: many values cannot be hashed, and -1 and -2 have the same hash.
     """
-    # Version 2 of the format has no references, which would make bytes of equal values differ.
+    # Version 2 of the format has no references. References would make the bytes of equal values differ.
     return hash(dumps(value, 2))
 
 
 def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
-    """True if two values are equal, of the same JSON type, with numbers within the tolerance.
+    """True if two values are equal and have the same JSON type. Numbers may differ by the tolerance.
 
-    Arrays and objects are compared member by member. Candidates at one position (an array of entries, or an
-    object from texts or ids to logprobs) may swap places if their logprobs are nearly equal. The last
-    candidates may also be replaced by unlisted ones, or be hidden by one with the same name.
+    Arrays and objects are compared member by member. Alternatives at one position are an array of entries, or
+    an object of logprobs by text or id. They may swap places if their logprobs are nearly equal. The last
+    alternative may be replaced by an unlisted one, or hidden by one with the same name.
     """
     if first is other:
         return True
-    # True equals 1 in Python, but is not a number in JSON.
+    # In Python, True equals 1. In JSON, true is not a number.
     if isinstance(first, bool) or isinstance(other, bool):
         return False
     if isinstance(first, (int, float)) and isinstance(other, (int, float)):
@@ -50,21 +51,24 @@ def alike(first: object, other: object, tolerance: float = ROUNDING) -> bool:
     if isinstance(first, Mapping) and isinstance(other, Mapping):
         if first.keys() == other.keys() and all(_member(key, first, other, tolerance) for key in first):
             return True
-        # In an object by text, halves of characters share one name, so that some candidates have no member.
+        # In an object with texts as keys, incomplete characters share one key, so that some alternatives are
+        # missing.
         agree = _tied if len(first) == len(other) else _hidden
         return agree(_keyed(first), _keyed(other), tolerance)
     return bool(first == other)
 
 
 def _close(first: float, other: float, tolerance: float) -> bool:
-    """True if two numbers are equal, or within the tolerance and not both integers."""
+    """True if two numbers are equal, or if at least one is not an integer and they differ by at most the
+    tolerance.
+    """
     near, far = (first, other) if isinstance(first, float) else (other, first)
     return first == other or (isinstance(near, float) and near - tolerance <= far <= near + tolerance)
 
 
 def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object], tolerance: float) -> bool:
-    """True if two objects have an equal member. Ranks are not compared exactly, because ties of other ids
-    shift them.
+    """True if two objects have an equal member. A rank may differ, because ties between other ids
+    change it.
     """
     if key == _RANK and _LOGPROB in first and type(first[key]) is type(other[key]) is int:
         return True
@@ -72,12 +76,13 @@ def _member(key: object, first: Mapping[Any, object], other: Mapping[Any, object
 
 
 Candidates = Sequence[tuple[object, float]]
-"""Candidates of a position: each the key that identifies it, and its logprob."""
+"""Alternatives at a position: a key that identifies each of them, and its logprob."""
 
 
 def _candidate(entry: object) -> tuple[object, float] | None:
-    """Return the candidate in an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`; None for any
-    other value.
+    """Return the key and the logprob of an entry `[logprob, id, text]` or `{"token": …, "logprob": …}`.
+
+    None for any other value.
     """
     if isinstance(entry, Mapping):
         name = entry.get("token_id", entry.get("id"))
@@ -91,27 +96,27 @@ def _candidate(entry: object) -> tuple[object, float] | None:
 
 
 def _is_number(value: object) -> TypeGuard[float]:
-    """True if a value is a JSON number. A logprob of 0 may lack a fraction, as Go writes it."""
+    """True if a value is a JSON number. Servers in Go write the logprob 0 without a fraction."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _if_logprobs(candidates: Sequence[tuple[object, float]]) -> Candidates:
-    """Return the candidates if any number has a fraction. Rows of integers, such as expert ids, are not
-    candidates.
+    """Return the candidates if at least one number has a fraction. Rows of integers, such as expert ids, are
+    not candidates.
     """
     return candidates if any(isinstance(logprob, float) for _, logprob in candidates) else ()
 
 
 def _candidates_in_list(entries: Sequence[object]) -> Candidates:
-    """Return the candidates in an array of entries; empty if it contains anything else."""
+    """Return the candidates in an array of entries. Empty if the array contains anything else."""
     read = [_candidate(entry) for entry in entries]
     known = [entry for entry in read if entry is not None]
     return _if_logprobs(known) if len(known) == len(read) else ()
 
 
 def _keyed(entries: Mapping[Any, object]) -> Candidates:
-    """Return the candidates in an object from texts or ids to logprobs or entries; empty for any other
-    object.
+    """Return the candidates in an object of logprobs or entries, by text or id. Empty for any
+    other object.
     """
     read: list[tuple[object, float]] = []
     for key, value in entries.items():
@@ -123,9 +128,9 @@ def _keyed(entries: Mapping[Any, object]) -> Candidates:
 
 
 def apart(first: object, other: object) -> float:
-    """Return the greatest distance between logprobs of the same id in two entries of one position.
+    """Return the largest difference between logprobs of the same id in two entries of one position.
 
-    The sampled id and the candidates in both entries are compared, in any order.
+    All ids that both entries contain are compared, whatever their order.
     """
     if _is_number(first) and _is_number(other):
         return abs(first - other) if first != other and float in {type(first), type(other)} else 0.0
@@ -139,7 +144,7 @@ def apart(first: object, other: object) -> float:
 
 
 def _by_name(entries: object) -> dict[object, float]:
-    """Return the logprobs of a position by candidate, without candidates that may share a name."""
+    """Return the logprobs of a position by candidate, without names that several candidates may share."""
     if isinstance(entries, Mapping):
         read = _keyed(entries)
     else:
@@ -149,12 +154,14 @@ def _by_name(entries: object) -> dict[object, float]:
 
 
 def _is_of_several(name: object) -> bool:
-    """True if several tokens may have this name, because half characters have the same text or none."""
+    """True if several tokens may have this name, because incomplete characters have the same text
+    or no text.
+    """
     return isinstance(name, str) and (not name or BROKEN in name)
 
 
 def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
-    """True if two lists of candidates differ only in the order of nearly equal ones."""
+    """True if two lists of candidates differ only in the order of nearly equal logprobs."""
     if not first or len(first) != len(other):
         return False
     ranks = [sorted((logprob for _, logprob in side), reverse=True) for side in (first, other)]
@@ -171,9 +178,10 @@ def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
 
 
 def _hidden(first: Candidates, other: Candidates, tolerance: float) -> bool:
-    """True if objects of different length list the same candidates, except for those that share a name.
+    """True if two objects of different size have the same candidates, except for candidates that share a
+    name.
 
-    One of these represents all. A candidate that replaces a hidden one can only be among the last.
+    One of these represents all of them. A candidate that replaces a hidden one must be among the last.
     """
     shared = {name for name, _ in (*first, *other) if _is_of_several(name)}
     if not (first and other and shared):

@@ -1,9 +1,9 @@
-"""Capabilities: what the target can do, as its answers show.
+"""Capabilities: the features that the server has, as its answers show.
 
-A capability has three sources: a user's declaration, a server's advertisement, and the effect in an answer.
-Only the effect establishes it, because a 200 to a request does not show that an option was used. An
-advertisement counts only if the effect cannot be seen. A declaration establishes nothing, but makes the
-absence a violation.
+There are three sources for a capability: a declaration by the user, an advertisement by the server, and its
+effect in an answer. Only the effect proves it, because status 200 does not show that an option was used. An
+advertisement counts only if the effect cannot be seen. A declaration proves nothing, but it makes the absence
+a violation.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ from tokenwire.target.shown import BY_ANSWER, WITHOUT_A_RECORD, drops_its_constr
 
 @dataclass(frozen=True)
 class Capability:
-    """A capability of the target, and the evidence for it."""
+    """A capability of the server, with the evidence for or against it."""
 
     name: str
     present: bool
     established: str
-    """The evidence as a clause: `seen in generate/probe-1`, `no answer carries text`."""
+    """The evidence, as a clause: `seen in generate/probe-1`, `no answer carries text`."""
     declared: bool = False
     """True if the user declares the capability."""
     advertised: str = ""
-    """The words of the server's advertisement; empty without one."""
+    """A description of the server's advertisement. Empty if there is none."""
     seen: bool = False
     """True if an answer shows it."""
 
 
 class _Evidence:
-    """All that a run shows of the target. Each answer is tested once."""
+    """Everything in a run that shows capabilities of the server. Each answer is tested only once."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class _Evidence:
         self.shown: dict[str, Answer] = {}
         """The first answer that shows each capability."""
         self.names: set[str] = set()
-        """The request ids that an abort may refer to."""
+        """The request ids that an abort may name."""
         self.stated = _advertised_words(advertised)
-        """Capabilities that the server or its family promises, each with the source in words."""
+        """Capabilities that the server or its family promises, each with a description of the source."""
         self.modes: dict[tuple[Delivery, bool], Answer] = {}
-        """The first stream of each delivery mode, with ids and without."""
+        """The first stream of each delivery mode, with ids and without ids."""
         self.spaced: dict[tuple[int, int], Answer] = {}
         """The first stream of each interval that was requested and kept."""
         self._unseen = {name: shows(name) for name in BY_ANSWER}
@@ -82,7 +82,7 @@ class _Evidence:
                 self.spaced.setdefault((asked, step), stream)
 
     def _promise(self, stream: Answer) -> None:
-        """Note a promise of the server's family that an answer breaks."""
+        """Note that an answer breaks a promise of the server's family."""
         family = family_of(stream.dialect)
         if stream.asked.constraints and "constraints" in promises(family) and drops_its_constraint(stream):
             words = f"promised by the documentation of {family}, and answered in {stream.exchange.name}"
@@ -90,21 +90,21 @@ class _Evidence:
 
     @property
     def claimed_rules(self) -> dict[str, str]:
-        """Return the rules of logprobs that the server or the user claims, each with its source in words."""
-        claims: dict[str, str] = {self.advertised.logprob_rule: "the server tells it"}
+        """The rules of logprobs that the server or the user claims, each with a description of the source."""
+        claims: dict[str, str] = {self.advertised.logprob_rule: "the server reports it"}
         claims |= dict.fromkeys(self.declared, "declared")
         return {name: claims[name] for name in LOGPROB_RULES if name in claims}
 
 
 class _Found(NamedTuple):
-    """Evidence for a capability; without words, the capability is absent."""
+    """The evidence for a capability. Empty `words` mean that the capability is absent."""
 
     words: str = ""
     seen: bool = True
-    """True if it was observed, and not only stated."""
+    """True if the evidence is an observation, and not only a claim."""
     advertised: str = ""
     absent: str = ""
-    """The absence in words, if they are not those of the row."""
+    """A description of the absence that replaces the one in the table."""
 
 
 _Find = Callable[[_Evidence], _Found]
@@ -119,7 +119,9 @@ def _in_an_answer(name: str) -> _Find:
 
 
 def _by_call(test: Callable[[ControlCall, Set[str]], object]) -> _Find:
-    """Find a control call with an effect; the test gets the request ids that it may refer to."""
+    """Return a search for a control request with an effect. `test` also gets the request ids that it may
+    name.
+    """
 
     def find(run: _Evidence) -> _Found:
         call = next((call for call in run.calls if test(call, run.names)), None)
@@ -137,7 +139,7 @@ def _advertises(words: Callable[[Advertised], str]) -> _Find:
 
 
 def _mode(mode: Delivery) -> _Find:
-    """Find a stream of a mode: one with ids, or with text if no stream has ids."""
+    """Return a search for a stream of a delivery mode, which has ids if any stream has."""
 
     def find(run: _Evidence) -> _Found:
         with_ids = {mode: stream for (mode, ids), stream in run.modes.items() if ids}
@@ -148,10 +150,10 @@ def _mode(mode: Delivery) -> _Find:
 
 
 def _interval(run: _Evidence) -> _Found:
-    """Find two streams that kept different intervals, or the advertisement of one.
+    """Find two streams that kept different intervals, or the advertisement of an interval.
 
-    The stream with the smaller interval must be spaced closer than the larger one allows. If the field never
-    reached the engine, all streams are spaced alike.
+    The stream with the smaller interval must have smaller events than the larger interval allows. If the
+    server ignores the field, all streams have events of the same size.
     """
     interval, kept = run.advertised.stream_interval, run.spaced.items()
     claim = f"the server advertises stream_interval {interval}" if interval is not None else ""
@@ -173,20 +175,22 @@ def _known_model(run: _Evidence) -> _Found:
 
 def _known_numbers(run: _Evidence) -> _Found:
     if run.model is not None and not isinstance(run.model.law, Parrot):
-        return _Found(absent="it is a parrot of another make, whose logprobs are not known")
+        return _Found(absent="the model is another parrot, whose logprobs are unknown")
     return _known_model(run)
 
 
 def _batch_invariance(run: _Evidence) -> _Found:
-    """Return a promise of results that depend only on the request. Checks verify it."""
-    says = "the server says that it is deterministic" if run.advertised.deterministic else ""
+    """Return a claim that an answer depends only on its request. Checks verify the claim."""
+    says = "the server reports that it is deterministic" if run.advertised.deterministic else ""
     return _Found(
         says or ("declared" if BATCH_INVARIANCE in run.declared else ""), seen=False, advertised=says
     )
 
 
 def _logprob_rule(name: str) -> _Find:
-    """Return a claim of a rule of output logprobs, if there are logprobs. Checks verify it."""
+    """Return a search for a claim of a rule of output logprobs, if answers have logprobs. Checks verify the
+    claim.
+    """
 
     def find(run: _Evidence) -> _Found:
         words = run.claimed_rules.get(name, "")
@@ -206,10 +210,8 @@ _shows_ids = shows("output-ids")
 WEIGHT_UPDATES = "weight-updates"
 BATCH_INVARIANCE = "batch-invariance"
 DECLARED_RULE = "declared-logprob-rule"
-_NOT_TOLD = "no declaration or document of the server tells it"
-_NOT_THE_PARROT = (
-    "no answer repeats its prompt as the model of `tokenwire parrot` does, in a vocabulary that is known"
-)
+_NOT_TOLD = "neither a declaration nor a document of the server names it"
+_NOT_THE_PARROT = "no answer repeats its prompt like the model of `tokenwire parrot`, with a known vocabulary"
 _TABLE: Mapping[str, tuple[_Find, str]] = {
     **{name: (_in_an_answer(name), absent) for name, (_, absent) in BY_ANSWER.items()},
     "advertised-mode": (
@@ -230,14 +232,14 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
     ),
     "no-tokenizer": (
         lambda run: _Found(
-            "the server says that it runs without a tokenizer" if run.advertised.tokenizer is False else ""
+            "the server reports that it runs without a tokenizer" if run.advertised.tokenizer is False else ""
         ),
-        "no endpoint says that the server has no tokenizer",
+        "no endpoint reports that the server has no tokenizer",
     ),
     "parrot": (_known_model, _NOT_THE_PARROT),
     "parrot-logprobs": (_known_numbers, _NOT_THE_PARROT),
     BATCH_INVARIANCE: (_batch_invariance, _NOT_TOLD),
-    "stream-interval": (_interval, "no interval is advertised, or kept by two streams of different ones"),
+    "stream-interval": (_interval, "no interval is advertised, and no two streams kept different intervals"),
     **{
         str(mode): (_mode(mode), f"no stream is {mode}")
         for mode in (Delivery.CUMULATIVE, Delivery.INCREMENTAL)
@@ -250,32 +252,34 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
     ),
     WEIGHT_UPDATES: (
         _by_call(lambda call, _: call.action is Action.UPDATE and call.flushes and call.done),
-        "no endpoint took an update of the weights",
+        "no endpoint accepted an update of the weights",
     ),
     "abort-all": (
         _by_call(lambda call, _: call.everything and call.done),
-        "no endpoint took the abort of all requests",
+        "no endpoint accepted an abort of all requests",
     ),
     "pause": (
         _by_call(lambda call, _: call.effect in {"keeps", "retracts"} and call.done),
-        "no endpoint took a pause",
+        "no endpoint accepted a pause",
     ),
     "abort": (
         _by_call(lambda call, ids: call.action is Action.ABORT and call.done and call.ids & ids),
-        "no endpoint took the abort of a request by its id",
+        "no endpoint accepted the abort of a request by its id",
     ),
     "load-report": (
         _by_call(lambda call, _: call.load is not None and call.load.live > 0),
-        "no endpoint reported a request that was under way",
+        "no endpoint reported a running request",
     ),
 }
-"""All capabilities: the search for evidence in a run, and the absence in words."""
+"""All capabilities: how to find evidence in a run, and a description of the absence."""
 _TRUSTED = ("mirror-sampler", "customized-info", "constraints")
-"""Capabilities taken as advertised, because their absence from an answer may be the fault to find."""
+"""Capabilities that count as present if advertised. Their absence from an answer may be the error that a
+check looks for.
+"""
 
 
 def _advertised_words(advertised: Advertised) -> dict[str, str]:
-    """Return the capabilities that a server advertises, each with the source in words."""
+    """Return the capabilities that a server advertises, each with a description of the source."""
     stated: dict[str, str] = {}
     if advertised.mirrors:
         words = f"advertised by sampling_backend {advertised.sampling_backend!r}"
@@ -294,15 +298,15 @@ def capabilities(
 ) -> dict[str, Capability]:
     """Return all capabilities of the specification by name.
 
-    `declared` holds the names that the user declares; unknown ones are ignored. `model` is the model behind
-    the answers, if it is known.
+    `declared` are the names that the user declares; unknown names are ignored. `model` is the model that the
+    server runs, if it is known.
     """
     run = _Evidence(streams, advertised, declared, calls, model)
     return {name: _judged(run, name, find(run), absent) for name, (find, absent) in _TABLE.items()}
 
 
 def _judged(run: _Evidence, name: str, found: _Found, absent: str) -> Capability:
-    """Decide if a capability is present, by its evidence, or by a statement if that is trusted."""
+    """Decide if a capability is present, from its evidence, or from a claim if claims count for it."""
     stated = run.stated.get(name, "")
     words = found.words or (stated if name in _TRUSTED else "")
     return Capability(
@@ -316,5 +320,7 @@ def _judged(run: _Evidence, name: str, found: _Found, absent: str) -> Capability
 
 
 def known_capabilities() -> dict[str, str]:
-    """Return all capabilities that a user can declare, each with a description of its absence."""
+    """Return the names of all capabilities that a user can declare, each with a description of
+    its absence.
+    """
     return {name: absent for name, (_, absent) in _TABLE.items()}

@@ -1,7 +1,8 @@
-"""Death: a server stopped answering, and the request that most likely caused it.
+"""Deaths of the server: when it stopped answering, and the request that most likely caused it.
 
-It is inferred from the exchanges alone, so a replay finds the same deaths as the live run. Exchanges that a
-death cut off show only that the server died; they are neither witnesses nor violations of anything else.
+They are inferred from the exchanges alone, so that a replay finds the same deaths as the live run. Exchanges
+that a death cut off show only that the server died. They are neither witnesses nor violations of any
+requirement.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tokenwire.record import Answer, integer
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 VITALS = "vitals"
-"""The scenario of a small valid request that tests if the server still answers."""
+"""The scenario with a small valid request, which tests if the server still answers."""
 RESTARTED = "restarted"
 """The scenario of the first answered request after a restart."""
 
@@ -27,20 +28,20 @@ DIED = "the server died"
 
 _NO_ROOM_NOW = 503
 NO_ROOM = frozenset({501, _NO_ROOM_NOW})
-"""Statuses of a healthy server that does not offer the feature, or has no capacity now."""
+"""Statuses of a healthy server that lacks a feature, or that has no capacity now."""
 IN_A_ROW = 8
-"""The number of consecutive unanswered requests, with no later answer, that cannot be an accident."""
+"""The number of unanswered requests, with no answer after them, that proves a death."""
 UNSATISFIABLE = 2
-"""The suspicion of a request with legal fields that cannot be satisfied together."""
+"""The suspicion of a request whose fields are valid, but cannot be satisfied together."""
 ORDINARY = 9
-"""The suspicion of a valid request. A smaller number means more suspicion."""
+"""The suspicion of a valid request. A smaller number means a more suspicious request."""
 
 _BROKEN = frozenset({Ending.TIMEOUT, Ending.UNREACHABLE, Ending.TRUNCATED})
 _NOT_LISTENING = ("ConnectError", "ConnectionRefusedError")
 _MOST_NAMED = 3
-"""The most requests that a message names if any of them may be the cause."""
+"""The maximum number of requests that a message names if any of them may be the cause."""
 _CLOCK_S = 0.001
-"""The precision in seconds of an exchange's start."""
+"""The precision of the start time of an exchange, in seconds."""
 
 Suspicion = Callable[[Answer], int]
 
@@ -52,21 +53,21 @@ class Death:
     of: Answer
     """The request that most likely caused it."""
     suspects: int
-    """The number of running requests. If it is 1, that request is the cause."""
+    """The number of requests that were running. If it is 1, this request is the cause."""
     cut: frozenset[str]
-    """Names of the exchanges that the death cut off, the likeliest cause included."""
+    """Names of the exchanges that the death cut off, including its most likely cause."""
     early: bool
-    """True if it cut off requests unrelated to the cause, so that the run was far from its end."""
+    """True if the death cut off requests unrelated to its cause, so that the run was far from its end."""
     final: bool
     """True if the server was not restarted."""
     began: float | None = None
-    """The last sign of life, in seconds of the Unix epoch."""
+    """The time of the last sign of life, in seconds since the Unix epoch."""
     ended: float | None = None
-    """The first failed request, in seconds of the Unix epoch."""
+    """The time of the first failed request, in seconds since the Unix epoch."""
     call: ExchangeHead | None = None
-    """The control call that most likely caused the death, if it was not a request."""
+    """The control request that most likely caused the death. None if another request did."""
     equals: tuple[str, ...] = ()
-    """Names of other requests that are equally likely to be the cause."""
+    """Names of further requests that are equally likely to be the cause."""
 
     @property
     def name(self) -> str:
@@ -74,12 +75,12 @@ class Death:
 
     @property
     def blamed(self) -> str:
-        """The likeliest cause, in words."""
+        """The name of the most likely cause, for a message."""
         return f"{self.name} or a request beside it" if self.equals else self.name
 
     @property
     def _candidates(self) -> str:
-        """The equally likely causes, in words."""
+        """The names of the equally likely causes, for a message."""
         named = ", ".join((self.name, *self.equals[: _MOST_NAMED - 1]))
         more = f" and {len(self.equals) - _MOST_NAMED + 1} more" if len(self.equals) >= _MOST_NAMED else ""
         return f"one of {len(self.equals) + 1} requests ({named}{more})"
@@ -89,7 +90,7 @@ class Death:
         """A description of the death, as a clause."""
         silent = "it answered, and then answered nothing else"
         how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
-        probes = (VITALS, RESTARTED)  # the suite's own request to a dead server
+        probes = (VITALS, RESTARTED)  # the suite sends these itself to a dead server
         others = {name for name in self.cut if not any(f"/{probe}/" in name for probe in probes)} - {
             self.name
         }
@@ -101,14 +102,14 @@ class Death:
 
 
 def nobody_listened(exchange: ExchangeHead) -> bool:
-    """True if no server accepted the connection, so that the request was not received."""
+    """True if no server accepted the connection, so that no server received the request."""
     return exchange.ending is Ending.UNREACHABLE and exchange.detail.startswith(_NOT_LISTENING)
 
 
 def failure(stream: Answer) -> str:
-    """Describe the server's own failure at a request; empty if it did not fail."""
+    """Describe the failure of the server at a request. Empty if the server did not fail."""
     exchange = stream.exchange
-    # A stream that breaks off is covered by stream-ends-cleanly.
+    # The requirement stream-ends-cleanly covers streams that break off.
     if exchange.status is None or (exchange.ending in _BROKEN and not stream.asked.stream):
         return _no_answer(exchange)
     if exchange.ending in {Ending.OUTGROWN, Ending.TIMEOUT}:
@@ -122,7 +123,7 @@ def _no_answer(exchange: ExchangeHead) -> str:
 
 
 def codes_of(stream: Answer) -> list[int]:
-    """Return the statuses of an answer: its own, that of its error, and those of failed choices."""
+    """Return all status codes of an answer: of the response, of its error, and of its failed choices."""
     codes = [stream.exchange.status, error_code(stream.error)]
     finishes = (choice.finish for choice in stream.choices)
     codes += [integer(finish.code) for finish in finishes if finish is not None and finish.failed]
@@ -130,7 +131,7 @@ def codes_of(stream: Answer) -> list[int]:
 
 
 def error_code(error: object) -> int | None:
-    """Return the numeric code of an error, in any of its known places."""
+    """Return the numeric code of an error, from any of the places where servers write it."""
     if not isinstance(error, Mapping):
         return None
     nested = error.get("error")
@@ -139,7 +140,7 @@ def error_code(error: object) -> int | None:
 
 @dataclass(frozen=True)
 class _Timed:
-    """A stream with the times of its exchange, in seconds of one clock."""
+    """An answer with the times of its exchange, in seconds since the Unix epoch."""
 
     stream: Answer
     begun: float
@@ -150,7 +151,7 @@ class _Timed:
 
     @property
     def sign(self) -> float | None:
-        """The time of the last output of the model; None without output."""
+        """The time of the last output of the model. None if there was no output."""
         exchange = self.stream.exchange
         reported = exchange.status == 200 and self.stream.answered
         return self.begun + exchange.last_read if reported and exchange.last_read is not None else None
@@ -161,11 +162,11 @@ class _Timed:
 
     @property
     def failed(self) -> bool:
-        """True if neither the server nor a proxy answered, and the suite did not interrupt the exchange."""
+        """True if neither the server nor a proxy answered, and the suite did not end the exchange itself."""
         exchange = self.stream.exchange
         if exchange.ending in {Ending.CANCELLED, Ending.HUNG_UP}:
             return False
-        # A gateway may answer 503 for a dead server; that alone does not show a death (`_is_dead`).
+        # A gateway may answer 503 for a dead server. This status alone does not prove a death (`_is_dead`).
         return (
             bool(failure(self.stream))
             or exchange.ending is Ending.TRUNCATED
@@ -174,13 +175,15 @@ class _Timed:
 
     @property
     def open(self) -> bool:
-        """True if the end is unknown: the suite ended the exchange, or it was closed without a finish."""
+        """True if the answer may be incomplete: the suite ended the exchange, or a choice has no finish
+        reason.
+        """
         finishes = [choice.finish for choice in self.stream.choices]
         return self.stream.exchange.ending is Ending.CANCELLED or None in finishes
 
 
 def _timed(streams: Iterable[Answer]) -> list[_Timed]:
-    """Return the streams in the order of time; empty if their times are unknown."""
+    """Return the answers in the order of time. Empty if a time is unknown."""
     try:
         timed = [
             _Timed(stream, datetime.fromisoformat(stream.exchange.started).timestamp()) for stream in streams
@@ -191,7 +194,7 @@ def _timed(streams: Iterable[Answer]) -> list[_Timed]:
 
 
 def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
-    """Yield the requests of each life of the server, from its start to its end."""
+    """Yield the requests of each life of the server, from a start to the next restart."""
     life: list[_Timed] = []
     for sent in _timed(streams):
         if sent.stream.exchange.scenario == RESTARTED and sent.stream.answered:
@@ -202,22 +205,22 @@ def _lives(streams: Iterable[Answer]) -> Iterator[list[_Timed]]:
 
 
 def closed_silently(exchange: ExchangeHead) -> bool:
-    """True if a server accepted a connection and closed it without sending a byte."""
+    """True if a server accepted the connection and closed it without sending a byte."""
     unanswered = exchange.status is None and exchange.ending is Ending.UNREACHABLE
     return unanswered and not exchange.detail.startswith(_NOT_LISTENING)
 
 
 def question_of(stream: Answer) -> tuple[str, str]:
-    """Return the question of a request and its endpoint, which identify equal questions."""
+    """Return the path and the body of a request, which identify equal requests."""
     request = stream.exchange.load().request
     body: Any = request.body if request.raw_body is None else repr(request.raw_body)
     return request.path, json.dumps(body, sort_keys=True)
 
 
 def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
-    """Return the names of the bad requests that failed in the same way as the valid request that followed.
+    """Return the names of the bad requests that failed in the same way as the valid request after them.
 
-    These do not show if the server would have refused them.
+    They do not show if the server would have refused them.
     """
     found: set[str] = set()
     bad: dict[tuple[str, str], Answer] = {}
@@ -233,16 +236,17 @@ def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
 def deaths(
     streams: Iterable[Answer], suspicion: Suspicion, calls: Iterable[ControlCall] = ()
 ) -> tuple[Death, ...]:
-    """Find the deaths of the server in a run, in order. `suspicion` ranks how suspicious a request is."""
+    """Find the deaths of the server in a run, in order. `suspicion` returns how suspicious a request is."""
     unanswered = [
         call.exchange
         for call in calls
-        # A call that no server received came after the end.
+        # If no server received the call, the server had died before.
         if call.exchange.ending in _BROKEN and not call.exchange.detail.startswith(_NOT_LISTENING)
     ]
     lives = list(_lives(streams))
     found: list[Death] = []
-    # Backwards, because a request that ended a later life again is the likelier suspect of an earlier end.
+    # Lives are visited backwards. A request that ended a later life is also the most likely cause of an
+    # earlier death.
     for number, life in reversed(list(enumerate(lives))):
         killers = [question_of(death.of) for death in found]
         death = _end(life, suspicion, killers, unanswered, final=number + 1 == len(lives))
@@ -259,15 +263,16 @@ def _end(
     *,
     final: bool,
 ) -> Death | None:
-    """Return the death that ended a life; None without one, or if that is not decidable.
+    """Return the death that ended a life. None if there was none, or if it cannot be decided.
 
-    `killers`: requests that ended a later life; `unanswered`: control calls that were cut.
+    `killers`: requests that ended later lives. `unanswered`: control requests that were cut off.
     """
     signs = [sent for sent in life if sent.sign is not None]
     if not signs:
         return None
     last = max(signs, key=lambda sent: sent.sign or 0.0)
-    # It lived at its last sign and was dead at the first failure, so something that ran between killed it.
+    # The server lived at its last sign of life and was dead at the first failure. So a request that was
+    # running between them killed it.
     since = (last.sign or 0.0) - _CLOCK_S
     left = [sent for sent in life if sent.over >= since and (sent.failed or sent.open)]
     failed = [sent for sent in left if sent.failed]
@@ -283,10 +288,11 @@ def _end(
     cut |= {sent.stream.exchange.name for sent in life if sent.begun > until}
     cut |= {of.stream.exchange.name}
     strangers = any(sent.talk != of.talk and sent.stream.exchange.scenario != VITALS for sent in left)
-    # Hostile requests come last and may kill a server; a death among valid ones leaves rows undecided.
+    # Hostile requests come last and may kill a server. A death among valid requests leaves requirements
+    # undecided.
     early = strangers or suspicion(of.stream) >= ORDINARY
     call = next((call for call in unanswered if _met(call, since, until)), None)
-    # A bad request that was running is the likelier cause.
+    # If a bad request was running, it is the more likely cause.
     call = call if suspicion(of.stream) >= ORDINARY else None
     suspects = max(1, len(under_way))
     names = () if call is not None else tuple(sent.stream.exchange.name for sent in equals)
@@ -294,7 +300,7 @@ def _end(
 
 
 def _met(call: ExchangeHead, since: float, until: float) -> bool:
-    """True if a call was running between the last sign of life and the first failure."""
+    """True if a control request was running between the last sign of life and the first failure."""
     try:
         begun = datetime.fromisoformat(call.started).timestamp()
     except ValueError:
@@ -303,10 +309,11 @@ def _met(call: ExchangeHead, since: float, until: float) -> bool:
 
 
 def _is_dead(failed: Sequence[_Timed], signs: Sequence[_Timed]) -> bool:
-    """True if the failures at the end of a life show that the server could not answer any more.
+    """True if the failures at the end of a life prove that the server had died.
 
-    One failure may be the request's own fault. Proof needs a second one: a failed connection, a request that
-    was answered before, or many failures. A server that answers 503 is alive, so that proves nothing.
+    A single failure may be the fault of its request. The proof is a second failure: a refused connection, a
+    request that was answered before, or many failures in a row. A server that answers 503 is alive, so this
+    status proves nothing.
     """
     failed = [sent for sent in failed if not _has_no_room(sent)]
     if len(failed) < 2:
@@ -333,26 +340,25 @@ def _suspects(
     suspicion: Suspicion,
     killers: Sequence[tuple[str, str]],
 ) -> list[_Timed]:
-    """Return the likeliest causes, all equally likely, the one to name first at the head.
+    """Return the most likely causes of a death. The one that a message names comes first.
 
-    A request that killed the server again is the cause. Otherwise bad requests are likelier than valid ones.
-    Valid requests are equally likely; the last one before the end is named first.
-
-    `reported`: requests answered so shortly before the end that they may be the cause, too.
+    A request that killed the server in another life is the cause. Otherwise bad requests are more likely than
+    valid requests. Valid requests are equally likely, and the last one before the death comes first.
+    `reported`: requests that were answered just before the death, so that they may be the cause as well.
     """
-    # A request that no server received came too late to be the cause.
+    # A request that no server received was sent after the death.
     met = [sent for sent in under_way if not sent.stream.exchange.detail.startswith(_NOT_LISTENING)]
     under_way = met or under_way
     again = [sent for sent in under_way if question_of(sent.stream) in killers]
     if again:
         return again[:1]
     ranks = {id(sent): suspicion(sent.stream) for sent in (*under_way, *reported)}
-    # Answered requests with legal values cannot be the cause; a bad value may kill a server after its answer.
+    # An answered request with valid values is not the cause. A bad value may kill a server after its answer.
     bad = [sent for sent in under_way if ranks[id(sent)] < ORDINARY]
     bad += [sent for sent in reported if ranks[id(sent)] < UNSATISFIABLE]
     if bad:
         worst = min(ranks[id(sent)] for sent in bad)
-        # Of two that began together, a prompt without rendering reaches the model first.
+        # If two requests began together, the one without a chat template reaches the model first.
         return sorted(
             (sent for sent in bad if ranks[id(sent)] == worst),
             key=lambda sent: (sent.begun, is_chat(sent.stream)),

@@ -1,6 +1,6 @@
-"""The requests that have to be answered alike, and the pairs of answers that are compared.
+"""Requests whose answers must be equal, and the pairs of answers that are compared.
 
-`judging/chance` decides for which of them the target may give two answers.
+`judging/chance` decides for which requests the server may give two different answers.
 """
 
 from __future__ import annotations
@@ -16,32 +16,33 @@ from tokenwire.target.noise import Noise
 from tokenwire.wire.exchange import Ending
 
 PROBE = "probe"
-"""The scenario whose repetition represents the whole run."""
+"""The scenario whose repeated request shows if the server repeats its answers."""
 
 _Thing = TypeVar("_Thing")
 Weights = Callable[[Answer], int | None]
-"""Returns the number of the weights that made an answer; None if unknown."""
+"""A function that returns the number of the weights that generated an answer. None if it is unknown."""
 
 
 @dataclass(frozen=True)
 class AnswerPair:
-    """Two answers whose requests must yield the same record.
+    """Two answers that must have the same content, because their requests are the same.
 
-    `baseline` is the whole answer if there is one. A chance difference is a violation only if the target
-    repeated both (`spec/delivery.md`, determinism). Across targets, `baseline` is the worker's answer and
-    `other` the gateway's; requests that refuse, fail or may differ are compared, too.
+    `baseline` is the whole answer if there is one. If a gateway is compared with its worker, `baseline` is
+    the worker's answer and `other` the gateway's. Then refused and failed requests are compared as well. A
+    chance difference is a violation only if the server repeated both answers (`spec/delivery.md`,
+    determinism).
     """
 
     baseline: Answer
     other: Answer
     repeats: bool = True
-    """True if both sides repeated themselves, so that ids, text and numbers may be compared."""
+    """True if both servers repeat their answers, so that ids, text and numbers may be compared."""
     steady: bool = False
-    """True if a chance difference counts, because both answers were repeated or no request ever had two
+    """True if a chance difference counts: both answers were repeated, or no request had two different
     answers.
     """
     noise: Noise = field(default_factory=Noise)
-    """The noise of both sides."""
+    """The noise in the numbers of both servers."""
 
     def load(self) -> Comparison:
         """Return the pair with the content of both answers."""
@@ -50,14 +51,14 @@ class AnswerPair:
 
 @dataclass(frozen=True)
 class Comparison(AnswerPair):
-    """A pair with its content, for checks to compare."""
+    """Two answers with their content, for checks to compare."""
 
     baseline: Stream
     other: Stream
 
 
 def completed(stream: Answer) -> bool:
-    """True if the stream delivered its complete record, without an error or an abort."""
+    """True if the answer is complete, without an error or an abort."""
     return (
         stream.answered
         and stream.error is None
@@ -67,14 +68,12 @@ def completed(stream: Answer) -> bool:
 
 
 def request_of(stream: Answer) -> Hashable:
-    """Return a key of requests for the same answer in the same form; None for a request that need not
-    repeat.
-    """
+    """Return a key that is equal for identical requests. None if the answer may differ each time."""
     asked = stream.asked
     if not asked.key:
         return None
-    # The requested outputs count, too, because asking-for-more-changes-nothing judges their effect.
-    # asking-for-more-changes-nothing.
+    # The enabled outputs are part of the key, because the requirement asking-for-more-changes-nothing judges
+    # their effect.
     reported = (asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform)
     returned = (asked.return_prompt_token_ids, asked.return_token_ids, asked.return_meta_info)
     usage = (asked.usage, asked.continuous_usage)
@@ -90,12 +89,12 @@ def result_of(stream: Answer) -> tuple[Any, ...]:
 
 @fact(Stream)
 def known_result(stream: Stream) -> int:
-    """Return a key of answers with the same result."""
+    """Return a key that is equal for answers with the same ids, text and finish reasons."""
     return known_by(result_of(stream))
 
 
 def grouped(things: Iterable[_Thing], known_by: Callable[[_Thing], Hashable]) -> Iterable[list[_Thing]]:
-    """Group things by a key, in their order."""
+    """Group objects by a key. Groups and their members keep the order."""
     groups: dict[Hashable, list[_Thing]] = defaultdict(list)
     for thing in things:
         groups[known_by(thing)].append(thing)
@@ -104,14 +103,14 @@ def grouped(things: Iterable[_Thing], known_by: Callable[[_Thing], Hashable]) ->
 
 @fact(Stream)
 def details_named(stream: Stream) -> frozenset[str]:
-    """Return the names of the details in any choice of an answer."""
+    """Return the names of the details that have a value in any choice of an answer."""
     emissions = (emission for choice in stream.choices for emission in choice.emissions)
     details = (detail for emission in emissions for detail in emission.details.items())
     return frozenset(name for name, value in details if value is not None)
 
 
 class _Held(NamedTuple):
-    """The parts of an answer that decide which other answers it is compared with."""
+    """The parts of an answer that decide with which other answers it is compared."""
 
     position: int
     stream: Answer
@@ -137,10 +136,9 @@ def comparisons(
 ) -> list[AnswerPair]:
     """Pair each stream with a whole answer to the same request, and with a stream at another interval.
 
-    `trusts` is true for answers that may be compared with others to the same request.
-
-    The baseline is chosen by the most per-token series in common, then an equal result, then the most details
-    in common. Among equals, the first is taken.
+    `trusts` returns True for answers that may be compared with others to the same request. The best baseline
+    has the most per-token series in common, then an equal result, then the most details in common. Among
+    equally good baselines, the first is taken.
     """
     pairs: list[AnswerPair] = []
     known = (
@@ -165,7 +163,7 @@ def comparisons(
 
 
 class _Firsts:
-    """The first answer of each combination of parts, for one request."""
+    """The first answer to a request for each combination of series and details."""
 
     def __init__(self) -> None:
         self._alike: dict[Hashable, dict[int | None, _Held]] = {}
@@ -177,8 +175,8 @@ class _Firsts:
         first.setdefault(answer.result, answer)
 
     def nearest(self, other: _Held) -> _Held | None:
-        """Return the answer with the most in common with another; if that is a stream, one of another
-        interval.
+        """Return the answer that has most in common with another answer. A stream must have
+        another interval.
         """
         known = (first.get(other.result, first[None]) for first in self._alike.values())
         apart = (answer for answer in known if answer.whole or answer.interval != other.interval)

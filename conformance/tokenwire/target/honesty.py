@@ -1,7 +1,7 @@
-"""Honesty: the target's treatment of unknown fields.
+"""Honesty: how the server treats unknown request fields.
 
-If a server ignores unknown fields, the absence of an output shows nothing, because it may have ignored the
-request for it. If it refuses them, its absences can be trusted.
+If a server ignores unknown fields, a missing output proves nothing, because it may have ignored the field
+that enables it. If it refuses unknown fields, a missing output proves that the server does not have it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from tokenwire.dialects.recognition import ASKS_FOR_THE_UNKNOWN
 from tokenwire.record import Answer
 
 SCENARIO = ASKS_FOR_THE_UNKNOWN
-"""The scenario with unknown fields. The label of an exchange names the field."""
+"""The scenario with unknown fields. The label of an exchange says which field is unknown."""
 
 UNKNOWN_FIELD, UNKNOWN_PARAMETER, UNKNOWN_MODEL = "unknown-field", "unknown-parameter", "unknown-model"
 UNKNOWN_PATH = "unknown-path"
@@ -27,26 +27,26 @@ _WORDS = {
 
 @dataclass(frozen=True)
 class Honesty:
-    """The dialects that were tested with each unknown thing, by result."""
+    """For each unknown field or name, the dialects that ignored it and those that refused it."""
 
     ignored: dict[str, tuple[str, ...]]
-    """Dialects that answered as if the unknown thing were not there."""
+    """The dialects that answered as if the unknown field or name were not in the request."""
     refused: dict[str, tuple[str, ...]]
 
     @property
     def asked(self) -> bool:
-        """True if any dialect was tested and answered."""
+        """True if at least one dialect was tested and answered."""
         return bool(self.ignored or self.refused)
 
     @property
     def trusted(self) -> bool:
-        """True if the absence of a requested output shows that the target does not have it."""
+        """True if a missing output proves that the server does not have it."""
         fields = (UNKNOWN_FIELD, UNKNOWN_PARAMETER)
         return not any(self.ignored.get(field) for field in fields) and any(map(self.refused.get, fields))
 
     @property
     def caveat(self) -> str:
-        """A clause about doubtful absences; empty if they can be trusted."""
+        """A clause for messages about missing outputs. Empty if they are proof."""
         if self.trusted:
             return ""
         if not self.ignored.get(UNKNOWN_FIELD) and not self.ignored.get(UNKNOWN_PARAMETER):
@@ -54,7 +54,7 @@ class Honesty:
         return "weak: this server ignores unknown fields, so absence proves little"
 
     def remarks(self) -> list[str]:
-        """Return remarks for the reader of the verdicts, one line for each thing that is ignored."""
+        """Return a remark for the report on each unknown field or name that the server ignores."""
         return [
             f"{words} are ignored, not refused ({', '.join(self.ignored[unknown])})"
             for unknown, words in _WORDS.items()

@@ -1,4 +1,4 @@
-"""Noise: the distance between numbers of repeated answers, for each endpoint and kind of number."""
+"""Noise: how much the numbers of repeated answers differ, for each endpoint and series."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from tokenwire.target.alike import ROUNDING, apart, known_by
 Key = TypeVar("Key")
 
 _OF_NOISE = 4
-"""The factor by which a difference may exceed those of the target's own repetitions."""
+"""The factor by which a difference may exceed the largest difference between repeated answers."""
 _DRIFT = tolerance("drift")
 
 Kind = tuple[str, str]
-"""A dialect, and the name of a series of logprobs."""
+"""The name of a dialect and the name of a series of logprobs."""
 
 
 class Difference(NamedTuple):
-    """The greatest distance of numbers of one kind in answers to one request."""
+    """The largest difference between numbers of one kind in answers to one request."""
 
     request: str
     """The key of the request (`Asked.key`)."""
@@ -32,17 +32,17 @@ class Difference(NamedTuple):
 
 @dataclass(frozen=True)
 class Noise:
-    """Distances of numbers that differ only by the order of computation."""
+    """Differences between numbers that the order of computation causes."""
 
     furthest: Mapping[Kind, float] = field(default_factory=dict)
     unsteady: Mapping[tuple[str, str], float] = field(default_factory=dict)
-    """Distances greater than drift, by request key and series name."""
+    """Differences above the general limit (drift), by request key and series name."""
 
     def rounding(self, answer: Answer, name: str) -> float:
-        """Return the allowed distance between two numbers of a series.
+        """Return the allowed difference between two numbers of a series.
 
-        A kind that was never repeated falls back to the same series at other endpoints, then to all repeated
-        series, because one server computes them all.
+        If the series was never repeated at this endpoint, the same series at other endpoints counts, and then
+        all repeated series. The reason is that one server computes them all.
         """
         if (answer.dialect, name) in self.furthest:
             known = [self.furthest[answer.dialect, name]]
@@ -52,7 +52,7 @@ class Noise:
         return max(ROUNDING, _OF_NOISE * max(of_request, max(known or self.furthest.values(), default=0.0)))
 
     def __or__(self, other: Noise) -> Noise:
-        """Return the greater noise of two, for each kind."""
+        """Return the larger noise of the two for each kind."""
         return Noise(_greater(self.furthest, other.furthest), _greater(self.unsteady, other.unsteady))
 
 
@@ -61,9 +61,10 @@ def _greater(first: Mapping[Key, float], other: Mapping[Key, float]) -> dict[Key
 
 
 def noise_of(differences: Iterable[Difference]) -> Noise:
-    """Return the noise of a target, from all requests that it answered more than once.
+    """Return the noise of a server, from all requests that it answered more than once.
 
-    If the numbers of a single request are further apart than drift, that is not noise of its endpoint.
+    If the numbers of only one request differ by more than drift, this does not count as noise of the
+    endpoint.
     """
     found: defaultdict[Kind, list[float]] = defaultdict(list)
     unsteady = {}
@@ -79,8 +80,8 @@ def _furthest(differences: list[float]) -> float:
 
 
 def numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Difference]:
-    """Return the greatest distance of numbers at one place for each series, among answers to one request with
-    the same result.
+    """Return for each series the largest difference between numbers at one position, in answers with the same
+    content.
     """
     furthest: dict[str, float] = {}
     for other in others:
@@ -89,9 +90,8 @@ def numbers_apart(first: Answer, others: Iterable[Answer]) -> Iterable[Differenc
             twin = theirs.get(choice.index)
             if twin is None or (choice.output_ids, choice.text) != (twin.output_ids, twin.text):
                 continue
-            # Most choices have equal numbers, which a fact shows, so that neither is read again from its
-            # capture.
-            # capture.
+            # Most choices have equal numbers. A cached fact shows this, so that the content need not be read
+            # again from the capture.
             differing = _numbers(choice) != _numbers(twin)
             found = _series_apart(choice.load(), twin.load()) if differing else {}
             for name in _series_of_numbers(choice) & _series_of_numbers(twin):
@@ -108,7 +108,7 @@ def _series_apart(first: Choice, other: Choice) -> dict[str, float]:
 
 @fact(Choice)
 def _series_of_numbers(choice: Choice) -> frozenset[str]:
-    """Return the series whose numbers are compared, of output and prompt."""
+    """Return the names of the series of output and prompt whose numbers are compared."""
     return choice.server_series | _of_prompt(choice).keys()
 
 
@@ -121,7 +121,7 @@ def _numbers(choice: Choice) -> int:
 
 
 def _of_prompt(choice: Choice) -> dict[str, Any]:
-    """Return the prompt-side series of a choice, each from the emission that carries it first."""
+    """Return the prompt-side series of a choice, each with the value of the first emission that has it."""
     series: dict[str, Any] = {}
     for emission in reversed(choice.emissions):
         series |= emission.prompt_series
@@ -129,6 +129,6 @@ def _of_prompt(choice: Choice) -> dict[str, Any]:
 
 
 def _entries_apart(ours: Any, theirs: Any) -> float:
-    """Return the greatest distance of logprobs in two series; 0 if they cover different positions."""
+    """Return the largest difference between logprobs of two series. 0 if they cover different positions."""
     both = isinstance(ours, (list, tuple)) and isinstance(theirs, (list, tuple)) and len(ours) == len(theirs)
     return max(map(apart, ours, theirs), default=0.0) if both and ours != theirs else 0.0

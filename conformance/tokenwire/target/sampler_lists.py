@@ -1,7 +1,7 @@
-"""Recognizes the lists of custom samplers among lists in `meta_info` that no dialect knows.
+"""Recognize lists of custom samplers among the unknown lists in `meta_info`.
 
-A list is customized_info only if it mostly has an entry for each output id, or if it is declared. The next
-release of a server may add a histogram, or a trace whose length varies.
+A list is customized_info only if the user declares that, or if it usually has one entry for each output id.
+The next version of a server may add other lists: a histogram, or a trace whose length varies.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from tokenwire.record import Answer, Choice, Emission, Stream, as_list, fact
 
 _OF_THE_MIRROR = frozenset({"mirror_token_id", "mirror_position"})
 _TWO_LENGTHS = 2
-"""The number of different lengths that a list must match; a single length may match by chance."""
+"""The minimum number of different lengths at which a list must match. It may match a single
+length by chance.
+"""
 
 
 class _Steps(NamedTuple):
-    """Counts of emissions in which a list did or did not have an entry for each output id."""
+    """The number of emissions in which a list had one entry for each output id, and in which it had not."""
 
     counts: frozenset[int] = frozenset()
-    """The numbers of ids at which the list had an entry for each."""
+    """The different numbers of ids for which the list had as many entries."""
     in_step: int = 0
-    """Emissions in which the list had an entry for each id."""
+    """The number of emissions in which the list had one entry for each id."""
     out_of_step: int = 0
-    """Emissions in which it had not."""
+    """The number of emissions in which the list had a different number of entries."""
 
     def __add__(self, other: object) -> _Steps:
         assert isinstance(other, _Steps)
@@ -35,7 +37,7 @@ class _Steps(NamedTuple):
 
     @property
     def unknown(self) -> bool:
-        """True if the list matched the ids by chance at most, as a list of any length does."""
+        """True if the list matches the ids only by chance, so that it does not come from a sampler."""
         often = self.in_step > self.out_of_step and len(self.counts) >= _TWO_LENGTHS
         return self.out_of_step > 0 and not often
 
@@ -47,7 +49,7 @@ def _has_lists(stream: Stream) -> bool:
 
 @fact(Stream)
 def _in_lockstep(stream: Stream) -> dict[str, _Steps]:
-    """Count, for each list that may come from a sampler, how often it had an entry for each id."""
+    """Count for each unknown list how often it had one entry for each id."""
     found: dict[str, _Steps] = defaultdict(_Steps)
     for choice in stream.choices:
         for name in choice.customized:
@@ -71,7 +73,9 @@ def _steps(choice: Choice, name: str) -> _Steps:
 
 
 def unknown_lists(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the lists of a run that do not come from a sampler, because they seldom match the ids."""
+    """Return the lists of a run that do not come from a sampler, because their lengths seldom
+    match the ids.
+    """
     found: dict[str, _Steps] = defaultdict(_Steps)
     for stream in streams:
         if _has_lists(stream):

@@ -1,6 +1,6 @@
-"""Capabilities that a single answer shows: a table of tests, one for each capability.
+"""Capabilities that a single answer can show: a table with one test for each capability.
 
-Only the effect counts, because a 200 to a request does not show that an option was used.
+Only the effect counts, because status 200 does not show that an option was used.
 """
 
 from __future__ import annotations
@@ -29,7 +29,9 @@ _OK = 200
 
 def _any(test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
     def shown(stream: Stream) -> bool:
-        for choice in stream.choices:  # most find nothing in all of a stream: a generator takes twice as long
+        for choice in (
+            stream.choices
+        ):  # loops, because a generator would take twice as long, and most tests fail for the whole stream
             for emission in choice.emissions:
                 if test(emission):
                     return True
@@ -43,32 +45,34 @@ def _choice(test: Callable[[Choice], object]) -> Callable[[Stream], bool]:
 
 
 def _holds(name: str) -> Callable[[Stream], bool]:
-    """Return a test that is true if a choice has a series, counter or detail other than null."""
+    """Return a test that is True if a choice has a value other than null under a name."""
     return _choice(lambda choice: name in choice.held)
 
 
 def _held(name: str, test: Callable[[Emission], object]) -> Callable[[Stream], bool]:
-    """Return a test like `_any` of a field that few choices have; emissions are tested only for these."""
+    """Return a test like `_any` that first checks if a choice has the field at all, because few choices have
+    it.
+    """
     return _choice(lambda choice: name in choice.held and any(map(test, choice.emissions)))
 
 
 def _filled(name: str) -> Callable[[Stream], bool]:
-    """Return a test that is true if a detail of a choice is ever neither empty nor zero."""
+    """Return a test that is True if a detail of a choice is not empty and not zero in any emission."""
     return _held(name, lambda emission: emission.details.get(name))
 
 
 def _above_zero(name: str) -> Callable[[Stream], bool]:
-    """Return a test that is true if a counter of a choice is ever above 0."""
+    """Return a test that is True if a counter of a choice is above 0 in any emission."""
     return _held(name, lambda emission: (emission.counter(name) or 0) > 0)
 
 
 def _server_series(emission: Emission) -> list[str]:
-    """Return the series that the server itself defines, not a custom sampler."""
+    """Return the names of the series that come from the server itself, not from a custom sampler."""
     return [name for name, value in emission.series.items() if value and name not in emission.customized]
 
 
 def _ended_by_stop_string(stream: Stream) -> bool:
-    """True if a stop string may have ended a choice. Not every server reports the stop."""
+    """True if a stop string may have ended a choice. Not every server reports which stop it was."""
     finishes = (choice.finish for choice in stream.choices if stream.asked.stop)
     return any(
         f is not None and f.type == "stop" and f.matched in (None, *stream.asked.stop) for f in finishes
@@ -76,7 +80,7 @@ def _ended_by_stop_string(stream: Stream) -> bool:
 
 
 def _says_what_is_forced(stream: Stream) -> bool:
-    """True if the text of a choice is the only one that its grammar permits."""
+    """True if the text of a choice is the only text that its grammar allows."""
     dialect = dialect_of(stream)
     forced = (
         dialect.request.says.text(stream.exchange.request.body)
@@ -87,7 +91,7 @@ def _says_what_is_forced(stream: Stream) -> bool:
 
 
 def _keeps_its_constraint(stream: Stream) -> bool | None:
-    """True if a choice satisfies the one constraint of its request; None if that is not decidable."""
+    """True if a choice satisfies the single constraint of its request. None if this cannot be decided."""
     asked, finished = stream.asked, (choice for choice in stream.choices if choice.finish is not None)
     texts = [choice.text for choice in finished if choice.text is not None]
     try:
@@ -99,27 +103,25 @@ def _keeps_its_constraint(stream: Stream) -> bool | None:
 
 @fact(Stream)
 def drops_its_constraint(stream: Stream) -> bool:
-    """True if no choice satisfies the one constraint of its request."""
+    """True if no choice satisfies the single constraint of its request."""
     return _keeps_its_constraint(stream) is False
 
 
 def _counts_tokens(stream: Stream) -> bool:
-    """True if the answer reports its number of tokens in ids, a counter or the usage."""
+    """True if the answer reports its number of tokens by ids, a counter or the usage."""
     counted = _has_ids(stream) or _holds("completion_tokens")(stream)
     return counted or "completion_tokens" in (stream.usage or {})
 
 
 def _counts_cached_tokens(stream: Stream) -> bool:
-    """True if a choice or the usage counts cached tokens."""
+    """True if a choice or the usage reports cached tokens."""
     details = (stream.usage or {}).get("prompt_tokens_details")
     in_usage = isinstance(details, Mapping) and details.get("cached_tokens") is not None
     return in_usage or _holds("cached_tokens")(stream)
 
 
 def _is_stream(stream: Stream) -> bool:
-    """True if a request for a stream was answered by one, complete or cut by the server, whatever its events
-    contain.
-    """
+    """True if a request for a stream was answered with a stream, even if it was cut off."""
     exchange = stream.exchange
     media_type = (exchange.header("content-type") or "").partition(";")[0].strip().lower()
     is_one = exchange.status == _OK and media_type == "text/event-stream"
@@ -130,10 +132,9 @@ def _is_stream(stream: Stream) -> bool:
 
 @fact(Stream)
 def least_inner_step(stream: Stream) -> int:
-    """Return the fewest ids of any event between the first and the last of a choice; 0 if there are too few
-    events.
+    """Return the minimum number of ids in an event between the first and the last event of a choice.
 
-    A single event may contain that many ids by chance.
+    0 if there are fewer than two such events, because a single event may have many ids by chance.
     """
     inner: list[int] = []
     for choice in stream.choices:
@@ -151,7 +152,7 @@ def _has_top_logprobs(emission: Emission) -> bool:
 
 
 def _listed(emission: Emission, series: str) -> list[Any]:
-    """Return all entries of a series; empty if it is not a list."""
+    """Return the entries of a series. Empty if the series is not a list."""
     entries = emission.series.get(series)
     return entries if isinstance(entries, list) else []
 
@@ -167,7 +168,7 @@ def _has_text_offsets(emission: Emission) -> bool:
 
 
 def _items_of(stream: Stream) -> str:
-    """Return the name of the endpoint's grammar of items; empty for an endpoint without items."""
+    """Return the name of the endpoint's event grammar. Empty if the endpoint has no typed items."""
     dialect = dialect_of(stream)
     return dialect.grammar_name if dialect is not None else ""
 
@@ -188,7 +189,7 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "ranked-results": (is_ranked, "no answer ranks its results"),
     "text": (_any(lambda e: e.text), "no answer carries text"),
     "completion-tokens": (_holds("completion_tokens"), "no choice counts its completion_tokens"),
-    "token-count": (_counts_tokens, "no answer tells how many tokens it has"),
+    "token-count": (_counts_tokens, "no answer reports its number of tokens"),
     "series": (_any(lambda e: any(e.series.values())), "no answer carries a per-token series"),
     "customized-info": (_choice(lambda c: c.customized), "no answer carries customized_info"),
     "incremental-customized-info": (
@@ -215,7 +216,7 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "chat-logprobs": (lambda s: is_chat(s) and _filled("logprobs")(s), "no chat answer carries logprobs"),
     "chat-token-bytes": (
         lambda s: is_chat(s) and _tells_all_bytes(s),
-        "no chat answer has logprobs that tell the bytes of every token",
+        "no chat answer has logprobs with the bytes of every token",
     ),
     "completion-logprobs": (
         lambda s: not is_chat(s) and _holds("token_logprobs")(s),
@@ -223,7 +224,7 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "text-offsets": (
         _held("text_offset", _has_text_offsets),
-        "no answer tells where its tokens begin in the text",
+        "no answer reports where its tokens begin in the text",
     ),
     "echo": (lambda s: s.asked.echo, "no request for an echo was answered"),
     "input-ids": (lambda s: s.asked.input_ids is not None, "no request with input_ids was answered"),
@@ -243,10 +244,10 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "request-id": (_holds("request_id"), "no answer carries a request id"),
     "prefix-cache": (_above_zero("cached_tokens"), "no answer counts cached tokens"),
-    "retractions": (_above_zero("num_retractions"), "no answer tells that it was preempted"),
+    "retractions": (_above_zero("num_retractions"), "no answer reports that it was preempted"),
     "dp-rank": (
         _held("dp_rank", lambda e: e.details.get("dp_rank") is not None),
-        "no answer tells the data-parallel rank that ran it",
+        "no answer reports the data-parallel rank that ran it",
     ),
     "batch": (lambda s: s.asked.prompts > 1, "no request with several prompts was answered"),
     "stream-errors": (
@@ -255,18 +256,18 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     ),
     "usage": (lambda s: s.usage is not None, "no answer carries a usage object"),
     "stop-patterns": (lambda s: bool(s.asked.stop_regex), "no request with stop patterns was answered"),
-    "stop-strings": (_ended_by_stop_string, "no answer was ended as by a stop string"),
+    "stop-strings": (_ended_by_stop_string, "no answer ended at a stop string"),
     "chat": (is_chat, "no chat request was answered"),
     "tito-chat": (_tito_chat, "no chat answer carries prompt_token_ids, output ids or meta_info"),
     "chat-meta-info": (lambda s: is_chat(s) and _holds_meta_info(s), "no chat answer carries meta_info"),
     "chat-streams-without-ids": (
         lambda s: is_chat(s) and policy_of(s).tito_stream_refused,
-        "no chat dialect that was asked refuses token-in-token-out fields in streams",
+        "no tested chat dialect refuses token-in-token-out fields in streams",
     ),
-    "forced-text": (_says_what_is_forced, "no grammar was seen to make the model say a text"),
+    "forced-text": (_says_what_is_forced, "no grammar forced the model to generate a text"),
     "constraints": (
         lambda s: _keeps_its_constraint(s) is True,
-        "no answer is a word of the constraint of its request",
+        "no answer satisfies the constraint of its request",
     ),
     "tool-calls": (
         _any(lambda e: e.calls or (e.finish is not None and e.finish.type == "tool_calls")),
@@ -279,7 +280,7 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         _held("output_token_sampling_mask", lambda e: e.series.get("output_token_sampling_mask")),
         "no answer carries the sampling masks that were asked for",
     ),
-    "weight-versions": (_filled("weight_versions"), "no answer tells which weights made which tokens"),
+    "weight-versions": (_filled("weight_versions"), "no answer reports which weights generated which tokens"),
     "token-arrays": (
         lambda s: any(_filled(rule.name)(s) for rule in arrays_of(s)),
         "no answer carries an array of rows for tokens, such as routed experts",
@@ -288,27 +289,31 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
     "hidden-states": (_filled("hidden_states"), "no answer carries hidden states"),
     "draft-counts": (_filled("draft_rounds"), "no answer counts drafts"),
     "items": (lambda s: _items_of(s) != "", "no answer is a list of typed items"),
-    "item-streams": (lambda s: _items_of(s) != "" and _is_stream(s), "no stream of typed items was answered"),
+    "item-streams": (
+        lambda s: _items_of(s) != "" and _is_stream(s),
+        "no request for a stream of typed items was answered",
+    ),
     "responses": (lambda s: _items_of(s) == "responses", "no request to /v1/responses was answered"),
     "messages": (lambda s: _items_of(s) == "messages", "no request to /v1/messages was answered"),
     "response-token-ids": (lambda s: is_chat(s) and _has_ids(s), "no chat answer carries output ids"),
 }
-"""Capabilities that one answer shows: the test of an answer, and the absence in words."""
+"""Capabilities that a single answer can show: the test of an answer, and a description of the absence."""
 
 
 @fact(Stream)
 def _shown_by_answer(stream: Stream) -> frozenset[str]:
-    """Return the capabilities that an answer shows."""
+    """Return the names of all capabilities that an answer shows."""
     return frozenset(name for name, (shows, _) in BY_ANSWER.items() if shows(stream))
 
 
 def shows(name: str) -> Callable[[Answer], bool]:
-    """Return a test that is true if an answer shows a capability. It uses the emissions, or the facts of an
-    evicted answer.
+    """Return a test that is True if an answer shows a capability.
+
+    It uses the emissions of an answer in memory, or the cached facts of an evicted answer.
     """
     shown, _ = BY_ANSWER[name]
     return lambda answer: shown(answer) if isinstance(answer, Stream) else name in _shown_by_answer(answer)
 
 
 WITHOUT_A_RECORD = frozenset({"stream", "stream-errors", "item-streams"})
-"""Capabilities that a stream shows even without a record."""
+"""Capabilities that a stream can show even without any choice."""

@@ -1,7 +1,7 @@
-"""The text of token ids, from a local tokenizer or from the server's own.
+"""The text of token ids, from a local tokenizer or from the server's own tokenizer.
 
-A local tokenizer is read from the model's `tokenizer.json` with the light package `tokenizers`. The server's
-tokenizer is its `/detokenize` answers of the same run, so that a replay knows it as well.
+A local tokenizer is loaded from the model's `tokenizer.json` with the small package `tokenizers`. The
+server's tokenizer consists of its `/detokenize` answers in the run, so that a replay has it as well.
 """
 
 from __future__ import annotations
@@ -21,17 +21,15 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import ExchangeHead, RequestHead
 
 Question = tuple[Ids, bool]
-"""Ids, and the flag to skip special tokens."""
+"""Token ids, and True if special tokens are skipped."""
 
 _MAY_BE_SPECIAL = re.compile(r"<[^<>]*>|\[[^\[\]]*\]|>>[^<>]*<<")
-"""Matches the spellings of special tokens in all vocabularies: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
+"""Matches text that may be a special token in any vocabulary: `<s>`, `<|im_end|>`, `[INST]`, `>>TITLE<<`."""
 _SPECIAL = re.compile(r"<\|.*\|>|<｜.*｜>|</?s>|<(unk|pad|bos|eos)>")
-"""Matches the text of a single id that is certainly a special token."""
+"""Matches the text of a single id if it is certainly a special token."""
 
 WAY_OUT = "give --tokenizer DIR, where DIR holds the model's tokenizer.json"
-HOW_TO_ENABLE = (
-    f"text is held against its ids by a tokenizer: {WAY_OUT}, or let the server answer /detokenize"
-)
+HOW_TO_ENABLE = f"comparing text with ids needs a tokenizer: {WAY_OUT}, or enable the server's /detokenize"
 
 
 class Tokenizer(Protocol):
@@ -39,7 +37,7 @@ class Tokenizer(Protocol):
 
     @property
     def cleans_up(self) -> bool:
-        """True if detokenizing may have removed spaces before punctuation."""
+        """True if decoding may have removed spaces before punctuation."""
 
     def decode(
         self,
@@ -48,14 +46,14 @@ class Tokenizer(Protocol):
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str | None:
-        """Return the text of ids; None if it is unknown, as for ids beyond the vocabulary."""
+        """Return the text of ids. None if it is unknown, for example for ids beyond the vocabulary."""
 
 
 class LocalTokenizer:
-    """A tokenizer in this process."""
+    """A tokenizer that runs in this process."""
 
     def __init__(self, folder: Path) -> None:
-        """Read `folder/tokenizer.json`. Raises UsageError."""
+        """Load `folder/tokenizer.json`. Raises UsageError if it is missing or invalid."""
         try:
             import tokenizers
         except ImportError as error:
@@ -65,7 +63,7 @@ class LocalTokenizer:
             raise UsageError(f"there is no {path}; give the folder that holds the model's tokenizer.json")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the package raises no narrower one
+        except Exception as error:  # the package raises no narrower exception
             raise UsageError(f"{path} is not a tokenizer: {error}") from error
         self._folder = path.parent
         self.size = self._tokenizer.get_vocab_size(with_added_tokens=True)
@@ -73,7 +71,7 @@ class LocalTokenizer:
 
     @cached_property
     def known(self) -> OtherTokenizer:
-        """Facts about the ids of a model whose right answers are known."""
+        """The vocabulary and encoder of a model whose right answers are known."""
         return _known(self._tokenizer, self._folder)
 
     def decode(
@@ -83,8 +81,9 @@ class LocalTokenizer:
         skip_special_tokens: bool = True,
         spaces_between_special_tokens: bool = True,
     ) -> str | None:
-        """Return the text of ids. `spaces_between_special_tokens` has no effect, because fast tokenizers
-        never add such spaces.
+        """Return the text of ids. None for ids beyond the vocabulary.
+
+        `spaces_between_special_tokens` has no effect, because fast tokenizers never add such spaces.
         """
         del spaces_between_special_tokens
         if ids and (min(ids) < 0 or max(ids) >= self.size):
@@ -124,7 +123,7 @@ class KnownVocabulary:
         ids: Sequence[int],
         *,
         skip_special_tokens: bool = True,
-        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # it writes none
+        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # this vocabulary adds no spaces
     ) -> str | None:
         if not all(0 <= token < len(self._words.pieces) for token in ids):
             return None
@@ -133,13 +132,13 @@ class KnownVocabulary:
 
 
 class RemoteTokenizer:
-    """The server's own tokenizer, limited to the texts that were requested."""
+    """The server's own tokenizer. It knows only the texts that the server was asked to decode."""
 
     cleans_up = True
-    """Unknown for a server, so missing spaces before punctuation are accepted."""
+    """It is unknown whether the server removes spaces, so missing spaces before punctuation are accepted."""
 
     def __init__(self, texts: Mapping[tuple[Ids, bool], str]) -> None:
-        """Initialize with texts by ids and `skip_special_tokens`."""
+        """Initialize with the texts by token ids and `skip_special_tokens`."""
         self._texts = texts
 
     def decode(
@@ -157,7 +156,7 @@ class RemoteTokenizer:
         return self._skipping(tuple(ids)) if known is None and skip_special_tokens else known
 
     def _skipping(self, ids: Ids) -> str | None:
-        """Return the text without special tokens, for a server that always includes them."""
+        """Return the text without special tokens, for a server whose texts always include them."""
         spelled_out = self._texts.get((ids, False))
         if spelled_out is None or not _MAY_BE_SPECIAL.search(spelled_out):
             return spelled_out
@@ -170,9 +169,9 @@ class RemoteTokenizer:
         return is_spelled_out(self._texts.get(((token,), False), ""))
 
     def doubtful(self) -> list[Ids]:
-        """Return single ids to request, because they may be special tokens that a text includes.
+        """Return single ids that the server must decode, because they may be special tokens within a text.
 
-        Ids of the shortest texts come first: few of them complete a text.
+        Ids of the shortest lists come first, because a few ids are then enough to complete a text.
         """
         spelled = (
             ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
@@ -181,7 +180,9 @@ class RemoteTokenizer:
         return [ids for ids in singles if (ids, False) not in self._texts]
 
     def without_special(self) -> list[Ids]:
-        """Return lists to request, for texts that include special tokens."""
+        """Return lists without special tokens that the server must decode, for texts that include special
+        tokens.
+        """
         spelled = (
             ids for (ids, skip), text in self._texts.items() if not skip and _MAY_BE_SPECIAL.search(text)
         )
@@ -197,8 +198,8 @@ def is_spelled_out(text: str) -> bool:
 
 
 def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
-    """Return the tokenizer for ids with their markers. Servers are asked only for final text, without
-    markers.
+    """Return the tokenizer that shows special tokens. The server's own is asked only for final text without
+    them.
     """
     return KnownVocabulary(model.words) if model is not None else tokenizer
 
@@ -209,15 +210,15 @@ def ways_of(dialects: Iterable[Dialect]) -> list[Detokenize]:
 
 
 def way_of(request: RequestHead) -> Detokenize | None:
-    """Return the detokenize endpoint that a request uses; None for any other request."""
+    """Return the detokenize endpoint of a request. None for any other request."""
     return next((way for way in ways_of(load_dialects().values()) if way.is_asked_by(request)), None)
 
 
 def tokenizer_of(exchanges: Iterable[ExchangeHead]) -> RemoteTokenizer | None:
-    """Build the server's tokenizer from its answers; None if it returned no text.
+    """Build the server's tokenizer from its answers. None if it decoded no text.
 
-    The text of a joined list counts only if its parts have the same text alone, because a tokenizer may treat
-    the first id differently.
+    The text of a joined list counts only if its parts, decoded alone, have the same texts. Some tokenizers
+    decode the first id differently.
     """
     texts: dict[Question, str] = {}
     joined: dict[Question, str] = {}
