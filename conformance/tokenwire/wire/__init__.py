@@ -1,1 +1,1 @@
-"""The bytes on the wire, and the strict parsers that read them."""
+"""Exchanges as bytes on the wire, and the strict parsers that read them."""

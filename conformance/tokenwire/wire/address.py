@@ -1,4 +1,4 @@
-"""Addresses of servers on a network: host, port, and if TLS is spoken there."""
+"""Network addresses of servers: the host, the port, and True if the server uses TLS."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PORTS = {"http": 80, "https": 443}
 
 @dataclass(frozen=True)
 class Address:
-    """An address to listen on, or that of the target."""
+    """The address of the target server, or an address to listen on."""
 
     host: str
     port: int
@@ -26,7 +26,7 @@ class Address:
 
     @classmethod
     def listening(cls, words: str) -> Self:
-        """`HOST:PORT`, port 0 for any free one. Raises UsageError."""
+        """Parse `HOST:PORT`; port 0 means any free port. Raises UsageError for other text."""
         host, colon, port = words.rpartition(":")
         if not colon or not host or not port.isdecimal() or int(port) > 65535:
             raise UsageError(
@@ -36,7 +36,9 @@ class Address:
 
     @classmethod
     def of_target(cls, url: str) -> Self:
-        """Return the origin of a server. Raises UsageError for anything else, a path included."""
+        """Return the address of a server from its URL. Raises UsageError for any other text, including a URL
+        with a path.
+        """
         shown = redact_url(url)
         try:
             parts = urlsplit(url)

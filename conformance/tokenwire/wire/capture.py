@@ -1,11 +1,11 @@
-"""Captures: exchanges on disk, written as they arrive and readable even if cut off.
+"""Captures: exchanges on disk. They are written as they arrive, and can be read even if they are cut off.
 
-A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each has a `request` line, a
-`response` line once the response head arrived, one `read` line for each read, and an `end` line
+A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each exchange has a `request`
+line, a `response` line (if the response head arrived), a `read` line for each read, and an `end` line
 (`spec/schemas/exchange.json`).
 
-Credentials in headers and URLs are written without their values. If a credential's value comes back in a
-response, it is replaced at once (see `redaction`). Prompts and other content are written unchanged.
+Credentials in headers and URLs are written without their values. If a response repeats the value of a
+credential, the value is replaced at once (see `redaction`). Prompts and other content are written unchanged.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ def _bytes_from_json(line: JsonLine) -> bytes:
 
 
 def _text_of(line: JsonLine, member: str) -> str:
-    """Return a string member. Raises TypeError for another type."""
+    """Return a member that must be a string. Raises TypeError for another type."""
     value = line[member]
     if not isinstance(value, str):
         raise TypeError(f"{member} is {value!r}, not a text")
@@ -56,19 +56,21 @@ def _text_of(line: JsonLine, member: str) -> str:
 
 
 def _name_of(line: JsonLine, member: str) -> str:
-    """Return a name from a capture, made inert. Raises TypeError if it is not a string."""
+    """Return a name from a capture, with control characters escaped. Raises TypeError if it is
+    not a string.
+    """
     return inert(_text_of(line, member))
 
 
 def seconds_of(value: Any) -> float:
-    """Return a time. Raises TypeError if the value is not a number of at least 0."""
+    """Return a time in seconds. Raises TypeError if the value is not a number of at least 0."""
     if type(value) not in {int, float} or not 0 <= value < math.inf:
         raise TypeError(f"{value!r} is not a number of seconds")
     return float(value)
 
 
 def status_of(value: Any) -> int:
-    """Return an HTTP status. Raises TypeError for any other value."""
+    """Return an HTTP status code. Raises TypeError for any other value."""
     if type(value) is not int or not 100 <= value <= 999:
         raise TypeError(f"{value!r} is not a status")
     return value
@@ -116,7 +118,7 @@ def _end_line(ending: Ending, detail: str, duration: float) -> dict[str, Any]:
 
 
 def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
-    """Yield the lines of a whole exchange, as JSON values without credentials."""
+    """Yield the lines of an exchange as JSON values, without the values of credentials."""
     yield _request_line(exchange.name, exchange.scenario, exchange.request, exchange.started, exchange.server)
     if exchange.status is not None:
         yield _response_line(exchange.status, exchange.headers)
@@ -125,15 +127,15 @@ def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 class ExchangeWriter:
-    """Writes one exchange to an open file, line by line. Each line is on disk before the next."""
+    """Writes one exchange to an open file, line by line. Each line is flushed before the next one."""
 
     def __init__(
         self, file: BinaryIO, *beneath: BinaryIO, on_loss: Callable[[OSError], object] | None = None
     ) -> None:
         """Write to a file.
 
-        Close `beneath` after the file: the underlying file, if closing the file leaves it open. on_loss:
-        called if a write fails; nothing is written after that. Without it, OSError is raised.
+        `beneath` are files that are closed after it, if closing it leaves them open. on_loss: a function that
+        is called if a write fails; nothing is written after that. Without on_loss, OSError is raised.
         """
         self._file = file
         self._beneath = beneath
@@ -165,7 +167,7 @@ class ExchangeWriter:
         self._write(_response_line(status, headers))
 
     def read(self, read: Read) -> None:
-        """Write some bytes of the body."""
+        """Write some bytes of the response body."""
         self._write(_read_line(read))
 
     def end(self, ending: Ending, *, detail: str = "", duration: float = 0.0) -> None:
@@ -196,34 +198,35 @@ class ExchangeWriter:
         except OSError as error:
             if self._on_loss is None:
                 raise
-            if not self._lost:  # buffered data fails once more when the file is closed
+            if not self._lost:  # buffered data fails again when the file is closed
                 self._lost = True
                 self._on_loss(error)
 
 
 class CaptureWriter:
-    """A folder of captures, one file for each exchange.
+    """A folder of captures, with one file for each exchange.
 
-    The file of `generate/greedy-stream` is `generate/greedy-stream.jsonl` below the folder, or `.jsonl.gz`
-    with `compress`.
+    The file of the exchange `generate/greedy-stream` is `generate/greedy-stream.jsonl` below the folder. With
+    `compress`, it ends with `.jsonl.gz`.
     """
 
     def __init__(
         self, directory: Path, *, compress: bool = False, on_loss: Callable[[str], object] | None = None
     ) -> None:
-        """Initialize for a folder. on_loss: called with a sentence if a write fails; nothing is written after
-        that. Without it, OSError is raised.
+        """Initialize with a folder. on_loss: a function that is called with a message if a write fails.
+
+        Nothing is written after that. Without on_loss, OSError is raised.
         """
         self._directory = directory
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
         self._on_loss = on_loss
         self.lost = ""
-        """The reason why writing has stopped, as a sentence; empty while it works."""
+        """The reason why writing stopped, as a sentence. Empty while writing works."""
 
     def open(self, name: str) -> ExchangeWriter:
-        """Open a new file for the exchange of this name.
+        """Open a new file for the exchange with this name.
 
-        Raises ValueError for a name that leads out of the folder, FileExistsError for one that exists.
+        Raises ValueError for a name that leads out of the folder, and FileExistsError if the file exists.
         """
         if any(part in {"", ".", ".."} for part in name.split("/")):
             raise ValueError(f"the exchange name {name!r} does not name a file; use words parted by '/'")
@@ -231,7 +234,7 @@ class CaptureWriter:
         file = self._new_file(path)
         on_loss = self._lose if self._on_loss is not None else None
         if path.suffix == ".gz":
-            # Without name and time in the head, so that equal exchanges make equal files.
+            # The gzip header has neither name nor time, so that equal exchanges make equal files.
             zipped = gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0)
             return ExchangeWriter(cast(BinaryIO, zipped), file, on_loss=on_loss)
         return ExchangeWriter(file, on_loss=on_loss)
@@ -240,7 +243,7 @@ class CaptureWriter:
         try:
             if not self.lost:
                 path.parent.mkdir(parents=True, exist_ok=True)
-                # Exclusively, so that no exchange overwrites another.
+                # Exclusive creation, so that no exchange overwrites another.
                 return path.open("xb")
         except FileExistsError:
             raise
@@ -253,25 +256,27 @@ class CaptureWriter:
     def _lose(self, error: OSError) -> None:
         if not self.lost and self._on_loss is not None:
             why = error.strerror or error
-            self.lost = f"{self._directory} holds only a part of the exchanges: {why}"
+            self.lost = f"{self._directory} contains only some of the exchanges: {why}"
             self._on_loss(self.lost)
 
 
 class Span(NamedTuple):
-    """Lines of a capture with whole exchanges, readable without the lines around them."""
+    """Lines of a capture that contain whole exchanges, so that they can be read without the lines around
+    them.
+    """
 
     path: Path
     number: int
-    """The number of the first line, from 1."""
+    """The number of the first line, counted from 1."""
     offset: int
-    """Bytes before the first line; in a gzipped file, unzipped bytes."""
+    """The number of bytes before the first line. In a gzipped file, it counts unzipped bytes."""
     size: int
     read: Callable[[CaptureChunk], Iterator[Located]]
-    """The reader of the exchanges."""
+    """The function that reads the exchanges of these lines."""
 
 
 class Located(NamedTuple):
-    """An exchange of a capture with its lines."""
+    """An exchange of a capture, and the place of its lines."""
 
     exchange: Exchange
     span: Span
@@ -282,7 +287,7 @@ class _Line(NamedTuple):
 
     number: int
     start: int
-    """Offset of the first byte in the span."""
+    """The offset of the first byte within the span."""
     data: bytes
 
     @property
@@ -291,7 +296,7 @@ class _Line(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True if the line has its line end; the last one of a file may lack it."""
+        """True if the line ends with a line break. The last line of a file may lack it."""
         return self.data.endswith(b"\n")
 
 
@@ -303,7 +308,7 @@ class CaptureChunk:
     data: bytes
 
     def located(self) -> Iterator[Located]:
-        """Return the exchanges in the chunk. Raises CaptureError for a complete but invalid line."""
+        """Yield the exchanges in the chunk. Raises CaptureError for a complete but invalid line."""
         return self.span.read(self)
 
     def lines(self) -> Iterator[_Line]:
@@ -313,28 +318,28 @@ class CaptureChunk:
             start += len(data)
 
     def part(self, number: int, start: int, stop: int) -> Span:
-        """Return a span of some lines: the number of the first line, and the byte range."""
+        """Return the span of some lines, given the number of the first line and the byte range."""
         return self.span._replace(number=number, offset=self.span.offset + start, size=stop - start)
 
 
 Cut = Callable[[bytearray, int, int], int]
-"""Returns where a chunk may end between two line ends; 0 if it may not."""
+"""A function that returns where a chunk may end between two line ends, or 0 if it must not end there."""
 
 
 def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
-    """Yield a plain or gzipped file in chunks of whole lines, in order; an empty file yields one chunk.
+    """Yield a plain or gzipped file in chunks of whole lines, in order. An empty file yields one chunk.
 
-    A truncated gzipped file yields its readable lines. Raises CaptureError if a `.gz` file is not gzipped,
-    OSError if it cannot be read.
+    A gzipped file that is cut off yields its readable lines. Raises CaptureError if a `.gz` file is not
+    gzipped, and OSError if the file cannot be read.
     """
     number, offset, begun, looked = 1, 0, bytearray(), 0
     for piece in pieces(path):
-        # Only whole exchanges leave, because a chunk is parsed, and read again, alone.
+        # A chunk contains only whole exchanges, because it is parsed alone and may be read again alone.
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
-        # The lines of the last exchange may still be coming.
+        # The last exchange may be incomplete, so its lines stay in the buffer.
         if position := cut(begun, looked, complete):
-            # Through a view: a slice of the bytearray would be copied twice.
+            # A memoryview, because a slice of the bytearray would be copied twice.
             yield CaptureChunk(
                 Span(path, number, offset, position, read), bytes(memoryview(begun)[:position])
             )
@@ -347,12 +352,15 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
 _AS_LONG = 16
-"""The bytes before its value in which the key is searched. A key further away makes the chunk larger."""
+"""The number of bytes before a value in which its key is searched. If the key is further away, the chunk gets
+larger.
+"""
 
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
-    """Return where the last line that begins an exchange starts. In a JSON text, quotes of such words are
-    escaped, so they do not match.
+    """Return the position of the last line that begins an exchange; 0 if there is none.
+
+    Within a JSON string, quotation marks are escaped, so such text does not match.
     """
     position = end
     while (position := lines.rfind(b'"request"', start, position)) >= 0:
@@ -362,7 +370,7 @@ def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
 
 
 class _Unfinished:
-    """An exchange whose lines are not complete yet."""
+    """An exchange whose lines have not all arrived."""
 
     def __init__(self, line: JsonLine) -> None:
         self._name = _name_of(line, "name")
@@ -381,7 +389,7 @@ class _Unfinished:
         self._reads: list[Read] = []
 
     def take(self, line: JsonLine) -> Exchange | None:
-        """Add a line. Return the exchange once its end line came."""
+        """Add a line. Return the exchange if this is its end line."""
         match line["kind"]:
             case "response":
                 self._status, self._headers = status_of(line["status"]), _headers(line)
@@ -391,7 +399,7 @@ class _Unfinished:
                 ending = Ending(line["ending"])
                 return self.finish(ending, _name_of(line, "detail"), seconds_of(line["time"]))
             case kind:
-                raise ValueError(f"{kind!r} is not a kind of line; there are request, response, read and end")
+                raise ValueError(f"{kind!r} is not a kind of line; known are request, response, read and end")
         return None
 
     def finish(self, ending: Ending, detail: str, duration: float | None = None) -> Exchange:
@@ -417,16 +425,16 @@ def _headers(line: JsonLine) -> Headers:
 
 
 def _server_of(reported: JsonLine) -> Server:
-    """Return the server of a request line. Raises TypeError if a value is not a string."""
+    """Return the server that a request line describes. Raises TypeError if a value is not a string."""
     name, version = (_name_of({member: "", **reported}, member) for member in ("name", "version"))
     flags = reported.get("flags", ())
     if not isinstance(flags, list | tuple) or not all(isinstance(flag, str) for flag in flags):
-        raise TypeError(f"{flags!r} are not flags")
+        raise TypeError(f"flags is {flags!r}, not a list of strings")
     return Server(name, version, tuple(map(inert, flags)))
 
 
 def exchange_of(lines: Iterable[JsonLine]) -> Exchange:
-    """Build an exchange from the lines of `exchange_lines`.
+    """Build an exchange from the lines that `exchange_lines` yields.
 
     Raises ValueError, KeyError, TypeError or AttributeError if the lines do not form one exchange.
     """
@@ -447,15 +455,15 @@ def _taken(unfinished: _Unfinished | None, line: JsonLine) -> Exchange | None:
 def read_capture(path: Path) -> Iterator[Exchange]:
     """Yield the exchanges of a capture file in order.
 
-    An exchange without its end line has the ending CANCELLED, because the recorder stopped. An incomplete
-    last line is skipped. Raises CaptureError for a complete but invalid line, OSError if the file cannot be
-    read.
+    An exchange without an end line gets the ending CANCELLED, because its recorder stopped. An incomplete
+    last line is skipped. Raises CaptureError for a complete but invalid line, and OSError if the file cannot
+    be read.
     """
     return exchanges_of(capture_chunks(path))
 
 
 def exchanges_of(chunks: Iterable[CaptureChunk]) -> Iterator[Exchange]:
-    """Yield the exchanges of chunks. Raises CaptureError and OSError as the chunks do."""
+    """Yield the exchanges of chunks. Raises the same exceptions as reading the chunks."""
     return (located.exchange for chunk in chunks for located in chunk.located())
 
 
@@ -482,7 +490,8 @@ def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
                 "see spec/schemas/exchange.json"
             ) from error
         if begun is not None:
-            # A recorder writes an exchange in one piece, so this one was incomplete when its recorder died.
+            # A recorder writes the lines of an exchange together, so the recorder died before this exchange
+            # ended.
             if unfinished is not None:
                 span = chunk.part(first.number, first.start, line.start)
                 yield Located(unfinished.finish(Ending.CANCELLED, cut_off), span)

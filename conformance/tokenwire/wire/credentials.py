@@ -1,4 +1,4 @@
-"""Header values from environment variables, so that files and command lines do not contain keys."""
+"""Header values that come from environment variables, so that files and command lines contain no keys."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def from_environment(value: str) -> bool:
 
 
 def header_value(name: str, value: str, environment: Mapping[str, str] = os.environ) -> str:
-    """Return the value to send, with each `env:NAME` replaced by that variable.
+    """Return the header value to send, with each `env:NAME` replaced by the environment variable NAME.
 
-    Raises UsageError if a variable is not set, or is not legal in a header.
+    Raises UsageError if a variable is not set, or is not valid in a header.
     """
 
     def look_up(found: re.Match[str]) -> str:
@@ -32,20 +32,20 @@ def header_value(name: str, value: str, environment: Mapping[str, str] = os.envi
             )
         if not environment[variable].isprintable():
             raise UsageError(
-                f"header {name}: the environment variable {variable} holds a line break or another character "
-                "that no header can carry; set it without"
+                f"header {name}: the environment variable {variable} contains a line break or another "
+                "character that is not allowed in a header; set it without this character"
             )
         return environment[variable]
 
     sent = _VARIABLE.sub(look_up, value)
     if not sent.isprintable():
         raise UsageError(
-            f"header {name}: its value holds a line break or another character that no header can carry; "
-            "leave it out"
+            f"header {name}: its value contains a line break or another character that is not allowed "
+            "in a header; remove this character"
         )
     return sent
 
 
 def named_by_environment(headers: Headers) -> frozenset[str]:
-    """Return the lower-case names of headers whose values use environment variables."""
+    """Return the names, in lower case, of the headers whose values use environment variables."""
     return frozenset(name.lower() for name, value in headers if from_environment(value))

@@ -1,7 +1,7 @@
-"""Parses event streams (WHATWG HTML, "Server-sent events") from bytes into events.
+"""Parse event streams (WHATWG HTML, "Server-sent events") from bytes into events.
 
-Every error is reported and every byte kept. The parser works on bytes and decodes whole lines, so the events
-do not depend on how the network cut the stream.
+The parser reports every error and keeps every byte. It works on bytes and decodes whole lines, so the events
+do not depend on how the network divided the stream.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ BLANK_LINE = b"\n\n"
 
 @dataclass(frozen=True, slots=True)
 class ServerSentEvent:
-    """One dispatched event."""
+    """One event that the parser dispatched."""
 
     data: str
     name: str
-    """The event field; empty if there is none."""
+    """The value of the `event` field. Empty if the event has none."""
     id: str
-    """The last event id, which applies until another is given."""
+    """The last event id. An id also applies to later events, until another id is sent."""
     retry: int | None
-    """The last reconnection time, in milliseconds."""
+    """The last reconnection time that was sent, in milliseconds."""
     start: int
-    """Offset of the event's first line, including comments before it."""
+    """The offset of the event's first line. Comments before the event belong to it."""
     end: int
-    """Offset after the blank line. The LF of a final CRLF is not counted, because it may never arrive."""
+    """The offset after the blank line. The LF of a final CRLF is not counted, because it may never arrive."""
 
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)(?::|$)|:")
@@ -40,10 +40,10 @@ _LONGEST_QUOTED = 40
 
 
 def stray_line(event: bytes) -> str:
-    """Return the beginning of the first line after the event's data that is not a field; empty without one.
+    """Return the beginning of the first line after the event's data that is not a field. Empty if there is
+    none.
 
-    Such lines are left by servers that write a text with line breaks as one `data` field. Readers ignore
-    them.
+    Such lines come from servers that write text with line breaks as one `data` field. Clients ignore them.
     """
     lines = _LINE_END.split(event)
     begun = next((n for n, line in enumerate(lines) if line.startswith(b"data")), len(lines))
@@ -52,21 +52,21 @@ def stray_line(event: bytes) -> str:
 
 
 class EventStreamParser:
-    """An incremental parser. Feed it bytes as they arrive, then close it.
+    """An incremental parser: feed it bytes as they arrive, then close it.
 
-    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. Undecodable bytes become
-    U+FFFD, as in the standard.
+    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. As the standard says, such
+    bytes become U+FFFD.
     """
 
     def __init__(self) -> None:
         self.undecodable_at: int | None = None
         self._partial = bytearray()
-        """The line that is not complete yet."""
+        """The beginning of a line whose end has not arrived."""
         self._line_start = 0
         self._after_cr = False
         self._at_beginning = True
         self._block = bytearray()
-        """The lines since the last blank line, with their line ends."""
+        """The lines since the last blank line, with their line breaks."""
         self._block_start = 0
         self._block_has_fields = False
         self._data: list[str] = []
@@ -79,7 +79,7 @@ class EventStreamParser:
         events: list[ServerSentEvent] = []
         position = 0
         if self._after_cr and data:
-            # The CR and the LF of one line end came in two reads.
+            # The previous bytes ended with the CR of a CRLF.
             self._after_cr = False
             if data[0] == 0x0A:
                 position = 1
@@ -95,10 +95,10 @@ class EventStreamParser:
         return events
 
     def close(self, *, cut_off: bool = False) -> bytes:
-        """End the stream and return the bytes of an incomplete event.
+        """End the stream, and return the bytes of an incomplete event.
 
-        Such an event is not dispatched, because it may be cut. `cut_off`: the connection broke, so an
-        incomplete last character is not a separate fault.
+        An incomplete event is not dispatched, because a part of it may be missing. `cut_off`: True if the
+        connection broke, so that an incomplete last character is not an error of its own.
         """
         partial = bytes(self._partial)
         if self._at_beginning and partial.startswith(_BOM):
@@ -106,16 +106,16 @@ class EventStreamParser:
         try:
             partial.decode()
         except UnicodeDecodeError as error:
-            # If the connection broke, half a character is not a fault of the text.
+            # If the connection broke, an incomplete character is not an error in the text.
             if not (cut_off and error.reason == "unexpected end of data"):
                 self._note_undecodable(self._line_start + len(self._partial) - len(partial) + error.start)
-        # Only comments came, such as keep-alives, so no event has begun.
+        # The remaining bytes are only comments, such as keep-alives, so no event has begun.
         if not self._block_has_fields and (not partial or partial.startswith(b":")):
             return b""
         return bytes(self._block) + bytes(self._partial)
 
     def _skip_line_feed(self) -> None:
-        """Skip the LF of a CRLF whose CR was in the bytes before."""
+        """Skip the LF of a CRLF whose CR was in the previous bytes."""
         self._line_start += 1
         if self._block:
             self._block += b"\n"
@@ -136,7 +136,7 @@ class EventStreamParser:
             self._block += line + ending
             self._take_field(line, line_start)
             return
-        # The standard dispatches no event without a data line.
+        # The standard says that an event without a data line is not dispatched.
         if self._data:
             end = line_start + 1
             data = "\n".join(self._data)
@@ -163,7 +163,8 @@ class EventStreamParser:
                 self._data.append(value)
             case "event":
                 self._name = value
-            # The standard ignores an id with NUL, and a retry that is not of ASCII digits alone.
+            # The standard says to ignore an id with NUL, and a retry value with characters other than ASCII
+            # digits.
             case "id" if "\0" not in value:
                 self._id = value
             case "retry" if value.isascii() and value.isdigit() and len(value) <= _MAX_RETRY_DIGITS:
@@ -177,8 +178,8 @@ class EventStreamParser:
 def parse_event_stream(
     body: bytes, *, cut_off: bool = False
 ) -> tuple[list[ServerSentEvent], bytes, int | None]:
-    """Parse a whole body: return its events, the unterminated rest, and the offset of the first byte that is
-    not UTF-8.
+    """Parse a whole body. Return its events, the bytes of an incomplete event, and the offset of the first
+    byte that is not UTF-8.
     """
     events = _plain_events(body)
     if events is not None:
@@ -190,16 +191,18 @@ def parse_event_stream(
 
 
 def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
-    """Return the events of a body in UTF-8 with one `data: …` line and one blank line for each event; None
-    for any other body.
+    """Return the events of a UTF-8 body in which each event is one `data: …` line and a blank line. None for
+    any other body.
 
-    This is the form that servers write, and a hundred times as fast as parsing each line.
+    Servers usually write this form. This function is a hundred times as fast as parsing each line.
     """
-    # Comments, other fields and other line ends need the parser.
+    # Comments, other fields and other line ends need the full parser.
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
     texts = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
-    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not _decodable(body):  # or there are other lines
+    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not _decodable(
+        body
+    ):  # a different count means that there are other lines
         return None
     ends = list(accumulate(len(DATA) + len(text) + len(BLANK_LINE) for text in texts))
     spans = zip(texts, [0, *ends], ends, strict=False)
@@ -207,7 +210,7 @@ def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
 
 
 def _decodable(body: bytes) -> bool:
-    """True if bytes are UTF-8."""
+    """True if the bytes are valid UTF-8."""
     if body.isascii():
         return True
     try:

@@ -1,4 +1,4 @@
-"""An exchange: one request and its response, byte for byte."""
+"""An exchange: one request and its response, with all bytes of the body."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from enum import StrEnum
 from typing import Any
 
 BUSY = (429, 503)
-"""Statuses of a server that lacks capacity for a request now."""
+"""Statuses of a server that currently has no capacity for a request."""
 
 
 class Ending(StrEnum):
-    """Endings of an exchange, as seen on the connection."""
+    """The ways in which an exchange can end, as seen on the connection."""
 
     COMPLETE = "complete"
-    """The body ended as HTTP defines."""
+    """The body ended as HTTP specifies."""
     TRUNCATED = "truncated"
-    """The connection ended in the middle of the body."""
+    """The connection ended before the end of the body."""
     TIMEOUT = "timeout"
-    """The time limit for one exchange was reached."""
+    """The exchange reached its time limit."""
     UNREACHABLE = "unreachable"
-    """The connection failed, or delivered no HTTP response."""
+    """The connection failed, or did not deliver an HTTP response."""
     CANCELLED = "cancelled"
-    """The run ended, so the suite closed the exchange."""
+    """The suite closed the exchange because the run ended."""
     OUTGROWN = "outgrown"
-    """The body exceeded the size limit, so the suite closed the connection; the body is not parsed."""
+    """The suite closed the connection because the body exceeded the size limit. The body is not parsed."""
     HUNG_UP = "hung-up"
-    """The suite closed the connection on purpose, as a client does that lost interest."""
+    """The suite closed the connection on purpose, like a client that no longer wants the answer."""
 
     @property
     def ours(self) -> bool:
-        """True if the suite ended the exchange, so that the target is not to blame."""
+        """True if the suite ended the exchange, so that its end is not a fault of the server."""
         return self in {Ending.CANCELLED, Ending.HUNG_UP, Ending.OUTGROWN, Ending.TIMEOUT}
 
 
@@ -48,13 +48,14 @@ class Read:
 
 
 _WORTH_PACKING = 16 << 10
-"""Bytes from which a body is compressed. Most bytes of a run are in larger bodies, whose repetitive events
-shrink to a twelfth.
+"""The size in bytes from which a body is compressed. Most data of a run is in larger bodies.
+
+Their events are repetitive, so they shrink to a twelfth of their size.
 """
 
 
 class PackedReads(Sequence[Read]):
-    """Reads with compressed bytes, because they are seldom needed after an answer was parsed."""
+    """Reads whose bytes are compressed, because they are seldom needed after an answer was parsed."""
 
     __slots__ = ("_packed", "_sizes", "times")
 
@@ -89,7 +90,7 @@ class PackedReads(Sequence[Read]):
 
 @dataclass(frozen=True)
 class RequestHead:
-    """A request without headers and body."""
+    """The method and path of a request, without its headers and body."""
 
     method: str
     path: str
@@ -100,15 +101,15 @@ class HttpRequest(RequestHead):
     """A request as it was sent."""
 
     body: Any = None
-    """The JSON value of the body; None without a body."""
+    """The JSON value of the body. None if there is no body."""
     raw_body: bytes | None = None
-    """The body as sent, if it is not JSON as this suite writes it."""
+    """The body as it was sent, if it differs from the JSON that this suite writes for `body`."""
     headers: tuple[tuple[str, str], ...] = ()
 
 
 @dataclass(frozen=True)
 class Server:
-    """Facts about the server from outside the exchange."""
+    """Facts about the server that are known from outside of the exchange."""
 
     name: str = ""
     version: str = ""
@@ -116,51 +117,53 @@ class Server:
 
 
 def as_started(seconds: float) -> str:
-    """Format a time in seconds since the epoch for `started`.
+    """Return a time in seconds since the Unix epoch in the format of `started`.
 
-    It has the precision of durations. With milliseconds, consecutive requests would sometimes seem to
-    overlap.
+    It has the same precision as durations. With milliseconds, requests that follow each other would sometimes
+    seem to overlap.
     """
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="microseconds")
 
 
 def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
-    """Return the name of an exchange of the suite, without a dialect if the request uses none."""
+    """Return the name of an exchange. It contains no dialect if the request uses none."""
     return f"{dialect}/{scenario}/{label}" if dialect else f"{scenario}/{label}"
 
 
 def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
-    """Split a name of `exchange_name` into dialect and label. A name of another recorder is all label."""
+    """Split a name from `exchange_name` into dialect and label. The name from another recorder is only a
+    label.
+    """
     dialect, between, label = name.partition(f"/{scenario}/")
     return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
 
 
 class ExchangeHead:
-    """An exchange without its headers and bodies."""
+    """The facts about an exchange, without its headers and bodies."""
 
     name: str
-    """A name that is unique in a capture; the suite's own exchanges use `exchange_name`."""
+    """A name that is unique in a capture. The suite names its own exchanges with `exchange_name`."""
     request: RequestHead
     scenario: str
-    """The scenario of the request; for a capture of unknown origin, the file's name."""
+    """The scenario of the request. For a capture from another recorder, it is the file's name."""
     status: int | None
     ending: Ending
     detail: str
-    """The reason why the exchange did not complete, in words."""
+    """A description of the reason why the exchange did not complete."""
     duration: float
-    """Seconds from sending the request to the ending."""
+    """Seconds from the sending of the request to the end of the exchange."""
     started: str
-    """The UTC time of the request, ISO 8601."""
+    """The time at which the request was sent, in UTC and ISO 8601 format."""
     server: Server
 
     @property
     def size(self) -> int:
-        """Bytes of the response body."""
+        """The size of the response body in bytes."""
         raise NotImplementedError
 
     @property
     def last_read(self) -> float | None:
-        """The time of the last bytes; None without any."""
+        """The time of the last bytes of the body. None if there were no bytes."""
         raise NotImplementedError
 
     def load(self) -> Exchange:
@@ -169,17 +172,17 @@ class ExchangeHead:
 
     @property
     def named_dialect(self) -> str:
-        """The dialect of the request, if the name contains it; else empty."""
+        """The dialect in the name of the exchange. Empty if the name has none."""
         return dialect_and_label(self.name, self.scenario)[0]
 
     @property
     def label(self) -> str:
-        """The part of the name that differs between exchanges of its scenario and dialect."""
+        """The part of the name that distinguishes exchanges of one scenario and dialect."""
         return dialect_and_label(self.name, self.scenario)[1]
 
     @property
     def busy(self) -> bool:
-        """True if the server lacked capacity for the request, which does not make the request wrong."""
+        """True if the server had no capacity for the request. The request itself may be correct."""
         return self.status in BUSY
 
 
@@ -187,7 +190,7 @@ class ExchangeHead:
 class Exchange(ExchangeHead):
     """One request and its response.
 
-    The repr shows only the name, because asyncio writes the repr of the result of every `asyncio.run`.
+    The repr shows only the name, because asyncio logs the repr of the result of `asyncio.run`.
     """
 
     name: str
@@ -221,7 +224,7 @@ class Exchange(ExchangeHead):
         return sum(len(read.data) for read in self.reads)
 
     def begin(self, size: int) -> bytes:
-        """Return the first bytes of the body, or all of a shorter one."""
+        """Return the first `size` bytes of the body, or the whole body if it is shorter."""
         begin = b""
         for read in self.reads:
             if len(begin) >= size:
@@ -236,5 +239,5 @@ class Exchange(ExchangeHead):
         return self.reads[-1].time if self.reads else None
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a response header; the case of its name does not matter."""
+        """Return the first value of a response header. Upper and lower case of its name do not matter."""
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)

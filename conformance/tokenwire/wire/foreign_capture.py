@@ -1,9 +1,9 @@
-"""Foreign captures: one JSON object for each line and exchange, as other recorders write them.
+"""Foreign captures: the format of other recorders, with one exchange as a JSON object in each line.
 
 Each line has `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
-`response{status,headers,complete,body{text|base64}}`. The arrival of the chunks is in `http_chunks_ms_len`
-(milliseconds and bytes), or in `http_chunk_sizes` and `recv_s_len` (bytes; seconds and bytes with the
-framing). The flags are a list or one command line; a `note` may be anything.
+`response{status,headers,complete,body{text|base64}}`. The arrival of chunks is in `http_chunks_ms_len` (pairs
+of milliseconds and bytes). Older recordings have `http_chunk_sizes` (bytes) and `recv_s_len` (pairs of
+seconds and bytes with framing). The flags are a list or one command line. A `note` may have any value.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from tokenwire.wire.redaction import Headers, redact, redact_headers
 
 
 def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
-    """Return headers from a mapping, from pairs, or from header lines."""
+    """Return headers from an object, from pairs, or from header lines."""
     pairs: list[tuple[str, str]] = []
     for entry in headers.items() if isinstance(headers, Mapping) else headers:
         if isinstance(entry, str):
@@ -42,8 +42,9 @@ def _headers(headers: Mapping[str, str] | Sequence[Any]) -> Headers:
 
 
 def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]:
-    """Return the time in seconds and the length of each piece of the body; one piece if the lengths do not
-    add up.
+    """Return the arrival time in seconds and the length of each piece of the body.
+
+    If the lengths do not add up to the body's size, return one piece.
     """
     if "http_chunks_ms_len" in response:
         arrivals = [(ms / 1000, length) for ms, length in response["http_chunks_ms_len"]]
@@ -56,7 +57,7 @@ def _arrivals(response: Mapping[str, Any], size: int) -> list[tuple[float, int]]
 
 
 def _reads(response: Mapping[str, Any]) -> Iterator[Read]:
-    """Yield the body in pieces as they arrived."""
+    """Yield the pieces of the body, divided as they arrived."""
     body = response["body"]
     data = base64.b64decode(body["base64"]) if "base64" in body else str.encode(body["text"])
     position = 0
@@ -101,18 +102,19 @@ def _exchange(line: Mapping[str, Any], scenario: str) -> Exchange:
             "ending": ending,
             "detail": ""
             if ending is Ending.COMPLETE
-            else note or "the capture says that the answer is not complete",
+            else note or "the capture says that the answer is incomplete",
         },
     ]
-    # Our form is only used to parse bodies, not written, because they may be large.
+    # The body is not converted to our format, because it may be large.
     exchange = exchange_of(lines)
     headers = redact_headers(_headers(response["headers"]))
     return replace(exchange, request=redact(exchange.request), headers=headers, reads=reads)
 
 
 def _exchanges(chunk: CaptureChunk) -> Iterator[Located]:
-    """Yield the exchanges of a foreign capture. Their scenario is the file's name. An incomplete last line is
-    skipped.
+    """Yield the exchanges of a foreign capture. Their scenario is the file's name.
+
+    An incomplete last line is skipped.
     """
     for line in chunk.lines():
         try:
@@ -137,7 +139,7 @@ def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
 
 
 def any_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """Yield the chunks of a capture of either form, recognized by its first line."""
+    """Yield the chunks of a capture in either format, which its first line shows."""
     first = next(next(foreign_chunks(path)).lines(), None)
     is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_chunks(path) if is_ours else foreign_chunks(path)

@@ -1,7 +1,7 @@
-"""Parses a response from the bytes of its connection: its head, the pieces of its body, and its end.
+"""Parse a response from the bytes of its connection: the head, the pieces of the body, and the end.
 
-h11 parses it strictly. Plain chunks, which are most of a stream, are parsed here in a fraction of the time.
-From anything else on, h11 takes over, so that h11 alone reports errors.
+The library h11 parses strictly. Plain chunks, which are most of a stream, are parsed here, which takes much
+less time. At the first byte of any other form, h11 takes over, so that all errors come from h11.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import overload
 import h11
 
 LARGEST_HEAD = 100 << 10
-"""The most bytes of a head, or of a line between chunks."""
+"""The maximum size in bytes of a response head, or of a line between chunks."""
 _SIZE = re.compile(rb"([0-9A-Fa-f]{1,20})\r\n")
 _LONGEST_SIZE = 22
 _LAST_CHUNK = b"0\r\n\r\n"
@@ -23,19 +23,19 @@ Piece = bytes | memoryview
 
 
 def _is_begun(data: bytes) -> bool:
-    """True if the bytes may be an incomplete chunk size, or the incomplete last chunk."""
+    """True if the bytes may be the beginning of a chunk size or of the last chunk."""
     return _LAST_CHUNK.startswith(data) or (len(data) < _LONGEST_SIZE and b"\n" not in data)
 
 
 class AnswerReader:
-    """Parses the response to one request. It accepts exactly what h11 accepts."""
+    """Parses the response to one request. It accepts exactly the responses that h11 accepts."""
 
     def __init__(self, request: h11.Request, *, largest_head: int = LARGEST_HEAD) -> None:
-        """Prepare the request. Raises h11.LocalProtocolError if HTTP cannot express it."""
+        """Prepare the request. Raises h11.LocalProtocolError if it is not valid HTTP."""
         self._largest_head = largest_head
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=largest_head)
         self.request_head = self._http.send(request)
-        """The bytes of the request up to its body."""
+        """The bytes of the request before its body."""
         self._is_head = request.method == b"HEAD"
         self.head: h11.Response | None = None
         self.switched = False
@@ -44,11 +44,11 @@ class AnswerReader:
         self.rest = b""
         """The bytes after the end of the response."""
         self._plain = False
-        """True if the body is chunked and all chunks so far were plain."""
+        """True if the body is chunked, and all chunks so far were plain."""
         self._left = 0
-        """Bytes left of a chunk, including its line end."""
+        """The number of bytes left in the current chunk, including its line end."""
         self._begun = b""
-        """The incomplete chunk size, or the incomplete last chunk."""
+        """The beginning of a chunk size or of the last chunk, whose rest has not arrived."""
 
     @overload
     def feed(self, data: bytes) -> Iterable[bytes]: ...
@@ -57,14 +57,14 @@ class AnswerReader:
     def feed(self, data: Piece) -> Iterable[Piece]: ...
 
     def feed(self, data: Piece) -> Iterable[Piece]:
-        """Parse the next bytes of the connection and return the pieces of the body in them.
+        """Parse the next bytes of the connection, and return the pieces of the body in them.
 
-        Read all pieces. They are bytes or, for a view, views of it. Empty data means that the server closed
-        the connection. Raises h11.RemoteProtocolError, after the pieces before it, for an invalid or
-        incomplete response.
+        The caller must consume all pieces. They are bytes, or views if `data` is a view. Empty data means
+        that the server closed the connection. Raises h11.RemoteProtocolError for an invalid or incomplete
+        response, after the pieces before the error.
         """
         if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
-            start, end = found.end(), len(data) - 2  # most reads are one whole chunk
+            start, end = found.end(), len(data) - 2  # most reads are exactly one chunk
             if start < end == start + int(found[1], 16) and data[end:] == b"\r\n":
                 return (data[start:end],)
         return self._feed(data)
@@ -77,7 +77,7 @@ class AnswerReader:
         elif data:
             yield from self._plain_chunks(self._begun + data if self._begun else data)
         else:
-            yield from self._odd_chunks(self._begun)  # not a plain end, so never over
+            yield from self._odd_chunks(self._begun)  # the connection ended early, so h11 reports the error
             yield from self._by_h11(b"")
 
     def _by_h11(self, data: Piece) -> Iterator[Piece]:
@@ -108,8 +108,8 @@ class AnswerReader:
         return any(name == b"transfer-encoding" for name, _ in head.headers)
 
     def _plain_chunks(self, data: Piece) -> Iterator[Piece]:
-        # With h11, an event costs a quarter more (benchmarks/NOTES.md). So the framing that all servers write
-        # is parsed here, and anything else (extensions, trailers) is left to h11.
+        # Parsing with h11 makes an event a quarter more expensive (benchmarks/NOTES.md). So the framing that
+        # all servers write is parsed here. Anything else (extensions, trailers) is left to h11.
         position, size, left = 0, len(data), self._left
         self._begun = b""
         while position < size:
@@ -143,7 +143,7 @@ class AnswerReader:
         self._left = left
 
     def _odd_chunks(self, data: Piece) -> Iterator[Piece]:
-        """Leave the rest of the body, from the start of a chunk on, to a new h11 connection."""
+        """Parse the rest of the body with a new h11 connection, from the start of a chunk."""
         self._plain = False
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=self._largest_head)
         self._http.send(h11.Request(method="GET", target="/", headers=[("host", "")]))

@@ -1,14 +1,16 @@
-"""Escapes untrusted text: characters with an effect, and characters that cannot be written."""
+"""Escape untrusted text: characters with an effect on a terminal or page, and characters that cannot be
+encoded.
+"""
 
 from __future__ import annotations
 
 
 def inert(text: str) -> str:
-    """Return the text with escapes for everything that a terminal, a log or a page would interpret.
+    """Return the text with escapes for all characters that a terminal, a log or a page would interpret.
 
     Control characters, DEL, bidirectional controls, line separators and lone surrogates become Python
-    escapes; line breaks and tabs stay. Reports pass all text from servers through it, and all names from
-    captures or answers.
+    escapes. Line breaks and tabs remain. Reports escape all text from servers, and all names from captures or
+    answers.
     """
     if text.isprintable():
         return text

@@ -1,7 +1,7 @@
-"""Reads untrusted JSON Lines: captures and tallies, plain or gzipped.
+"""Read untrusted JSON Lines files: captures and tallies, plain or gzipped.
 
-Memory is bounded before parsing: by the length of a line, the unpacked size of a gzipped file, and the depth
-and number of a line's values.
+Limits apply before parsing, so that memory is bounded. They limit the length of a line, the unpacked size of
+a gzipped file, and the depth and number of values in a line.
 """
 
 from __future__ import annotations
@@ -19,23 +19,26 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire.strict_json import refuse_deep_nesting
 
 LONGEST = 64 << 20
-"""The most bytes of a line and of an exchange, equal to the limit of `tokenwire watch`."""
+"""The maximum size in bytes of a line and of an exchange. `tokenwire watch` has the same limit."""
 _MOST_UNPACKED = 200
-"""The greatest ratio of unpacked to gzipped size, beyond `LONGEST`; recordings reach 40."""
+"""The maximum ratio of unpacked to gzipped size for files that unpack to more than `LONGEST`. Recordings
+reach 40.
+"""
 _MOST_VALUES = 2 << 20
-"""The most numbers in a line, or other values of the same memory."""
+"""The maximum number of values in a line. A number counts as 1, and larger values count more."""
 _ROOM_OF_BRACKETS = 8
-"""The memory of an object or array, counted in numbers."""
+"""The memory of an object or array, as a multiple of a number's."""
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Matches a string. An unclosed one extends to the end of the line, because otherwise the search
-would start again at each quote in it.
+"""Matches a string. An unclosed string matches up to the end of the line.
+
+Otherwise the search would start again at each quotation mark in it.
 """
 
 
 class CaptureError(UsageError):
-    """A file of lines is invalid; the message names the file and the line."""
+    """A file is invalid. The message names the file and the line."""
 
 
 def is_zipped(path: Path) -> bool:
@@ -43,9 +46,9 @@ def is_zipped(path: Path) -> bool:
 
 
 def pieces(path: Path) -> Iterator[bytes]:
-    """Yield the content of a plain or gzipped file, piece by piece; a gzipped file may be truncated.
+    """Yield the content of a plain or gzipped file in pieces. A gzipped file may be cut off.
 
-    Raises CaptureError, OSError.
+    Raises CaptureError and OSError.
     """
     yield from unzipped(path) if is_zipped(path) else _read(path)
 
@@ -56,9 +59,9 @@ def _read(path: Path) -> Iterator[bytes]:
 
 
 def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
-    """Yield the content of a gzipped file, piece by piece; with `cut_off`, it may be truncated.
+    """Yield the content of a gzipped file in pieces. `cut_off`: True if the file may be cut off.
 
-    Raises CaptureError, OSError.
+    Raises CaptureError and OSError.
     """
     unzip = zlib.decompressobj(_GZIP)
     packed = unpacked = 0
@@ -75,13 +78,13 @@ def unzipped(path: Path, *, cut_off: bool = True) -> Iterator[bytes]:
             if unpacked > LONGEST and unpacked > _MOST_UNPACKED * packed:
                 raise CaptureError(f"{path} unpacks to more than {_MOST_UNPACKED} times its size")
             yield data
-            zipped = unzip.unconsumed_tail or unzip.unused_data  # noqa: PLW2901  # what is left of it
+            zipped = unzip.unconsumed_tail or unzip.unused_data  # noqa: PLW2901  # the rest of the input
     if not (unzip.eof or cut_off):
         raise CaptureError(f"{path} is not a complete gzipped file")
 
 
 def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the lines in a file's pieces, without line ends. Raises CaptureError, OSError."""
+    """Yield the lines in the pieces of a file, without line ends. Raises CaptureError and OSError."""
     number, begun = 1, b""
     for piece in pieces:
         *complete, begun = (begun + piece).split(b"\n")
@@ -93,29 +96,32 @@ def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def demand_short(path: Path, number: int, size: int) -> None:
-    """Check the length of a line, complete or not. Raises CaptureError if it exceeds `LONGEST`."""
+    """Check the length of a line, which may be incomplete. Raises CaptureError if it exceeds `LONGEST`."""
     if size > LONGEST:
-        raise CaptureError(f"{path}, line {number}: more than {LONGEST >> 20} MiB in one piece")
+        raise CaptureError(f"{path}, line {number}: the line is longer than the limit of {LONGEST >> 20} MiB")
 
 
 def value_of(line: bytes) -> Any:
-    """Return the value of a line. NaN and duplicate keys are accepted.
+    """Return the JSON value of a line. NaN and duplicate keys are accepted.
 
-    Raises ValueError for text that is not JSON, too deep, or too large for memory.
+    Raises ValueError for text that is not JSON, is nested too deeply, or needs too much memory.
     """
     if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
-        raise ValueError("it holds too many values")
+        raise ValueError(f"it contains more than {_MOST_VALUES} values")
     try:
-        # In an array, so that values nested deeper than `MAX_DEPTH` are too deep for this parser, too.
+        # An array around the text makes this parser's own depth limit equal to `MAX_DEPTH`.
         (value,) = jiter.from_json(b"[%b]" % line)
-    except ValueError:  # only the slow parser accepts lone surrogates, which an answer may contain
+    except ValueError:  # only the slower parser accepts lone surrogates, which may be in an answer
         refuse_deep_nesting(line.decode("utf-8"))
         return json.loads(line)
     return value
 
 
 def values_in(line: bytes, enough: int = 0) -> int:
-    """Return an upper bound of the values of a line, weighed by their memory. Counting stops at `enough`."""
+    """Return an upper bound of the number of values in a line, weighted by memory.
+
+    The exact count is skipped if a rough bound is at most `enough`.
+    """
     count = _brackets_and_commas(line, 0, len(line))
     if count <= enough:
         return count

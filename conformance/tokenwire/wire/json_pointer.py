@@ -1,4 +1,4 @@
-"""JSON pointers (RFC 6901): places of values in a document, as text and as tuples of keys."""
+"""JSON pointers (RFC 6901): the places of values in a document, as text or as tuples of keys."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ Keys = tuple[str, ...]
 
 
 class _Absent:
-    """The type of `ABSENT`; it is false, so that `value or default` works."""
+    """The type of `ABSENT`. Its truth value is False, so that `value or default` works."""
 
     def __bool__(self) -> bool:
         return False
@@ -18,22 +18,22 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""The result of `find` for a missing value. A null is present."""
+"""The result of `find` if there is no value. A null is a value."""
 
 
 def parse(pointer: str) -> Keys:
-    """Return the keys of a pointer. Raises ValueError if it is not a pointer."""
+    """Return the keys of a JSON pointer. Raises ValueError if the text is not a pointer."""
     if pointer != "" and not str(pointer).startswith("/"):
         raise ValueError(f"{pointer!r} is not a JSON pointer; a pointer is empty or begins with '/'")
     return tuple(part.replace("~1", "/").replace("~0", "~") for part in pointer.split("/")[1:])
 
 
 Pointer = Annotated[Keys, parse]
-"""The type of a field that is a pointer in a table; see `typed_table`."""
+"""The type of a table field that contains a JSON pointer; see `typed_table`."""
 
 
 def join(*keys: object) -> str:
-    """Return the pointer with these keys or indexes."""
+    """Return the JSON pointer that consists of these keys and indices."""
     return "".join("/" + str(key).replace("~", "~0").replace("/", "~1") for key in keys)
 
 
@@ -52,7 +52,7 @@ def find(document: Any, keys: Keys) -> Any:
 
 
 def gather(document: Any, keys: Keys) -> list[Any]:
-    """Return the values at the keys; the key `*` means each entry of a list."""
+    """Return all values at the keys. The key `*` means each entry of a list."""
     found = [document]
     for key in keys:
         if key == "*":
@@ -63,16 +63,16 @@ def gather(document: Any, keys: Keys) -> list[Any]:
 
 
 def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
-    """Set a value and create the objects on the way. Raises ValueError for the empty pointer."""
+    """Set a value, and create missing objects above it. Raises ValueError for the empty pointer."""
     if not keys:
-        raise ValueError("the empty pointer names the whole document, which cannot be put into itself")
+        raise ValueError("the empty pointer names the whole document; a pointer to a member is needed")
     for key in keys[:-1]:
         document = document.setdefault(key, {})
     document[keys[-1]] = value
 
 
 def remove(document: dict[str, Any], keys: Keys) -> None:
-    """Remove a member if it exists, and objects that become empty."""
+    """Remove a member if it exists, and then the objects above it that become empty."""
     parent = find(document, keys[:-1])
     if not isinstance(parent, dict) or keys[-1] not in parent:
         return

@@ -1,19 +1,19 @@
-"""Redaction: recognizes credentials by name and replaces their values.
+"""Redaction: recognize credentials by their names, and replace their values.
 
-- The value of a header or URL parameter that names a credential becomes `[redacted]`, and so does the user
-  in a URL of a header.
-- A value sent as a credential becomes as many asterisks wherever it comes back: in headers, in bodies, in
-  details of a connection. Offsets, lengths and the cuts between reads do not change.
-- The same holds for string members with the name of a credential, in a server's settings and in bodies that
-  `tokenwire watch` sees.
+- The value of a header or URL parameter whose name is a credential's becomes `[redacted]`. So does the user
+  part of a URL in a header.
+- If a request sends a value as a credential, the value becomes asterisks wherever the response repeats it: in
+  headers, in bodies, and in error details. Offsets, lengths and the division into reads do not change.
+- String members with the name of a credential become asterisks as well, in a server's settings and in bodies
+  that `tokenwire watch` sees.
 
-Names contain `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`, `signature`, `token` or the
-like. Counts (`x-tokens-used`, `x-key-count`), longer words (`tokenizer`, `author`, `keyword`), a server's
-challenge (`www-authenticate`), and `access-control-*` are harmless.
+The name of a credential contains `auth`, `cookie`, `credential`, `key`, `passw`, `secret`, `session`,
+`signature`, `token` or a similar word. Not credentials are counts (`x-tokens-used`, `x-key-count`), longer
+words (`tokenizer`, `author`, `keyword`), a server's challenge (`www-authenticate`), and `access-control-*`.
 
-A value of fewer than LEAST_VALUE characters is not searched for, because words such as `EMPTY` or `none` are
-sent in place of keys, and occur in answers. A value is also not found if a server encodes it, shortens it, or
-spreads it over events.
+Values with fewer than LEAST_VALUE characters are not searched for. Users send words such as `EMPTY` or `none`
+instead of keys, and these words occur in answers. A value is also not found if the server encodes it,
+shortens it, or divides it among events.
 """
 
 from __future__ import annotations
@@ -49,27 +49,30 @@ _CREDENTIALS_OF_A_BODY = (
     *(b"passw", b"secret", b"access_token", b"auth_token", b"bearer_token", b"refresh_token"),
     b"session_token",
 )
-"""Parts of names, in lower case. `token` and `key` are missing, because they are also names of content in
-answers.
+"""Parts of names, in lower case. `token` and `key` are not among them, because answers contain them as names
+of content.
 """
 
 _USERINFO = re.compile(r"(?<=//)[^\s/?#]*@")
 _PARAMETER = re.compile(r"(?<=[?&#])([^\s=?&#]+)=([^\s&#<>\"]+)")
 _MEMBER = re.compile(rb'"([^"\\]*+(?:\\.[^"\\]*+){0,32}+)"(\s*+:\s*+")([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
-"""Matches a member. A name has at most 32 escapes; without a limit, an unclosed string takes quadratic
-time.
+"""Matches a member whose value is a string. A name may have at most 32 escapes.
+
+Without this limit, an unclosed string would take quadratic time.
 """
 
 _REST_OF_A_MEMBER = re.compile(rb'[^"\\]{0,40}"\s{0,9}:\s{0,9}"([^"\\]*+(?:\\.[^"\\]*+)*+)', re.DOTALL)
 
 
 def names_credential(name: str) -> bool:
-    """True if a header, parameter or setting of this name is a credential."""
+    """True if a header, parameter or setting with this name is a credential."""
     return _CREDENTIAL.search(name) is not None and _HARMLESS.search(name) is None
 
 
 def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
-    """Return the headers without the values of credentials, by their names or by `secrets`."""
+    """Return the headers without the values of credentials. `secrets` are further header names in
+    lower case.
+    """
     return tuple(
         (name, REDACTED if names_credential(name) or name.lower() in secrets else redact_url(value))
         for name, value in headers
@@ -77,7 +80,7 @@ def redact_headers(headers: Headers, secrets: Collection[str] = ()) -> Headers:
 
 
 def redact_url(text: str) -> str:
-    """Return a text with the users and credentials of its URLs or path removed."""
+    """Return a text whose URLs and paths contain neither users nor credentials."""
     return _PARAMETER.sub(_redacted_parameter, _USERINFO.sub(f"{REDACTED}@", text))
 
 
@@ -86,18 +89,18 @@ def _redacted_parameter(found: re.Match[str]) -> str:
 
 
 def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-    """Return the request without credentials in its headers and path. The body is unchanged.
+    """Return the request without credentials in its headers and path. The body does not change.
 
-    `secrets` are lower-case names of further headers with credentials.
+    `secrets` are the names, in lower case, of further headers with credentials.
     """
     return replace(request, path=redact_url(request.path), headers=redact_headers(request.headers, secrets))
 
 
 def redact_settings(body: bytes) -> bytes:
-    """Mask the strings of credentials in a server's settings, which may include its keys (SGLang's
+    """Mask the strings in a server's settings that are credentials. Settings may include keys (SGLang's
     `/server_info` does).
 
-    In a body that is not JSON or is truncated, it masks as far as it can.
+    In a body that is not valid JSON or is cut off, all members that can be recognized are masked.
     """
 
     def redacted(found: re.Match[bytes]) -> bytes:
@@ -108,7 +111,7 @@ def redact_settings(body: bytes) -> bytes:
 
 
 def redact_body(body: bytes) -> bytes:
-    """Mask the strings in a request or response body whose names can only be those of credentials."""
+    """Mask the strings in a request or response body whose names are certainly those of credentials."""
     spans = _credentials(body)
     if not spans:
         return body
@@ -119,8 +122,9 @@ def redact_body(body: bytes) -> bytes:
 
 
 def _credentials(body: bytes) -> list[tuple[int, int]]:
-    """Find the byte ranges of credentials in a body. It searches for words and does not parse, because
-    traffic waits for it.
+    """Return the byte ranges of credentials in a body.
+
+    It searches for words and does not parse the body, because live traffic waits for it.
     """
     lower, spans = body.lower(), []
     for word in _CREDENTIALS_OF_A_BODY:
@@ -134,7 +138,7 @@ def _credentials(body: bytes) -> list[tuple[int, int]]:
 
 
 def _spelled(string: bytes) -> str:
-    """Parse a JSON string; return its bytes if it is invalid."""
+    """Return the value of a JSON string. Return the text itself if it is invalid."""
     text = string.decode("utf-8", "replace")
     try:
         return str(json.loads(f'"{text}"', strict=False))
@@ -147,8 +151,8 @@ def _mask(value: bytes) -> bytes:
 
 
 def _parts(value: str) -> Iterator[str]:
-    """Yield the parts of a header's value that may come back: the whole, the value without its scheme, and
-    each word.
+    """Yield the parts of a header's value that a response may repeat: the value, the value without its
+    scheme, and each word.
     """
     scheme, _, rest = value.strip().partition(" ")
     rest = rest.strip() or scheme
@@ -164,7 +168,7 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _forms(value: str) -> set[str]:
-    """Return the spellings in which a value may come back."""
+    """Return the spellings in which a response may repeat a value."""
     return {
         value,
         value.encode().decode("latin-1"),
@@ -190,12 +194,14 @@ class Mask:
     """Masks the values that one request sent as credentials."""
 
     texts: tuple[str, ...] = ()
-    """Each value in every form, the longest first."""
+    """All spellings of the values. The longest comes first."""
     bytes_: tuple[bytes, ...] = ()
 
     @classmethod
     def of(cls, request: HttpRequest, secrets: Collection[str] = ()) -> Self:
-        """Return the mask of a request. `secrets` are lower-case names of further headers."""
+        """Return the mask for a request. `secrets` are the names, in lower case, of further headers with
+        credentials.
+        """
         values = [
             part
             for name, value in request.headers
@@ -220,23 +226,26 @@ class Mask:
         return data
 
     def headers(self, headers: Headers, secrets: Collection[str] = ()) -> Headers:
-        """Return the headers without named credentials, and with returned values masked."""
+        """Return the headers without credentials, and with repeated values masked."""
         return tuple((self.text(name), self.text(value)) for name, value in redact_headers(headers, secrets))
 
     def request(self, request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
-        """Return the request without credentials. Its body is unchanged."""
+        """Return the request without credentials. Its body does not change."""
         shown = redact(request, secrets)
         return replace(shown, headers=self.headers(shown.headers, secrets))
 
     def whole_request(self, request: HttpRequest) -> HttpRequest:
-        """Return the request with its raw body masked as well."""
+        """Return the request without credentials, and with its raw body masked as well."""
         shown = self.request(request)
         body = request.raw_body
         path = self.text(shown.path)
         return replace(shown, path=path, raw_body=None if body is None else self.body(redact_body(body)))
 
     def open_end(self, data: bytes) -> int:
-        """Return where an incomplete value at the end of the data begins; the data's length without one."""
+        """Return the position at which an incomplete value at the end of the data begins.
+
+        If there is none, return the length of the data.
+        """
         longest = len(self.bytes_[0]) if self.bytes_ else 1
         first = {value[0] for value in self.bytes_}
         for start in range(max(0, len(data) - longest + 1), len(data)):
@@ -246,7 +255,7 @@ class Mask:
 
 
 def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
-    """Yield a body of the same length, cut and timed as these reads."""
+    """Yield a body of the same length, with the times and sizes of these reads."""
     start = 0
     for read in reads:
         end = start + len(read.data)
@@ -255,7 +264,7 @@ def _cut_like(body: bytes, reads: Iterable[Read]) -> Iterator[Read]:
 
 
 def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> tuple[Read, ...]:
-    """Return the reads of a whole body with all values masked, which does not change its length."""
+    """Return the reads of a whole body after changes that keep its length, such as masking."""
     whole = body = b"".join(read.data for read in reads)
     for change in changes:
         body = change(body)
@@ -263,9 +272,9 @@ def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> t
 
 
 class MaskedReads:
-    """Masks values in the reads of a body as they arrive, even if a value is cut over several reads.
+    """Masks values in the reads of a body as they arrive, even if a value is divided among several reads.
 
-    A read that ends in the beginning of a value waits for the next one.
+    A read that ends with the beginning of a value waits for the next read.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -273,7 +282,7 @@ class MaskedReads:
         self._waiting: list[Read] = []
 
     def feed(self, read: Read) -> list[Read]:
-        """Add the next read and return the reads that are final."""
+        """Add the next read, and return the reads that cannot change any more."""
         if not self._mask.bytes_:
             return [read]
         reads = [*self._waiting, read]
@@ -287,6 +296,6 @@ class MaskedReads:
         return settled
 
     def rest(self) -> list[Read]:
-        """Return the waiting reads, at the end."""
+        """Return the reads that still wait, at the end of the body."""
         waiting, self._waiting = self._waiting, []
         return waiting

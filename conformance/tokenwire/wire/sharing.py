@@ -1,7 +1,7 @@
-"""Sharing: an event that repeats values of the previous event refers to the same objects.
+"""Sharing: an event that repeats values of the previous event uses the same Python objects.
 
-Each event of a cumulative stream repeats all earlier list entries and adds to them. Without sharing, n
-entries would become n²/2 values.
+Each event of a cumulative stream repeats all earlier list entries and adds new ones. Without sharing, n
+entries would need n²/2 values in memory.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from sys import intern
 from typing import Any
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal's format in which values have equal bytes exactly if they are equal."""
+"""The version of marshal's format in which equal values, and no others, have equal bytes."""
 
 
 def sharing(value: Any, before: Any) -> Any:
-    """Return the same JSON value, in which lists that continue those of `before` share their entries.
+    """Return the same JSON value, in which lists that continue a list of `before` share its entries.
 
     Objects are changed in place, so pass only a value that was just parsed.
     """
@@ -27,26 +27,26 @@ def sharing(value: Any, before: Any) -> Any:
                 value[name] = sharing(value[name], entry)
         return value
     if type(value) is str:
-        return intern(value)  # streams of one request have the same partial texts
+        return intern(value)  # streams of one request often have the same partial texts
     if isinstance(value, list) and isinstance(before, list) and _begins_with(value, before):
         return before if len(value) == len(before) else [*before, *value[len(before) :]]
     return value
 
 
 def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
-    """True if two JSON arrays have equal values of equal types: 1 differs from 1.0 and from true.
+    """True if two JSON arrays have equal values of equal types. The values 1, 1.0 and true differ.
 
-    It is False for 0.0 and -0.0, and for values outside JSON. It is ten times as fast as comparing one by
-    one.
+    It returns False for 0.0 and -0.0, and for values that are not JSON. It is ten times as fast as comparing
+    the values one by one.
     """
     if len(values) != len(other):
         return False
-    # Most events share these entries already.
+    # Most events share these objects already.
     if all(map(is_, values, other)):
         return True
     try:
         return _bytes_of(values) == _bytes_of(other)
-    except ValueError:  # marshal cannot write it
+    except ValueError:  # marshal cannot write these values
         return False
 
 

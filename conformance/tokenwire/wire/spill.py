@@ -1,4 +1,4 @@
-"""Storage outside of memory: captures are read again by offset, other values from a temporary file."""
+"""Storage outside of memory: captures are read again by offset, and other values are in a temporary file."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Value = TypeVar("Value")
 
 
 class Offset(NamedTuple):
-    """The place of a pickle in a spill file."""
+    """The position of a pickled value in a spill file."""
 
     start: int
     size: int
 
 
 class SpillFile:
-    """A temporary file of pickles, which forked processes can read."""
+    """A temporary file of pickled values, which forked processes can read."""
 
     def __init__(self) -> None:
         self._file = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the next line
@@ -34,7 +34,7 @@ class SpillFile:
         self._end = 0
 
     def write(self, pickled: bytes) -> Offset:
-        """Append a pickle. Raises OSError if the disk is full."""
+        """Append a pickled value. Raises OSError if the disk is full."""
         offset = Offset(self._end, len(pickled))
         while pickled:
             written = os.pwrite(self._file.fileno(), pickled, self._end)
@@ -43,12 +43,12 @@ class SpillFile:
         return offset
 
     def read(self, offset: Offset) -> Any:
-        """Unpickle a value. Each call returns a new object."""
+        """Return a value. Each call unpickles a new object."""
         return pickle.loads(os.pread(self._file.fileno(), offset.size, offset.start))
 
 
 class CaptureReader:
-    """Reads exchanges of captures again; gzipped captures are unzipped to a temporary file."""
+    """Reads exchanges of captures again. Gzipped captures are unzipped to a temporary file."""
 
     def __init__(self) -> None:
         self._unzipped = tempfile.TemporaryFile()  # noqa: SIM115  # closed by the next line
@@ -57,7 +57,7 @@ class CaptureReader:
         """The offset of each unzipped capture in the temporary file."""
 
     def add(self, path: Path) -> None:
-        """Unzip a gzipped capture. Fork reading processes only afterwards.
+        """Unzip a gzipped capture. Call this before forking processes that read it.
 
         Raises CaptureError and OSError.
         """
@@ -85,10 +85,10 @@ class CaptureReader:
 
 
 class RandomCache(Generic[Value]):
-    """A cache bounded in bytes; a value that exceeds the bound is cached alone.
+    """A cache whose size in bytes is bounded. A value that exceeds the bound is cached alone.
 
-    It evicts at random, because most passes read all values in order, and LRU never hits if these exceed the
-    bound.
+    It evicts values at random, because most users read all values in order. If these exceed the bound, a
+    least-recently-used cache would never have a hit.
     """
 
     def __init__(self, bound: int, on_evict: Callable[[Value], object] = lambda _: None) -> None:
@@ -96,13 +96,13 @@ class RandomCache(Generic[Value]):
         self._on_evict = on_evict
         self._values: dict[Hashable, tuple[Value, int]] = {}
         self._keys: list[Hashable] = []
-        self._random = Random(0).randrange  # predictable, because evictions need no secrecy
+        self._random = Random(0).randrange  # a fixed seed, because evictions need not be secret
 
     def __len__(self) -> int:
         return len(self._values)
 
     def get(self, key: Hashable, size: int, fetch: Callable[[], Value]) -> Value:
-        """Return the value of a key and fetch it if it is not cached. `size` is its bytes."""
+        """Return the value of a key. If it is not cached, fetch it. `size` is its size in bytes."""
         cached = self._values.get(key)
         if cached is not None:
             return cached[0]

@@ -1,4 +1,4 @@
-"""Strict JSON (RFC 8259), limited to documents that every reader understands."""
+"""Strict JSON (RFC 8259), limited to documents that all parsers understand in the same way."""
 
 from __future__ import annotations
 
@@ -11,27 +11,30 @@ from typing import Any, Final, NoReturn
 import jiter
 
 MAX_DEPTH = 200
-"""The greatest nesting of arrays and objects: more than any response needs, far less than a stack allows."""
+"""The maximum nesting of arrays and objects. Responses need less, and a call stack allows much more."""
 
 LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 """The range of 64-bit integers, signed or unsigned."""
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)
-"""Maps all digits to zero, and characters that may precede a number to a comma."""
+"""Maps all digits to zero, and all characters that may precede a number to a comma."""
 _LONG_INTEGER, _LARGE_EXPONENT = _AHEAD + b"0" * 19, b"0e000"
 _LONGEST_NUMBER = 64
-"""The most bytes searched before an exponent. A longer number may be too large."""
+"""The maximum number of bytes that are searched before an exponent. A longer number counts as possibly too
+large.
+"""
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""Matches a string or bracket. An unclosed string extends to the end of the text, because otherwise the
-search would start again at each quote in it.
+"""Matches a string or a bracket. An unclosed string matches up to the end of the text.
+
+Otherwise the search would start again at each quotation mark in it.
 """
 
 
 class StrictJsonError(ValueError):
-    """A text is not strict JSON; the message gives the reason as a clause."""
+    """A text is not strict JSON. The message is the reason, as a clause."""
 
 
 def _refuse_constant(name: str) -> NoReturn:
@@ -47,7 +50,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_deep_nesting(text: str) -> None:
-    """Check the nesting of a text. Raises StrictJsonError beyond `MAX_DEPTH`."""
+    """Check the nesting of a text. Raises StrictJsonError if it is deeper than `MAX_DEPTH`."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -64,16 +67,16 @@ def refuse_deep_nesting(text: str) -> None:
 def _finite(text: str) -> float:
     value = float(text)
     if math.isinf(value):
-        raise StrictJsonError(f"{text[:40]} is more than a number can hold: it is read as infinity")
+        raise StrictJsonError(f"the number {text[:40]} is too large: parsers read it as infinity")
     return value
 
 
 def _integer(text: str) -> int:
-    """Parse an integer that fits into 64 bits. Raises StrictJsonError for a longer one."""
-    # The length is checked first, because Python refuses to parse thousands of digits.
+    """Parse an integer that fits into 64 bits. Raises StrictJsonError for a larger integer."""
+    # The length is checked first, because Python refuses to parse integers with thousands of digits.
     value = int(text) if len(text) <= _MOST_DIGITS else None
     if value is None or not LEAST_INTEGER <= value <= MOST_INTEGER:
-        raise StrictJsonError(f"{text[:40]} does not fit into 64 bits: parsers may read another number")
+        raise StrictJsonError(f"the integer {text[:40]} does not fit into 64 bits: parsers may change it")
     return value
 
 
@@ -88,37 +91,39 @@ _decoder = json.JSONDecoder(
 def loads(text: str) -> Any:
     """Return the value of a strict JSON text.
 
-    Integers become int, and numbers with a fraction or an exponent become float, so that 1.0 cannot pass for
+    Integers become int. Numbers with a fraction or an exponent become float, so that 1.0 is not mistaken for
     a token id. Escaped lone surrogates are accepted, because JSON allows them. Raises StrictJsonError for
-    NaN, infinities and numbers that overflow to them, integers beyond 64 bits, duplicate keys, nesting beyond
-    `MAX_DEPTH`, a BOM, and invalid JSON.
+    NaN, infinities and numbers that overflow to infinity. It also raises it for integers beyond 64 bits,
+    duplicate keys, nesting beyond `MAX_DEPTH`, a BOM, and invalid JSON.
     """
     value = _read_fast(text)
     return _read_carefully(text) if value is _UNSURE else value
 
 
 def _read_fast(text: str) -> Any:
-    """Return the value of a text that is certainly strict JSON, or `_UNSURE`. It is three times as fast."""
+    """Return the value of a text that is certainly strict JSON, otherwise `_UNSURE`. It takes a third of the
+    time.
+    """
     try:
         written = text.encode()
         if _holds_large_number(written):
             return _UNSURE
-        # In an array, so that values nested deeper than `MAX_DEPTH` are too deep for this parser.
+        # An array around the text makes this parser's own depth limit equal to `MAX_DEPTH`.
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
-    except ValueError:  # it does not accept lone surrogates, and has other messages
+    except ValueError:  # this parser rejects lone surrogates, and has other messages
         return _UNSURE
-    # `1,2` is not JSON, but two values in an array.
+    # `1,2` is not valid JSON, but in the array it becomes two values.
     return values[0] if len(values) == 1 else _UNSURE
 
 
 def _holds_large_number(written: bytes) -> bool:
     """True if a text may contain a number beyond 64 bits or beyond the range of a float.
 
-    Searching for two short strings is cheap. Hexadecimal ids contain the second one, too, so it counts only
-    after a number.
+    It searches for two short strings, which is cheap. Hexadecimal ids also contain the second string, so it
+    counts only after a number.
     """
     digits = written.translate(_ALIKE, b"+")
-    # From the end, because the forward search is optimized for rarer needles.
+    # Searched from the end, because the forward search is slow for frequent characters.
     if digits.rfind(_LONG_INTEGER) >= 0 or digits.startswith(_LONG_INTEGER[1:]):
         return True
     position = digits.find(_LARGE_EXPONENT) if b"e" in digits else -1
@@ -141,4 +146,4 @@ def _read_carefully(text: str) -> Any:
         words = error.msg.removesuffix(" at")
         raise StrictJsonError(f"{words} at character {error.pos}") from error
     except ValueError as error:
-        raise StrictJsonError(f"a number is too long to be read: {error}") from error
+        raise StrictJsonError(f"a number has too many digits: {error}") from error
