@@ -1,6 +1,6 @@
-"""Tokenwire: checks what an LLM inference server puts on the wire for every token."""
+"""Tokenwire: check the data that an LLM inference server sends for every token."""
 
 __version__ = "0.1.0"
 
 pytest_plugins = ("tokenwire.pytest_plugin",)
-"""Lets `pytest -p tokenwire` find the plugin, which is imported only then."""
+"""Lets `pytest -p tokenwire` find the plugin. It is imported only in this case."""

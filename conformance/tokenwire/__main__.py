@@ -1,4 +1,4 @@
-"""Runs the program `tokenwire` as `python -m tokenwire`."""
+"""Run the program `tokenwire` as `python -m tokenwire`."""
 
 from tokenwire.cli import main
 

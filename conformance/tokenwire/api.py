@@ -1,6 +1,6 @@
 """Tokenwire in Python: five functions.
 
-Options have the names of `Settings`; reports are those of `tokenwire check --json`
+Options have the names of the fields of `Settings`. Reports have the format of `tokenwire check --json`
 (`spec/schemas/report.json`).
 """
 
@@ -32,28 +32,31 @@ Report = dict[str, Any]
 
 
 class NotReachedError(RuntimeError):
-    """The server cannot be asked; the message names what was found there, and the way out."""
+    """The server cannot be checked. The message says what was found at its address, and how to continue."""
 
 
 def check(target: str, **options: Any) -> Report:
     """Send requests to a server and judge its answers: `check(url, budget="quick", profile=["rl"])`.
 
-    Raises NotReachedError; ValueError for an option that fits nothing.
+    Raises NotReachedError, or ValueError for an invalid option.
     """
     settings = _settings(options, target=target)
     return _report(_asked(settings), settings)
 
 
 def record(target: str, folder: Path | str, **options: Any) -> int:
-    """Send requests to a server, record the answers without judging, and return their number. Raises as
-    `check`.
+    """Send requests to a server, record the answers without judging them, and return their number.
+
+    Raises the same exceptions as `check`.
     """
     subject = _asked(_settings(options, target=target), Path(folder))
     return sum(len(run.streams) for run in subject.runs)
 
 
 def replay(*captures: Path | str, **options: Any) -> Report:
-    """Judge recorded answers. Raises CaptureError, OSError; ValueError for captures without an exchange."""
+    """Judge recorded answers. Raises CaptureError or OSError, or ValueError if the captures contain no
+    exchange.
+    """
     settings = _settings(options)
     named_dialects(settings.dialect)
     subject = read_captures([*map(Path, captures)], tokenizer=tokenizer_in(settings.tokenizer))
@@ -61,13 +64,13 @@ def replay(*captures: Path | str, **options: Any) -> Report:
 
 
 def compare(one: Path | str, other: Path | str) -> Mapping[str, Any]:
-    """Compare two recordings, or two JSON reports. Raises as `replay`."""
+    """Compare two recordings, or two JSON reports. Raises the same exceptions as `replay`."""
     result: Mapping[str, Any] = command_module("compare").compare_files(one, other)
     return result
 
 
 def failures(report: Report) -> list[str]:
-    """Return the failures and warnings of a report in the terminal's words, the gravest first."""
+    """Return the failures and warnings of a report as text, the most severe first."""
     return [
         failure(row) for summary in overview(report).shown for row in summary.shown[:1] if "exhibit" in row
     ]
@@ -76,7 +79,9 @@ def failures(report: Report) -> list[str]:
 def _settings(options: Mapping[str, Any], **given: Any) -> Settings:
     settings = Settings.of({**options, **given})
     if unknown := sorted(name for name in options if not hasattr(settings, name)):
-        raise ValueError(f"{unknown[0]!r} is not an option; tokenwire.settings.Settings names them all")
+        raise ValueError(
+            f"{unknown[0]!r} is not an option; the options are the fields of tokenwire.settings.Settings"
+        )
     return settings
 
 

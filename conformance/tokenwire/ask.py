@@ -1,6 +1,7 @@
-"""Fields of a request, under one name for all dialects, and the asks that a dialect renders into requests.
+"""Fields of a request, with one name for all dialects, and the asks from which a dialect renders requests.
 
-Each field is declared once. `Ask` is the request that a scenario wants, `Asked` the request that was parsed.
+Each field is declared once. `Ask` describes a request that a scenario sends. `Asked` describes a request that
+was parsed.
 """
 
 from __future__ import annotations
@@ -14,17 +15,17 @@ from tokenwire.constraint import Constraint, ToolRule
 
 
 class Budget(StrEnum):
-    """The size of a run, smallest first. Each budget includes all that the one before it includes."""
+    """The size of a run. The smallest is first, and each size includes the one before it."""
 
     QUICK = "quick"
-    """Each kind of question once."""
+    """Each kind of request once."""
     STANDARD = "standard"
-    """Also questions that take many requests, or long ones."""
+    """Also scenarios that send many requests, or long requests."""
     SOAK = "soak"
-    """The questions again with more intervals, seeds and neighbours."""
+    """Scenarios repeated with more intervals, seeds and concurrent requests."""
 
     def covers(self, least: Budget) -> bool:
-        """True if a run of this budget includes questions that require at least `least`."""
+        """True if a run of this size includes scenarios that need at least the size `least`."""
         order = list(Budget)
         return order.index(self) >= order.index(least)
 
@@ -36,7 +37,7 @@ class _Omit(Enum):
 
 
 OMIT: Final = _Omit.OMIT
-"""A value of `Ask.raw`: leave the key out of the body."""
+"""A value in `Ask.raw` that removes the key from the body."""
 
 
 Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name", "biases"]
@@ -44,13 +45,13 @@ Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids
 
 @dataclass(frozen=True)
 class _Rule:
-    """The legal values of a request field in any dialect, and its effect."""
+    """The valid values of a request field in all dialects, and its effect on the answer."""
 
     kind: Kind
     least: float | None = None
-    """The least legal value. Often -1 means "none" or "all"."""
+    """The smallest valid value. Often -1 means "none" or "all"."""
     shapes: bool = True
-    """True if the field changes the tokens or their text, not only the report about them."""
+    """True if the field changes the tokens or their text, and not only what the answer reports about them."""
     judged: bool = True
     """True if the server must refuse a value of another type."""
 
@@ -63,10 +64,10 @@ def _rule(
 
 @dataclass(frozen=True, kw_only=True)
 class _Sampling:
-    """Fields that control how a prompt's tokens are sampled, ended and made into text."""
+    """Fields that control how the tokens of a prompt are sampled, how they end, and how they become text."""
 
     max_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
-    """The most new tokens; None for the server's default."""
+    """The maximum number of new tokens. None for the server's default."""
     min_new_tokens: int | None = field(default=None, metadata=_rule("integer", least=0))
     ignore_eos: bool = field(default=False, metadata=_rule("boolean"))
     stop: tuple[str, ...] = field(default=(), metadata=_rule("strings"))
@@ -85,32 +86,30 @@ class _Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFields(_Sampling):
-    """Fields of a request other than its prompts. An ask is rendered from them; a request is parsed into
-    them.
-    """
+    """All fields of a request except its prompts. They are rendered from an ask, or parsed from a request."""
 
     n: int = field(default=1, metadata=_rule("integer", least=1))
     stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     stream_interval: int | None = field(default=None, metadata=_rule("integer", least=1, shapes=False))
     logit_bias: Mapping[int, float] = field(default_factory=dict, metadata=_rule("biases", judged=False))
-    """Additions to the logits of some ids."""
+    """Numbers that are added to the logits of some ids."""
     frequency_penalty: float = field(default=0.0, metadata=_rule("number", judged=False))
-    """The amount subtracted from an id's logit for each time that it was sampled."""
+    """The number that is subtracted from an id's logit for each time that the id was sampled."""
     logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
     logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
-    """First prompt position whose logprob is wanted; None for none."""
+    """The first prompt position whose logprob is requested. None requests no prompt logprobs."""
     top_logprobs: int = field(default=0, metadata=_rule("integer", shapes=False))
     chosen_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids", shapes=False))
-    """Ids whose logprob is wanted at every position."""
+    """Ids whose logprobs are requested at every position."""
     return_prompt_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     return_token_ids: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     return_meta_info: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     logprob_texts: bool = field(default=False, metadata=_rule("boolean", judged=False))
-    """True to include the token's text in logprob entries, where the server has an option for it."""
+    """True to include the token's text in logprob entries, if the server has this option."""
     echo: bool = field(default=False, metadata=_rule("boolean"))
-    """Repeat the prompt at the head of the answer."""
+    """True to repeat the prompt at the beginning of the text."""
     usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """True to end a stream with its usage, where the server has an option for it."""
+    """True to end a stream with its usage, if the server has this option."""
     continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
     """True to include the usage so far in every event of a stream."""
     request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
@@ -125,35 +124,35 @@ class Tool:
     parameters: Mapping[str, Any]
     """The JSON Schema of its arguments."""
     strict: bool = False
-    """True to make the server enforce the schema."""
+    """True if the server must enforce the schema."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Ask(RequestFields):
-    """An abstract request. A field at its default is not written into the body."""
+    """An abstract request. A field with its default value is left out of the body."""
 
     input_ids: tuple[tuple[int, ...], ...] = ()
-    """The prompts as token ids, one tuple for each prompt."""
+    """The prompts as token ids, with one tuple for each prompt."""
     text: tuple[str, ...] = ()
     """The prompts as text."""
     messages: tuple[Mapping[str, Any], ...] = ()
-    """The prompt as chat messages."""
+    """A single prompt as chat messages."""
     tools: tuple[Tool, ...] = ()
     batch: bool = False
     """True to send a list of prompts even for a single prompt."""
     temperature: float | None = 0.0
-    """Greedy by default."""
+    """The temperature. The default 0.0 means greedy sampling."""
     wrong: Mapping[str, Any] = field(default_factory=dict)
-    """Fields with illegal values, written into the body as given."""
+    """Fields with invalid values, which are written into the body unchanged."""
     raw: Mapping[str, Any] = field(default_factory=dict)
-    """Merged into the rendered body last, object by object, for bodies that a dialect cannot write.
+    """A JSON object that is merged into the rendered body last, for bodies that a dialect cannot render.
 
-    `OMIT` as a value removes the key.
+    The value `OMIT` removes a key.
     """
 
     @property
     def prompts(self) -> int:
-        """The number of prompts of the ask."""
+        """The number of prompts."""
         return max(len(self.input_ids), len(self.text), 1 if self.messages else 0)
 
 
@@ -161,7 +160,7 @@ RULES: Mapping[str, _Rule] = {field.name: field.metadata["rule"] for field in fi
 SAMPLING = frozenset(field.name for field in fields(_Sampling))
 """The fields that may differ between the prompts of a batch."""
 PENALTIES = ("logit_bias", "frequency_penalty")
-"""Penalties in a body that are not fields of this class."""
+"""Fields that shift logits, under their names in a body."""
 
 _WORDS = (
     *("sea", "river", "stone", "bird", "house", "tree", "road"),
@@ -170,9 +169,9 @@ _WORDS = (
 
 
 def in_words(ask: Ask) -> Ask:
-    """Return the ask with one word for each prompt id, for an endpoint that takes text and not ids.
+    """Return the ask with one word for each prompt id, for an endpoint that accepts only text.
 
-    Prompts with a common beginning keep one.
+    Prompts that begin with the same ids also begin with the same words.
     """
     texts = tuple(" ".join(_WORDS[token % len(_WORDS)] for token in ids) for ids in ask.input_ids)
     return replace(ask, input_ids=(), text=texts)
@@ -180,23 +179,23 @@ def in_words(ask: Ask) -> Ask:
 
 @dataclass(frozen=True)
 class SentField:
-    """A field of a request as it was sent, legal or not."""
+    """A field of a request as it was sent. Its value may be invalid."""
 
     wire_name: str
     values: tuple[Any, ...]
-    """JSON values as sent: one value, or one for each item if the field is in a list of objects."""
+    """The JSON values that were sent. There are several if the field is in a list of objects."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """An output that a request enables and that is not a field of the record, as its dialect lists it."""
+    """An output that a request enables and that is not a field of the record. Its dialect lists it."""
 
     wire_name: str
-    """The request field that enables it."""
+    """The request field that enables the output."""
     names: tuple[str, ...]
-    """The possible names of it in an emission. Every choice must carry one of them."""
+    """The possible names of the output in an emission. Every choice must have one of them."""
     pointers: tuple[str, ...] = ()
-    """Possible pointers to it outside the choices, in the document or in any event."""
+    """JSON pointers to the output outside of the choices, in the document or in an event."""
 
 
 class Turn(NamedTuple):
@@ -205,7 +204,7 @@ class Turn(NamedTuple):
     after: str
     """The id of the request that this turn continues; empty if it continues the latest turn."""
     offset: int
-    """The number of ids taken over from that request; 0 means all."""
+    """The number of ids that are taken from that request. 0 means all."""
     input_ids: tuple[int, ...]
     session: str = ""
     """The id of the session."""
@@ -213,112 +212,120 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class Asked(RequestFields):
-    """The fields that were parsed from a request, in the terms of the abstract record.
+    """The fields that were parsed from a request, with the names of the abstract record.
 
-    A field has its default if neither the request nor the dialect sets it.
+    If neither the request nor the dialect sets a field, it has its default.
     """
 
     prompts: int = 1
     batch: bool = False
-    """True if the answer is a list of choices (a batch of prompts, or n > 1)."""
+    """True if the answer is a list of choices, because of several prompts or n > 1."""
     input_ids: tuple[tuple[int, ...], ...] | None = None
-    """The token ids sent, one tuple for each prompt; None for a text prompt or messages."""
+    """The token ids that were sent, with one tuple for each prompt. None if text or messages were sent."""
     texts: tuple[str, ...] = ()
-    """The prompts that were sent as text; empty for ids and messages."""
+    """The prompts that were sent as text. Empty if ids or messages were sent."""
     text_prompt: bool = False
-    """True if text or messages were sent, perhaps beside input_ids."""
+    """True if text or messages were sent, even if input_ids were sent as well."""
     budgets: tuple[int, ...] = ()
-    """The budget of each prompt, if they differ; `max_new_tokens` is then None."""
+    """The budget of each prompt if they differ. In this case `max_new_tokens` is None."""
     by_prompt: tuple[Asked, ...] = ()
-    """The request of each prompt, if prompts are sampled or stopped differently; see `of`."""
+    """The request for each prompt, if sampling or stops differ between prompts; see `of`."""
     greedy: bool = False
     chosen_in_top: tuple[int, ...] = ()
-    """Ids whose logprobs are listed after the sampled one, in place of the likeliest."""
+    """Ids whose logprobs follow the sampled id's in place of the top logprobs."""
     wanted: tuple[Wanted, ...] = ()
-    """Other outputs that were requested."""
+    """Further outputs that the request enables."""
     turn: Turn | None = None
-    """The turn of a session; None if it is not a turn, or if its prompt is not known."""
+    """The turn of a session. None if the request is not a turn, or if its prompt is unknown."""
     constraints: tuple[Constraint, ...] = ()
-    """The languages that the text of each choice must belong to. Several of them contradict each other."""
+    """Constraints that the text of each choice must satisfy. Several constraints contradict each other."""
     tools: ToolRule | None = None
     """The rules for tool calls; None if the request does not offer tools."""
     media: bool = False
     """True if the prompt includes images or other media."""
     truncate: int | None = None
-    """The most tokens kept of each input; -1 keeps as many as fit into the context."""
+    """The maximum number of tokens that are kept of each input. -1 keeps as many as fit into the context."""
     most: int | None = None
-    """The most results in the answer, best first."""
+    """The maximum number of results in the answer, of which the best are kept."""
     rank: int | None = None
-    """The data-parallel rank that must run the request; None for any."""
+    """The data-parallel rank that must run the request. None for any rank."""
     model: str = ""
-    """The model's name in the request; empty if it is missing."""
+    """The name of the model in the request. Empty if it has none."""
     adapter: SentField | None = None
-    """The field that names an adapter, or the adapter of each prompt."""
+    """The request field that names an adapter, or one adapter for each prompt."""
     uniform: bool = True
-    """True if every prompt has the same metadata. If False, this class cannot describe the request."""
+    """True if all prompts enable the same metadata. If False, this class cannot describe the request."""
     sent: Mapping[str, SentField] = field(default_factory=dict)
-    """The values in the body by the names of fields here and in `Ask`."""
+    """The values in the body, by the names of the fields of this class and of `Ask`."""
     key: str = ""
-    """A key that is equal for requests that must yield the same record.
+    """A key that is equal for requests that must have the same answer.
 
-    It covers all that shapes the result, and not the form of delivery. It is empty if the result need not
-    repeat (sampling without a seed) or the request could not be parsed.
+    It covers everything that influences the content, but not the delivery mode. It is empty if the answer may
+    differ each time (sampling without a seed), or if the request could not be parsed.
     """
     prompt_key: str = ""
-    """Canonical JSON of the model and the prompt, in any of its forms; empty if they cannot be parsed."""
+    """The model and the prompt as canonical JSON. Empty if they cannot be parsed."""
     cache_key: str = ""
-    """JSON of the salt and key that partition the server's cache; empty without them."""
+    """The salt and the key that divide the server's cache, as JSON. Empty if the request has neither."""
     ids_key: str = ""
-    """A key that is equal for greedy requests with the same input_ids, budget and stops, on any endpoint.
-    They ask for one sample."""
-    other_sampling: str = ""
-    """JSON of the parameters that shape the tokens without truncating the distribution: penalties, bias,
-    grammar.
+    """A key that is equal for greedy requests with the same input_ids, budget and stops at any endpoint.
 
-    It is empty without any. Requests that differ in it are never compared.
+    It exists only for requests for one choice.
+    """
+    other_sampling: str = ""
+    """Parameters that influence the tokens without truncating the distribution, as JSON: penalties, biases,
+    grammars.
+
+    Empty if there are none. Requests with different parameters are never compared.
     """
     form: str = ""
-    """JSON of other fields that change how tokens are reported, not which; empty without any."""
+    """Further fields that change how tokens are reported, but not the tokens, as JSON. Empty if there are
+    none.
+    """
     constrained: bool = False
-    """True if the tokens are shaped by something outside this class, such as a grammar."""
+    """True if something outside of this class influences the tokens, such as a grammar."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields that differ from their defaults, because many requests are pickled and most
-        set few fields.
+        """Return only the fields that differ from their defaults.
 
-        After unpickling, the defaults of the class fill the rest.
+        Many requests are pickled, and most of them set few fields. After unpickling, the class supplies the
+        defaults.
         """
         return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
 
     def of(self, choice: int) -> Asked:
-        """Return the request as it applies to one choice, because the prompts of a batch may differ."""
+        """Return the request as it applies to one choice. The prompts of a batch may have
+        different fields.
+        """
         prompt = choice // max(self.n, 1)
         return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 
     def budget(self, choice: int) -> int | None:
-        """Return the most tokens of a choice; None if the request does not limit them."""
+        """Return the maximum number of tokens of a choice. None if the request does not limit them."""
         prompt = choice // max(self.n, 1)
         return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
 
     @property
     def likeliest(self) -> bool:
-        """True if the model's likeliest ids are sampled, without randomness, bias or penalty."""
+        """True if the model's most likely ids are sampled, without randomness, bias or penalty."""
         return self.greedy and not self.other_sampling
 
     @property
     def stoppable(self) -> bool:
-        """True if a choice may end before its budget: at an end id, a stop, or a constraint that is met."""
+        """True if a choice may end before its budget: at an end-of-sequence id, a stop, or the end of a
+        constraint.
+        """
         demanded = self.tools is not None and self.tools.demand == "required"
         stops = self.stop or self.stop_token_ids or self.stop_regex
         return bool(not self.ignore_eos or stops or self.constraints or demanded)
 
     @property
     def truncated(self) -> bool:
-        """True if sampling excludes a part of the distribution."""
+        """True if sampling excludes some ids, by top_k, top_p or min_p."""
         return (self.top_k or 0) > 0 or (self.top_p or 1.0) < 1.0 or (self.min_p or 0.0) > 0.0
 
 
 def _is_default(name: str, value: object) -> bool:
-    """True if a parsed field has the value and type of its default."""
-    default = getattr(Asked, name, ...)  # the class does not have a mutable default
+    """True if a parsed field has the value and the type of its default."""
+    default = getattr(Asked, name, ...)  # a mutable default is not an attribute of the class
     return type(value) is type(default) and value == default

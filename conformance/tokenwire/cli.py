@@ -1,4 +1,6 @@
-"""The command line: `tokenwire`. Each command is a module of the suite or of a tool, imported when called."""
+"""The command line program `tokenwire`. Each command is a module of the suite or of a tool, imported when it
+is called.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,7 @@ from tokenwire.failing import tell_failure
 from tokenwire.tools import command_module, tool_commands
 
 _FAILED = 3
-"""The value of `ExitStatus.HARNESS_ERROR`, whose module is not imported because it reads all requirements."""
+"""The value of `ExitStatus.HARNESS_ERROR`. It is not imported, because its module reads all requirements."""
 _INTERRUPTED = 130
 
 COMMANDS = {
@@ -31,25 +33,27 @@ COMMANDS = {
     "init": "Probe a server, and write tokenwire.toml.",
     "baseline": "Show, update and check the known failures.",
 }
-"""The commands of the core, each with the line that `tokenwire --help` shows without importing a command."""
+"""The commands of the suite itself, with the line that `tokenwire --help` shows without importing them."""
 _MODULES = {"list": "tokenwire.commands.listing"}
-"""Modules of commands whose file has another name. A module "list" would be confused with the builtin."""
+"""Modules whose name differs from their command's. A module named `list` would be confused with
+the builtin.
+"""
 
 
 def all_commands() -> list[str]:
-    """Return the names of all commands, those of the core first."""
+    """Return the names of all commands. The suite's own commands come first."""
     return [*COMMANDS, *tool_commands()]
 
 
 def module_of(name: str) -> ModuleType:
-    """Import the module of a command. Its `app` is the command."""
+    """Import the module of a command. Its attribute `app` is the command."""
     if name not in COMMANDS:
         return command_module(name)
     return import_module(_MODULES.get(name, f"tokenwire.commands.{name}"))
 
 
 class _ImportingGroup(TyperGroup):
-    """Imports a command when it is called or completed. `--help` needs only its line."""
+    """Imports a command when it is called or completed. `--help` needs only the command's line."""
 
     def list_commands(self, ctx: Any) -> list[str]:
         for name, command in tool_commands().items():
@@ -57,7 +61,7 @@ class _ImportingGroup(TyperGroup):
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        if args[0] not in COMMANDS:  # looking for tools takes time, so only for unknown names
+        if args[0] not in COMMANDS:  # finding tools takes time, so they are searched only for unknown names
             self.list_commands(ctx)
         if not (args[0] in COMMANDS or tool_commands()):
             ctx.fail(
@@ -70,7 +74,7 @@ class _ImportingGroup(TyperGroup):
         return name, command, rest
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """Write the lines of the commands, and apart from them those of the tools."""
+        """Write the lines of the suite's commands and, in a separate section, those of the tools."""
         tools = {name: command.help for name, command in tool_commands().items()}
         for title, commands in (("Commands", COMMANDS), ("Tools", tools)):
             if commands:
@@ -78,9 +82,7 @@ class _ImportingGroup(TyperGroup):
                     formatter.write_dl([*commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command. An interrupt prints one word and has its own exit status, different from a
-        violation's.
-        """
+        """Call a command. An interrupt prints one word and has its own exit status, which no verdict has."""
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -122,17 +124,19 @@ def _program(
 
 
 def main() -> None:
-    """Run the program `tokenwire`. An exception becomes one sentence, and a status that does not blame the
-    target.
+    """Run the program `tokenwire`. An exception becomes a one-line message, with an exit status that blames
+    no server.
     """
     try:
         app()
     except SystemExit:
         raise
-    except KeyboardInterrupt:  # before the command began
+    except KeyboardInterrupt:  # the interrupt came before the command began
         sys.exit(_INTERRUPTED)
-    except BaseException as error:  # libraries in Rust panic with exceptions that are not an Exception
+    except (
+        BaseException
+    ) as error:  # libraries in Rust panic with exceptions that are not subclasses of Exception
         tell_failure(" ".join(["tokenwire", *sys.argv[1:2]]), error)
         sys.exit(_FAILED)
     finally:
-        gc.freeze()  # the process ends, and its last collection would take a twelfth of a long replay
+        gc.freeze()  # skips the last collection, which would take a twelfth of the time of a long replay

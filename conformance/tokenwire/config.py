@@ -1,8 +1,8 @@
-"""Reads `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: the settings of a project.
+"""Read `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: the settings of a project.
 
-A file only sets defaults of options. Each command takes the keys that it has an option for; keys for one
-command are in a table of its name. Credentials name environment variables and are never in a file. `Settings`
-declares the keys.
+The file sets defaults for options. Each command uses the keys for which it has an option. Keys for a single
+command are in a table with the command's name. A file never contains credentials; it names environment
+variables. `Settings` declares the keys.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ HEADERS = "headers"
 
 
 def _tables() -> dict[str, dict[str, Option]]:
-    """Return the keys of each table, by its name; the name is empty for all commands."""
+    """Return the keys of each table, by the name of the table. The name is empty for keys of all commands."""
     tables: dict[str, dict[str, Option]] = {"": {}}
     for option in OPTIONS.values():
         if option.key:
@@ -37,12 +37,12 @@ def _tables() -> dict[str, dict[str, Option]]:
 
 TABLES = _tables()
 KEYS = TABLES.pop("")
-"""The keys for all commands, in the order of `tokenwire init`; `TABLES` holds those for one command."""
+"""The keys for all commands, in the order of `tokenwire init`. `TABLES` has the keys for single commands."""
 
 
 def names_of(kind: str) -> Collection[str]:
-    """Return all known names of a kind, such as scenarios."""
-    match kind:  # imports here: most commands do not need them
+    """Return all known names of a kind, such as all scenarios."""
+    match kind:  # imported here, because most commands do not need these modules
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
 
@@ -86,7 +86,7 @@ def _is_address(value: Any) -> bool:
 
 
 def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
-    """Return a description of the values of a key, and a predicate of TOML values."""
+    """Return a description of the valid values of a key, and a predicate for a TOML value."""
     if option.key == HEADERS:
         return "a table of texts", _is_table_of_texts
     if option.several:
@@ -108,16 +108,16 @@ def value_of(option: Option) -> tuple[str, Callable[[Any], bool]]:
 
 @dataclass(frozen=True)
 class Config:
-    """The settings in a file."""
+    """The settings that a file contains."""
 
     source: str = ""
-    """The file, for messages; empty if there is none."""
+    """The path of the file, for messages. Empty if there is no file."""
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults by the parameter names of commands."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers as written in the file: values name environment variables."""
+    """Headers as in the file, where values name environment variables."""
     of_command: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Defaults for one command only, by its name."""
+    """Defaults for single commands, by the command's name."""
 
     def defaults_of(self, command: str) -> Mapping[str, Any]:
         """Return the defaults of one command, by parameter name."""
@@ -125,12 +125,12 @@ class Config:
 
 
 def _table(path: Path) -> Mapping[str, Any] | None:
-    """Return the table of settings in a file; None if it has none. Raises UsageError."""
+    """Return the table of settings in a file. None if the file has no such table. Raises UsageError."""
     try:
         document = parse_foreign_toml(path.read_text("utf-8"))
     except OSError as error:
-        raise UsageError(f"{path} cannot be read: {error.strerror}; name a file that is there") from error
-    except ValueError as error:  # also text that is not UTF-8
+        raise UsageError(f"{path} cannot be read: {error.strerror}; name an existing file") from error
+    except ValueError as error:  # this includes text that is not UTF-8
         raise UsageError(f"{path} is not TOML: {error}") from error
     if path.name != _SHARED_FILE:
         return document
@@ -142,7 +142,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
 
 
 def _known(option: Option) -> Collection[str]:
-    """Return the names that an option accepts; empty if it accepts any."""
+    """Return the names that an option accepts. Empty if it accepts every name."""
     if issubclass(option.type, StrEnum):
         return [member.value for member in option.type]
     return names_of(option.names) if option.names else ()
@@ -160,7 +160,7 @@ def _check_headers(where: str, headers: Mapping[str, str]) -> None:
     for name, value in headers.items():
         if names_credential(name) and not from_environment(value):
             raise UsageError(
-                f"{where}.{name} holds a credential itself; keep it in an environment variable and write "
+                f"{where}.{name} contains a credential; keep it in an environment variable and write "
                 f'{name} = "env:MY_KEY"'
             )
 
@@ -170,15 +170,15 @@ def _heading(path: Path, table: str) -> str:
 
 
 def _place_of(path: Path, table: str, name: str) -> str:
-    """Describe the table that a misplaced key belongs to; empty if the key is unknown."""
+    """Describe the table to which a misplaced key belongs. Empty if the key is unknown."""
     if table:
-        return f"it is one for all commands: write it above {_heading(path, table)}" if name in KEYS else ""
-    owners = [f"it belongs below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
+        return f"it applies to all commands: write it above {_heading(path, table)}" if name in KEYS else ""
+    owners = [f"write it below {_heading(path, owner)}" for owner, keys in TABLES.items() if name in keys]
     return owners[0] if owners else ""
 
 
 def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
-    """Return the settings of a table by parameter name; `table` is empty for the top level. Raises
+    """Return the settings of a table by parameter name. `table` is empty for the top level. Raises
     UsageError.
     """
     if not isinstance(settings, dict):
@@ -193,7 +193,7 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
         option = keys[name]
         wanted, fits = value_of(option)
         if not fits(value):
-            raise UsageError(f"{where} is {value!r}, and wants {wanted}; write {name} = {option.example}")
+            raise UsageError(f"{where} is {value!r}, but must be {wanted}; write {name} = {option.example}")
         _check_names(where, option, value)
         if option.type is Path:
             values[option.name] = str(path.parent / value)
@@ -209,7 +209,7 @@ def _values(path: Path, table: str, settings: Any) -> dict[str, Any]:
 
 
 def read_config(path: Path) -> Config:
-    """Return the settings of one file. Raises UsageError."""
+    """Return the settings in one file. Raises UsageError."""
     table = _table(path)
     if table is None:
         raise UsageError(f"{path} has no table [tool.tokenwire]; write one, or name a {OWN_FILE}")
@@ -222,15 +222,18 @@ def read_config(path: Path) -> Config:
 
 
 def find_config(start: Path) -> Config:
-    """Return the settings of the nearest folder that has some, from `start` upwards; empty if none has.
+    """Return the settings of the nearest folder with a settings file, from `start` upwards. Empty if none
+    has.
 
-    Raises UsageError, also if both files of a folder hold settings.
+    Raises UsageError, also if one folder has settings in both files.
     """
     for folder in (start, *start.parents):
         alone, shared = folder / OWN_FILE, folder / _SHARED_FILE
         tables = [path for path in (alone, shared) if path.is_file() and _table(path) is not None]
         if len(tables) > 1:
-            raise UsageError(f"{alone} and [tool.tokenwire] in {shared} both hold settings; keep one of them")
+            raise UsageError(
+                f"{alone} and [tool.tokenwire] in {shared} both contain settings; keep one of them"
+            )
         if tables:
             return read_config(tables[0])
     return Config()

@@ -1,7 +1,8 @@
-"""Constraints of a request: formal languages that the generated text must belong to.
+"""Constraints of a request: formal languages to which the generated text must belong.
 
-A text is a word of a language, the beginning of a word, or neither. A capture may hold hostile schemas and
-expressions: their size is bounded, expressions are matched in linear time, and schemas are never fetched.
+A text belongs to a language, or begins a text that does, or neither. A capture may contain malicious schemas
+and expressions. So their size is limited, expressions are matched in linear time, and schemas are never
+fetched.
 """
 
 from __future__ import annotations
@@ -21,30 +22,31 @@ from tokenwire.wire import strict_json
 try:
     import llguidance
     from llguidance.gbnf_to_lark import gbnf_to_lark
-except ImportError:  # it is not installed with the suite alone
+except ImportError:  # the suite can be installed without it
     llguidance = None  # type: ignore[assignment]
 
 _LARGEST = 1 << 16
-"""The most characters of a language's definition."""
+"""The maximum number of characters in the definition of a language."""
 _MOST_ENDS = 100
-"""The most occurrences of a tag's end that are tried."""
+"""The maximum number of possible ends of a tag that are tried."""
 _RULE = re.compile(r"^[^\S\n]*+([A-Za-z_][\w-]*+)\s*+::=", re.MULTILINE)
 _TERMINAL = re.compile(r'"(?:\\.|[^"\\])*+"?|\[(?:\\.|[^]\\])*+\]?|\{[\d,\s]*+\}|#.*|/(?:\\.|[^/\\])*+/?')
-"""Matches a terminal of a grammar. An unclosed one extends to the end of the rules, so the parser refuses
-them."""
+"""Matches a terminal of a grammar. An unclosed terminal matches up to the end of the rules, so that the
+parser rejects it.
+"""
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
-"""Keywords of a schema that stay violated, whatever text follows."""
+"""Keywords of a schema whose violation no further text can repair."""
 _NUMBERS = frozenset({int, float})
 _NUMBER_TYPES = frozenset({"integer", "number"})
 
 
 class UntoldError(Exception):
-    """It cannot be decided if a text belongs to a language; the message is the reason, as a clause."""
+    """It cannot be decided if a text belongs to a language. The message is the reason, as a clause."""
 
 
 class NoLanguageError(ValueError):
-    """The value sent does not define a language; the message completes a sentence that begins with its
-    name.
+    """The value in the request does not define a language. The message is a clause whose subject is the
+    request field.
     """
 
 
@@ -53,21 +55,21 @@ class _Language(Protocol):
         """True if a text belongs to the language."""
 
     def begins(self, text: str) -> bool:
-        """True if a text can be continued to one that belongs to the language."""
+        """True if a text can be continued to a text that belongs to the language."""
 
 
 @dataclass(frozen=True)
 class Constraint:
-    """A language that the text of a choice must belong to."""
+    """A language to which the text of a choice must belong."""
 
     wire_name: str
     kind: str
     value: Any
-    """The definition of the language, such as a schema or an expression."""
+    """The definition of the language, such as a schema or a regular expression."""
 
     @property
     def fault(self) -> str:
-        """The reason why the definition is invalid; empty if it is valid, or if that is not decidable."""
+        """The reason why the definition is invalid. Empty if it is valid, or if this cannot be decided."""
         try:
             self._language()
         except NoLanguageError as error:
@@ -77,18 +79,20 @@ class Constraint:
         return ""
 
     def admits(self, text: str, *, cut: bool = False) -> bool:
-        """True if a text belongs to the language or, with `cut`, begins one that does. Raises UntoldError."""
+        """True if a text belongs to the language or, with `cut`, begins a text that does. Raises
+        UntoldError.
+        """
         try:
             language = self._language()
         except NoLanguageError as error:
             raise UntoldError(f"{self.wire_name} {error}") from error
-        # JSON may escape half a pair, which is not a character.
+        # JSON may contain half of a surrogate pair, which is not a character.
         text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return language.begins(text.rstrip("\ufffd")) if cut else language.has(text)
 
     def _language(self) -> _Language:
         source = json.dumps(self.value, sort_keys=True)
-        # A capture may contain a hostile language.
+        # A capture may contain a malicious definition.
         if len(source) > _LARGEST:
             raise UntoldError(f"{self.wire_name} has more than {_LARGEST} characters")
         return _language(self.kind, source)
@@ -100,19 +104,21 @@ class ToolRule:
 
     offered: tuple[str, ...] = ()
     demand: str = "auto"
-    """`none`, `auto`, or `required` (at least one call); any other word has no effect."""
+    """The value of tool_choice: `none`, `auto`, or `required` (at least one call). Other values have no
+    effect.
+    """
     name: str = ""
-    """The tool that must be called; empty for any."""
+    """The name of the tool that must be called. Empty for any tool."""
     alone: bool = False
     """True if at most one call is allowed."""
     parameters: Mapping[str, Constraint] = field(default_factory=dict)
     """The constraints on the arguments of each tool, by its name."""
     strict: frozenset[str] = frozenset()
-    """The tools whose arguments the server has promised to constrain."""
+    """The tools whose arguments the server promised to constrain."""
 
     @property
     def faults(self) -> Iterator[str]:
-        """The reasons why the rule cannot be followed."""
+        """The reasons why the rules cannot be followed, as clauses."""
         if self.demand not in ("none", "auto", "required"):
             yield f"tool_choice has the unknown value {self.demand!r}"
         if self.demand == "required" and not (self.name in self.offered if self.name else self.offered):
@@ -123,7 +129,7 @@ class ToolRule:
 
 
 class _Json:
-    """JSON that fits a schema."""
+    """The JSON texts that satisfy a schema."""
 
     def __init__(self, schema: Any) -> None:
         self._validator = _validator(_parsed(schema))
@@ -149,7 +155,7 @@ class _Json:
         try:
             value = jiter.from_json(text.encode(), partial_mode="trailing-strings", allow_inf_nan=False)
         except ValueError as error:
-            # jiter reports EOF for a text that ends too early, which may continue to valid JSON.
+            # jiter reports EOF for text that ends too early. Such text may continue to valid JSON.
             return str(error).startswith("EOF")
         path, open_ = [], value
         while isinstance(open_, dict | list) and open_:
@@ -163,10 +169,10 @@ class _Json:
 
 
 def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
-    """True if the error cannot be repaired by further text."""
+    """True if no further text can repair the error."""
     keyword = wrong.schema_path[-1] if wrong.schema_path else ""
     if keyword == "type" and type(wrong.instance) in _NUMBERS:
-        # A number may continue to another: 1 to 12, 1.5 to 1.5e1; never to another type.
+        # A number may continue: 1 to 12, 1.5 to 1.5e1. But it never becomes a value of another type.
         return _NUMBER_TYPES.isdisjoint(wrong.kind.as_dict()["types"])
     return keyword in _TOLD_AT_ONCE
 
@@ -176,8 +182,9 @@ class _Regex:
 
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
-            raise NoLanguageError("is not a text")
-        # First check that it is an expression at all, because the engine below refuses some valid ones.
+            raise NoLanguageError("is not a string")
+        # This checks if the pattern is a regular expression, because the engine below rejects some valid
+        # ones.
         _validator({"pattern": pattern})
         self._grammar = ("regex", pattern)
         try:
@@ -186,7 +193,9 @@ class _Regex:
                 whole, pattern_options=jsonschema_rs.RegexOptions()
             )
         except ValueError as error:
-            raise UntoldError("an expression with look-around or references is not matched here") from error
+            raise UntoldError(
+                "regular expressions with look-around or back-references are not supported"
+            ) from error
 
     def has(self, text: str) -> bool:
         return self._whole.is_valid(text)
@@ -196,11 +205,11 @@ class _Regex:
 
 
 class _Grammar:
-    """The texts that a grammar derives from `root`."""
+    """The texts that a grammar derives from its rule `root`."""
 
     def __init__(self, rules: Any) -> None:
         if not isinstance(rules, str):
-            raise NoLanguageError("is not a text")
+            raise NoLanguageError("is not a string")
         self._rules = rules
         if defined := set(_RULE.findall(rules)):
             used = set(re.findall(r"[A-Za-z_][\w-]*", _TERMINAL.sub(" ", rules)))
@@ -219,7 +228,7 @@ class _Choice:
 
     def __init__(self, texts: Any) -> None:
         if not isinstance(texts, list) or not texts:
-            raise NoLanguageError("holds no choice")
+            raise NoLanguageError("is not a list with at least one text")
         self._texts = tuple(map(str, texts))
 
     def has(self, text: str) -> bool:
@@ -230,7 +239,7 @@ class _Choice:
 
 
 def _parsed(value: Any) -> Any:
-    """Parse a value that may be written as JSON text."""
+    """Return a value, or the parsed value if it is JSON text."""
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError as error:
@@ -241,14 +250,14 @@ def _parsed(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class _Tag:
-    """A delimited part of the text: its beginning, its end, and the language of the content."""
+    """A delimited part of a text: the text before it, the language of its content, and the text after it."""
 
     begin: str
     content: _Language
     end: str
 
     def closed(self, text: str, place: int) -> int | None:
-        """Return the end of the tag that begins at a place; None if it does not end."""
+        """Return the position after the tag that begins at `place`. None if there is no complete tag."""
         first = start = place + len(self.begin)
         if not text.startswith(self.begin, place):
             return None
@@ -262,11 +271,11 @@ class _Tag:
         raise UntoldError(f"a tag has more than {_MOST_ENDS} ends")
 
     def open(self, text: str, place: int) -> bool:
-        """True if the text at a place may become the tag."""
+        """True if the text at `place` may continue to a complete tag."""
         if not text.startswith(self.begin, place):
             return self.begin.startswith(text[place:])
         inner = text[place + len(self.begin) :]
-        # The text may stop within the end of the tag.
+        # The text may end within the closing delimiter.
         begun = (self.end[:size] for size in range(1, len(self.end)))
         return self.content.begins(inner) or any(
             self.content.has(inner.removesuffix(end)) for end in begun if inner.endswith(end)
@@ -274,7 +283,7 @@ class _Tag:
 
 
 class _Tags:
-    """A tag, or free text in which each trigger must begin a tag."""
+    """Either a single tag, or free text in which each trigger must begin a tag."""
 
     def __init__(self, given: Any) -> None:
         given = _parsed(given)
@@ -290,7 +299,7 @@ class _Tags:
             case {"format": {"type": "tag"} as tag}:
                 self._tags = [_tag(tag)]
             case _:
-                raise UntoldError("structural tags of this form are not read here")
+                raise UntoldError("structural tags of this form are not supported")
 
     def has(self, text: str) -> bool:
         return self._matched(text) == (True, True)
@@ -299,7 +308,7 @@ class _Tags:
         return self._matched(text)[0]
 
     def _matched(self, text: str) -> tuple[bool, bool]:
-        """Return two flags: the text begins a member of the language, and the text is a member."""
+        """Return two flags: True if the text begins a member of the language, and True if it is a member."""
         if self._begins is None:
             end = self._tags[0].closed(text, 0)
             return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
@@ -311,12 +320,12 @@ class _Tags:
                 return any(tag.open(text, place) for tag in self._tags), False
             place = max(ends)
         if not begun:
-            raise UntoldError("no tag is begun")
+            raise UntoldError("the text contains no tag")
         return True, True
 
 
 def _tag(tag: Any) -> _Tag:
-    """Parse a tag. Raises UntoldError for an unknown form."""
+    """Parse the definition of a tag. Raises UntoldError for an unknown form."""
     match tag:
         case {"begin": str(begin), "schema": schema, "end": str(end)} if end:
             return _Tag(begin, _Json(schema), end)
@@ -324,7 +333,7 @@ def _tag(tag: Any) -> _Tag:
             place = {"json_schema": kind, "regex": "pattern", "grammar": kind}.get(kind, "")
             if place in value:
                 return _Tag(begin, _LANGUAGES[kind](value[place]), end)
-    raise UntoldError("a tag of this form is not read here")
+    raise UntoldError("a tag of this form is not supported")
 
 
 _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
@@ -335,7 +344,7 @@ _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {
     "choice": _Choice,
     "structural_tag": _Tags,
 }
-"""The kinds of constraints, each with the function that builds its language."""
+"""The types of constraints, each with the function that builds its language."""
 
 
 @lru_cache(maxsize=256)
@@ -350,24 +359,28 @@ def _fetch(name: str) -> Any:
 
 
 def _validator(schema: Any) -> Any:
-    """Make a validator of a schema. Raises NoLanguageError if it is not a schema, else UntoldError."""
+    """Build the validator of a schema. Raises NoLanguageError if it is not a schema, and UntoldError if it is
+    not supported.
+    """
     try:
         return jsonschema_rs.validator_for(
             schema, retriever=_fetch, pattern_options=jsonschema_rs.FancyRegexOptions(backtrack_limit=10_000)
         )
     except jsonschema_rs.ValidationError as error:
         if "is not fetched" in error.message:
-            raise UntoldError("a schema at another address is not fetched") from error
+            raise UntoldError("the schema refers to another address, which is not fetched") from error
         raise NoLanguageError(f"is not a schema or expression: {error.message[:80]}") from error
     except (ValueError, TypeError) as error:
-        raise UntoldError(f"the schema is not read: {str(error)[:80]}") from error
+        raise UntoldError(f"the schema is not supported: {str(error)[:80]}") from error
 
 
 def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
-    """Return two flags: the text begins a text of the grammar, and it is one. Raises UntoldError."""
+    """Return two flags: True if the text begins a text of the grammar, and True if it is one. Raises
+    UntoldError.
+    """
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
-    # Use a copy, because reading changes a matcher, and the cache keeps it for the next text.
+    # Matching changes the matcher, and the cached one is needed for the next text.
     matcher = _matcher(kind, source).deep_copy()
     data = list(text.encode())
     begun = matcher.try_consume_tokens(data) == len(data)
@@ -383,21 +396,21 @@ def _matcher(kind: str, source: str) -> Any:
         else:
             grammar = matchers.grammar_from_lark(_lark(source))
     except ValueError as error:
-        raise UntoldError(f"the grammar is not read: {error}") from error
+        raise UntoldError(f"the grammar is not supported: {error}") from error
     matcher = matchers(_bytes(), grammar, log_level=0)
     if matcher.is_error():
-        raise UntoldError(f"the grammar is not read: {matcher.get_error()[:80]}")
+        raise UntoldError(f"the grammar is not supported: {matcher.get_error()[:80]}")
     return matcher
 
 
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if _RULE.search(rules) else rules
-    except Exception as error:  # of exactly this type if a rule is missing
+    except Exception as error:  # the library raises exactly this type if a rule is missing
         raise ValueError(str(error)) from error
 
 
 @lru_cache(maxsize=1)
 def _bytes() -> Any:
-    """Return a tokenizer whose tokens are bytes."""
+    """Return a tokenizer that has one token for each byte."""
     return llguidance.LLTokenizer("byte")

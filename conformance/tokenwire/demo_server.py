@@ -1,7 +1,7 @@
-"""The server of `tokenwire demo`: `POST /generate` in SGLang's shapes, with an invented model.
+"""The server of `tokenwire demo`: `POST /generate` with SGLang's formats and an invented model.
 
-It needs only Python. A token is a byte, and its id the value of that byte. Faults make its streams fail as
-those of real servers did.
+It needs only Python. Each token is a byte, and its id is the value of the byte. Faults imitate errors of real
+servers in its streams.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ FAULTS = {
     "logprobs-unsliced": "events of a stream bring the logprobs of all tokens so far, not of the new ones",
     "prompt-tokens-grow": "in streams, prompt_tokens counts the new tokens, too",
 }
-"""The faults in words; each was seen in a real server."""
+"""The faults, with descriptions. Each was seen in a real server."""
 
 _CONTEXT = 4096
 _LOST = 5
 _TOKEN_S = 0.002
-"""Seconds for a token of a stream, the only slow part."""
+"""Seconds for each token of a stream."""
 _FIELDS = {
     "input_ids",
     "text",
@@ -44,7 +44,7 @@ _ABOUT = {
 
 
 class _RefusedError(ValueError):
-    """A request was refused; the message names the field."""
+    """A request was refused. The message names the field."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _State:
-    """A choice after one of its tokens: all that was generated so far."""
+    """A choice after one of its tokens: all content that was generated so far."""
 
     ids: tuple[int, ...]
     text: str
@@ -75,13 +75,15 @@ class _State:
 
 
 def _next_token(ids: Sequence[int]) -> tuple[int, float]:
-    """Return the next token, a small letter that depends on all ids before it, and its logprob."""
+    """Return the next token, a lower-case letter that depends on all ids before it, and its logprob."""
     mixed = sum(position * token for position, token in enumerate(ids, 1))
     return ord("a") + (mixed + ids[-1] * 7) % 26, -(1 + mixed % 997) / 20_000
 
 
 def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
-    """Yield a choice after each of its tokens, or once before the first if the budget is 0."""
+    """Yield the state of a choice after each of its tokens. If the budget is 0, yield only the
+    empty state.
+    """
     ids: list[int] = []
     logprobs: list[float] = []
     finish: dict[str, Any] | None = None if request.budget else {"type": "length", "length": 0}
@@ -100,7 +102,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
             text, finish = text[: text.index(found[0])], {"type": "stop", "matched": found[0]}
         elif len(ids) == request.budget:
             finish = {"type": "length", "length": len(ids)}
-        else:  # the end may begin a stop string, so it is shown only later
+        else:  # the end of the text may begin a stop string, so it is held back
             text = text[: max(len(text) - held, 0)]
         yield _State(tuple(ids), text, tuple(logprobs), finish)
 
@@ -108,7 +110,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
 def _document(
     request: _Request, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
 ) -> dict[str, Any]:
-    """Return a document of a state: cumulative, or with only the news since `before`."""
+    """Return the JSON document of a state: cumulative, or only what is new since `before`."""
     start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
     meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
     meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
@@ -122,7 +124,7 @@ def _document(
 def _with_faults(
     faults: frozenset[str], document: dict[str, Any], before: _State | None, state: _State
 ) -> None:
-    """Apply the chosen faults to an event of a stream."""
+    """Apply the selected faults to an event of a stream."""
     meta = document["meta_info"]
     first = len(before.ids) if before else 0
     if "logprobs-unsliced" in faults and "output_token_logprobs" in meta:
@@ -138,8 +140,8 @@ def _with_faults(
 
 
 def _events(request: _Request, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream, choice by choice: the first token alone, then `interval` tokens in each
-    event.
+    """Yield the events of a stream, choice by choice. The first event has one token, and later ones have
+    `interval` tokens.
     """
     for index, request_id in enumerate(request.request_ids):
         prompt = request.prompts[index // request.n]
@@ -164,15 +166,15 @@ def _answers(request: _Request) -> Any:
 
 
 def _parse(body: Any) -> _Request:
-    """Parse a request. Raises _RefusedError, because no field is ignored and no value corrected."""
+    """Parse a request. Raises _RefusedError for every unknown field and invalid value."""
     if not isinstance(body, dict):
-        raise _RefusedError("the body has to be a JSON object")
+        raise _RefusedError("the body must be a JSON object")
     sampling = body.get("sampling_params") or {}
     _demand(isinstance(sampling, dict), "sampling_params", sampling)
     for name in [*(body.keys() - _FIELDS), *(sampling.keys() - _SAMPLING)]:
-        raise _RefusedError(f"{name} is not offered here")
+        raise _RefusedError(f"{name} is not a field of this server")
     if ("input_ids" in body) == ("text" in body):
-        raise _RefusedError("one of input_ids and text has to be given, and not both")
+        raise _RefusedError("the request must have either input_ids or text, and not both")
     form, kind = ("text", str) if "text" in body else ("input_ids", list)
     is_batch = isinstance(body[form], list) and all(isinstance(prompt, kind) for prompt in body[form])
     given = body[form] if is_batch else [body[form]]
@@ -226,7 +228,7 @@ def _whole_number(fields: Mapping[str, Any], name: str, default: int, least: int
 
 
 def _list_of_field(fields: Mapping[str, Any], name: str, kind: type) -> list[Any]:
-    """Return a field as a list; a single value becomes a list of one."""
+    """Return the value of a field as a list. A single value becomes a list with one entry."""
     value = fields.get(name)
     values = value if isinstance(value, list) else [] if value is None else [value]
     for entry in values:
@@ -235,7 +237,7 @@ def _list_of_field(fields: Mapping[str, Any], name: str, kind: type) -> list[Any
 
 
 def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
-    """Return the client's ids if there is one for each choice, else new ones."""
+    """Return the client's request ids if there is one for each choice. Otherwise return new ids."""
     given = rid if isinstance(rid, list) else [rid]
     if len(given) == prompts and n == 1 and all(isinstance(name, str) for name in given):
         return given
@@ -246,11 +248,11 @@ def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
 class _Handler(LocalHandler):
     faults: ClassVar[frozenset[str]] = frozenset()
 
-    def do_GET(self) -> None:  # noqa: N802  # so it is called
+    def do_GET(self) -> None:  # noqa: N802  # the name is defined by the base class
         about = _ABOUT.get(self.path)
         self.send_json(200 if about else 404, about or _error(f"there is no {self.path} here", 404))
 
-    def do_POST(self) -> None:  # noqa: N802  # so it is called
+    def do_POST(self) -> None:  # noqa: N802  # the name is defined by the base class
         if (body := self.body()) is None:
             return
         if self.path != "/generate":
@@ -284,7 +286,7 @@ def _error(words: str, code: int) -> dict[str, Any]:
 
 
 def demo_server(faults: Sequence[str] = (), port: int = 0) -> contextlib.AbstractContextManager[str]:
-    """Serve on the loopback interface while the block runs; yields the URL. Raises OSError."""
+    """Run the server on the loopback interface within the block, and yield its URL. Raises OSError."""
 
     class Handler(_Handler):
         pass

@@ -1,4 +1,4 @@
-"""Files that are written completely or not at all, and reasons why others cannot be written."""
+"""Files that are written completely or not at all, and the reasons why a file cannot be written."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import BinaryIO
 
 
 def unfinished(path: Path) -> Path:
-    """Return the path where a file is written until it is complete."""
+    """Return the path of the temporary file to which a file is written until it is complete."""
     return path.with_name(f"{path.name}.part")
 
 
 def begin(path: Path) -> BinaryIO:
-    """Open the unfinished file, new and empty, and return it.
+    """Create the temporary file for a path, and return it open for writing.
 
-    An older file at the path is removed. If the path was a link, its destination is not touched. Raises
-    OSError.
+    An existing temporary file is removed first. If it is a link, the link's destination does not change.
+    Raises OSError.
     """
     beside = unfinished(path)
     beside.unlink(missing_ok=True)
@@ -23,13 +23,15 @@ def begin(path: Path) -> BinaryIO:
 
 
 def why_unwritable(path: Path) -> str:
-    """Explain in a sentence why a file cannot be written; empty if it can. Its folder is created."""
+    """Return the reason why a file cannot be written, as a sentence. Empty if it can. Missing folders are
+    created.
+    """
     try:
         if path.is_dir():
             return f"{path} is a folder; name a file in it"
         path.parent.mkdir(parents=True, exist_ok=True)
         with begin(path) as file:
-            file.write(b"?")  # a full disk still creates empty files
+            file.write(b"?")  # on a full disk, an empty file can still be created
         unfinished(path).unlink()
     except OSError as error:
         return f"{path} cannot be written: {system_says(error)}"
@@ -37,7 +39,7 @@ def why_unwritable(path: Path) -> str:
 
 
 def why_not_appendable(path: Path) -> str:
-    """Explain in a sentence why a file cannot be appended to; empty if it can."""
+    """Return the reason why a file cannot be appended to, as a sentence. Empty if it can."""
     try:
         path.open("a").close()
     except OSError as error:
@@ -46,13 +48,13 @@ def why_not_appendable(path: Path) -> str:
 
 
 def system_says(error: OSError) -> str:
-    """Return the system's message for an error."""
+    """Return the operating system's message for an error."""
     return error.strerror or str(error)
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file in one piece, so that a reader never sees half of it and a full disk never destroys the
-    old one.
+    """Write a file through a temporary file. Readers never see half of it, and a full disk does not destroy
+    the old file.
 
     Raises OSError.
     """

@@ -1,8 +1,8 @@
 """Answers of captures that are larger than memory.
 
-All answers of a run must be known before the first is judged. Beyond a limit, their content is evicted. The
-facts that checks of a run use (`record.Answer`) go to a temporary file, and the same dialect reads the
-content again from the capture. So verdicts do not depend on the limit.
+All answers of a run must be known before the first one is judged. If they exceed a limit, their content is
+evicted. The facts that checks of a run use (`record.Answer`) are written to a temporary file. The content is
+read again from the capture with the same dialect. So verdicts do not depend on the limit.
 """
 
 from __future__ import annotations
@@ -22,17 +22,19 @@ from tokenwire.wire.exchange import Exchange, ExchangeHead, RequestHead
 from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
 
 _HELD = 96 << 20
-"""Bytes of captured answers that stay in memory; a standard run has fewer. Parsed answers take six times as
-much, and a replay that evicts takes three times as long."""
+"""The number of bytes of captured answers that stay in memory. A standard run has fewer.
+
+Parsed answers need six times as much memory. A replay that evicts answers takes three times as long.
+"""
 _CONTENT_CACHE, _FACTS_CACHE = 2 << 20, 8 << 20
-"""Sizes in bytes of the caches of content and of pickled facts, once answers are evicted."""
+"""The sizes, in bytes, of the caches for content and for pickled facts of evicted answers."""
 
 ReadBy = Callable[[Exchange], Stream]
 Shared = TypeVar("Shared", bound=Hashable)
 
 
 class AnswerStore:
-    """Keeps the answers of a replay in memory, and evicts them if there are too many."""
+    """Keeps the answers of a replay in memory, and evicts them if they are too large."""
 
     def __init__(
         self,
@@ -42,7 +44,7 @@ class AnswerStore:
         *,
         jobs: int = 1,
     ) -> None:
-        """Set the limits in bytes. `jobs` is the number of processes that parse and read answers to evict."""
+        """Set the limits in bytes. `jobs` is the number of processes that parse the answers to evict."""
         self._left = held
         self._jobs = jobs
         self._shared: dict[Hashable, Hashable] = {}
@@ -54,34 +56,34 @@ class AnswerStore:
 
     @property
     def full(self) -> bool:
-        """True if the answers exceed the limit of memory."""
+        """True if the answers exceed the memory limit."""
         return self._left < 0
 
     def share(self, value: Shared) -> Shared:
-        """Return one shared object for all equal ones."""
-        return self._shared.setdefault(value, value)  # type: ignore[return-value]  # equal, so of this type
+        """Return the same object for all equal values, to save memory."""
+        return self._shared.setdefault(value, value)  # type: ignore[return-value]  # the object is equal, so it has this type
 
     def flags(self, flags: frozenset[tuple[str, bool]]) -> Mapping[str, bool]:
-        """Return one shared mapping for all answers with the same flags, because combinations are few."""
+        """Return the same mapping for all answers with equal flags, because there are few combinations."""
         return self._flags.setdefault(flags, dict(flags))
 
     def parse(self, chunks: Iterable[CaptureChunk]) -> Iterator[tuple[Path, list[Parsed]]]:
-        """Yield the exchanges of each captured file, evicted once the limit is reached.
+        """Yield the exchanges of each capture file. They are evicted once the memory limit is reached.
 
-        Raises CaptureError and OSError as `capture.chunks` does.
+        Raises the same exceptions as `capture.chunks`.
         """
         coming = iter(chunks)
         while not self.full and (chunk := next(coming, None)) is not None:
             located = list(chunk.located())
             self._left -= sum(found.exchange.size for found in located)
             yield chunk.span.path, [*located]
-        # Workers return heads only, because the bodies would exceed memory.
+        # Workers return only the facts about exchanges, because the bodies would exceed the memory.
         parts = together(coming, lambda chunk: len(chunk.data))
         for path, heads in chain.from_iterable(shared_out(_parsed_heads, parts, self._jobs)):
             yield path, [_EvictedExchange(head, self) for head in heads]
 
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
-        """Return the exchanges that `parse` yielded. All are evicted if the limit was reached."""
+        """Return the exchanges that `parse` yielded. If the limit was reached, all of them are evicted."""
         return [
             exchange
             if isinstance(exchange, _EvictedExchange)
@@ -92,14 +94,14 @@ class AnswerStore:
         ]
 
     def read(self, exchanges: Sequence[tuple[ExchangeHead, ReadBy]]) -> list[Answer]:
-        """Read exchanges with their dialects. Of evicted ones, only the facts are kept."""
+        """Read exchanges with their dialects. Evicted answers keep only their facts in memory."""
         evicted = [(exchange, read) for exchange, read in exchanges if isinstance(exchange, _EvictedExchange)]
 
         def facts_of(part: Sequence[int]) -> list[_Facts]:
             return [_facts_of(read(exchange.load())) for exchange, read in map(evicted.__getitem__, part)]
 
         parts = together(range(len(evicted)), lambda index: evicted[index][0].size)
-        # Workers use the dialects shared at the fork, and return pickled facts.
+        # Workers inherit the dialects when they are forked, and return pickled facts.
         facts = chain.from_iterable(shared_out(facts_of, parts, self._jobs))
         return [
             EvictedAnswer(exchange, read, next(facts), self)
@@ -111,7 +113,7 @@ class AnswerStore:
 
 _HEAD = (*ExchangeHead.__annotations__, "size", "last_read")
 Head = Mapping[str, Any]
-"""The fields of an `ExchangeHead`, and its span."""
+"""The fields of an `ExchangeHead`, and the span of the exchange in its capture."""
 
 
 def _head(located: Located) -> Head:
@@ -125,7 +127,7 @@ def _parsed_heads(chunks: Iterable[CaptureChunk]) -> list[tuple[Path, list[Head]
 
 
 class _EvictedExchange(ExchangeHead):
-    """An exchange whose headers and bodies are in its capture."""
+    """An exchange whose headers and bodies are only in its capture."""
 
     __slots__ = (*_HEAD, "_captures", "_span")
     size: int
@@ -145,21 +147,23 @@ class _EvictedExchange(ExchangeHead):
 
 
 Parsed = Located | _EvictedExchange
-"""An exchange of a capture: in memory with its place in the file, or evicted."""
+"""An exchange of a capture, either in memory with its span in the file, or evicted."""
 
 _OF_ANSWER = ("asked", "error", "usage")
 _OF_CHOICE = tuple(field.name for field in fields(ChoiceFacts) if field.name != "cache")
 
 
 class _Facts(NamedTuple):
-    """Facts kept of an answer, pickled in three parts because a check seldom needs all of them."""
+    """The facts of an evicted answer. They are pickled in three parts, because a check seldom needs all of
+    them.
+    """
 
     dialect: str
     delivery: Delivery
     refused: bool
     answered: bool
     flags: frozenset[tuple[str, bool]]
-    """The computed boolean facts, which stay in memory."""
+    """The computed facts that are booleans. They stay in memory."""
     answer: bytes
     choices: bytes
     computed: bytes
@@ -186,10 +190,10 @@ def _facts_of(stream: Stream) -> _Facts:
 
 
 def _computed(source: Stream | Choice) -> dict[str, Any]:
-    """Return the facts computed from a stream or choice, without those whose computation raises."""
+    """Return the computed facts of a stream or choice. Facts whose computation fails are left out."""
     known = {}
     for name, compute in FACTS[type(source)].items():
-        with suppress(Exception):  # it is computed again when a check needs it, and raises there
+        with suppress(Exception):  # the check that needs this fact computes it again, and gets the exception
             known[name] = source.fact(name, compute)
     return known
 
@@ -203,7 +207,7 @@ def _spilled(name: str) -> Any:
 
 
 class EvictedAnswer(Answer):
-    """An answer whose content is in its capture, and whose facts are in the spill file."""
+    """An answer whose content is in its capture, and whose facts are in the temporary file."""
 
     __slots__ = (
         *("exchange", "dialect", "delivery", "refused", "answered", "_read", "_store"),
@@ -224,14 +228,14 @@ class EvictedAnswer(Answer):
     asked, error, usage = map(_spilled, _OF_ANSWER)
 
     @property
-    def choices(self) -> Any:  # type: ignore[override]  # it is only read
+    def choices(self) -> Any:  # type: ignore[override]  # the attribute is never assigned
         return self._unpickled(self._of_choices, self._evicted_choices)
 
     def _evicted_choices(self, choices: Any) -> Sequence[ChoiceFacts]:
         return [_EvictedChoice(self, index, *facts) for index, facts in enumerate(choices)]
 
     def of_answer(self, name: str) -> Any:
-        """Return a fact that `_OF_ANSWER` names."""
+        """Return a fact that is named in `_OF_ANSWER`."""
         return self._unpickled(self._of_answer)[name]
 
     def _unpickled(self, offset: Offset, convert: Callable[[Any], Any] = lambda value: value) -> Any:
@@ -257,7 +261,7 @@ class _EvictedChoice(ChoiceFacts):
     def __init__(
         self, answer: EvictedAnswer, position: int, values: Sequence[Any], computed: dict[str, Any]
     ) -> None:
-        vars(self).update(zip(_OF_CHOICE, values, strict=True), cache=computed)  # it is frozen
+        vars(self).update(zip(_OF_CHOICE, values, strict=True), cache=computed)  # the dataclass is frozen
         vars(self).update(answer=answer, position=position)
 
     def load(self) -> Choice:

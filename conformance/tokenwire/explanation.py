@@ -19,28 +19,28 @@ _HEADING = re.compile(r"^(?P<marks>#+) (?P<title>.+)$")
 
 @dataclass(frozen=True)
 class _Passage:
-    """A sentence's place in its chapter, and the text around it."""
+    """The place of a requirement's sentence in its chapter, and the text around it."""
 
     chapter: str
-    """Title of the chapter."""
+    """The title of the chapter."""
     section: str
-    """Title of the section; empty if the chapter has none."""
+    """The title of the section. Empty if the sentence is in no section."""
     before: str
-    """Markdown of the section before the sentence, back to the previous sentence with an id."""
+    """The Markdown text of the section between the previous requirement and this sentence."""
     after: str
-    """Markdown after the sentence or its group of sentences, up to the next one."""
+    """The Markdown text between this sentence, or its group of sentences, and the next requirement."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """One requirement with its passage."""
+    """A requirement, with the passage of the specification that contains it."""
 
     requirement: Requirement
     passage: _Passage
 
     @property
     def needs(self) -> str:
-        """The conditions of a PASS, in words."""
+        """A description of the conditions for a PASS."""
         row = self.requirement
         if row.excluded:
             return f"there is no check: {row.excluded}"
@@ -61,7 +61,7 @@ class Explanation:
 
 
 def _blocks(page: str) -> list[str]:
-    """Return the paragraphs of a page; a fenced block counts as one, with its empty lines."""
+    """Return the paragraphs of a page. A fenced block counts as one paragraph, even with empty lines."""
     blocks: list[str] = []
     lines: list[str] = []
     fenced = False
@@ -78,7 +78,7 @@ def _blocks(page: str) -> list[str]:
 
 @cache
 def _passages(chapter: str) -> dict[str, _Passage]:
-    """Return the passage of each sentence of a chapter, by requirement id."""
+    """Return the passages of a chapter by the ids of their requirements."""
     title = section = ""
     found: dict[str, tuple[str, str, list[str]]] = {}
     group: list[str] = []
@@ -103,7 +103,7 @@ def _passages(chapter: str) -> dict[str, _Passage]:
                 after = found[name][2]
                 if example is None or example["id"] == name:
                     after.append(block)
-                elif after:  # the example and the words before it belong to another sentence
+                elif after:  # the example and the sentence before it belong to another requirement
                     after[-1] = _without_lead(after[-1])
         else:
             prose.append(block)
@@ -114,7 +114,7 @@ def _passages(chapter: str) -> dict[str, _Passage]:
 
 
 def _without_lead(text: str) -> str:
-    """Return a text without its last sentence if that ends in a colon, because it only introduces an
+    """Return a text without its last sentence if this ends with a colon. Such a sentence only introduces an
     example.
     """
     if not text.endswith(":"):
@@ -124,7 +124,7 @@ def _without_lead(text: str) -> str:
 
 
 def explain(requirement: str) -> Explanation:
-    """Return the explanation of a requirement. Raises UsageError."""
+    """Return the explanation of a requirement. Raises UsageError if it is unknown."""
     known = load_requirements()
     if requirement not in known:
         hint = suggestion(requirement, known, "`tokenwire list requirements` lists them all")

@@ -1,6 +1,6 @@
-"""YAML and TOML files from untrusted sources, read with limits on work and memory.
+"""YAML and TOML files from untrusted sources, read with limits on time and memory.
 
-A file of a few hundred bytes may hold aliases of aliases, or a key of a hundred thousand parts.
+A file of a few hundred bytes may contain aliases of aliases. A key may consist of a hundred thousand parts.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ import yaml
 _LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MOST_PARTS = 50
 _LONG_KEY = re.compile(rf"""(?<![\w."'-])[\w"'-]++(?:[ \t]*+\.[ \t]*+[\w"'-]++){{{_MOST_PARTS}}}""", re.ASCII)
-"""Matches a key with enough parts to make Python's parser take quadratic time."""
+"""Matches a key with so high a number of parts that Python's parser takes quadratic time."""
 _LARGEST = 32 << 20
 _MOST_NODES = 200_000
-"""The most values of a file; the values of an alias count wherever it is used."""
+"""The maximum number of values in a file. The values of an alias count each time that it is used."""
 _DEEPEST = 100
 _LONGEST_NUMBER = 1000
 _NUMERIC = frozenset("+-0123456789_:.")
 
 
 def read_foreign_yaml(path: Path) -> Any:
-    """Read an untrusted YAML file within a limit of memory.
+    """Read an untrusted YAML file within limits of time and memory.
 
-    Raises OSError, yaml.YAMLError; ValueError beyond the limit.
+    Raises OSError, yaml.YAMLError, or ValueError if the file exceeds a limit.
     """
     if path.stat().st_size > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
@@ -37,11 +37,12 @@ def read_foreign_yaml(path: Path) -> Any:
 
 
 def _demand_bounded(text: str) -> None:
-    """Check that YAML is within the limits. Raises ValueError if it is nested too deep or too large;
-    yaml.YAMLError.
+    """Check that YAML text is within the limits. Raises ValueError if it is nested too deeply or too large.
+
+    Raises yaml.YAMLError if it is invalid.
     """
     sizes: dict[str, int] = {}
-    """The number of values below each anchor; 0 while it is incomplete."""
+    """The number of values below each anchor. It is 0 until the anchored value is complete."""
     begun: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, _LOADER):
@@ -65,15 +66,17 @@ def _demand_bounded(text: str) -> None:
                 sizes[event.anchor] = 1
             plain = not event.style and len(event.value) > _LONGEST_NUMBER
             if plain and _NUMERIC.issuperset(event.value):
-                raise ValueError(f"a number has more than {_LONGEST_NUMBER} digits; quote a text")
+                raise ValueError(
+                    f"a number has more than {_LONGEST_NUMBER} digits; put quotation marks around a text"
+                )
         if len(begun) > _DEEPEST:
             raise ValueError(f"tables and lists are nested more than {_DEEPEST} deep")
         if count > _MOST_NODES:
-            raise ValueError(f"it holds more than {_MOST_NODES:,} values, those of aliases counted each time")
+            raise ValueError(f"it has more than {_MOST_NODES:,} values, counting those of each alias again")
 
 
 def parse_foreign_toml(text: str) -> dict[str, Any]:
-    """Parse untrusted TOML. Raises ValueError if it is invalid or beyond a limit."""
+    """Parse untrusted TOML text. Raises ValueError if it is invalid or exceeds a limit."""
     if len(text) > _LARGEST:
         raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
     if _LONG_KEY.search(text):

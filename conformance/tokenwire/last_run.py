@@ -1,7 +1,7 @@
-"""Keeps the failures of the last run in the user's state folder, for `tokenwire again`.
+"""Store the failures of the last run in the user's state folder, for `tokenwire again`.
 
-For each folder it stores the failing exchanges of the last run, as `--record` writes them, and a note with
-the options. It never stores a credential.
+For each working folder, it stores the failing exchanges of the last run in the format of `--record`, and the
+run's options. It never stores credentials.
 """
 
 from __future__ import annotations
@@ -42,17 +42,17 @@ class Failed:
 
 @dataclass(frozen=True)
 class LastRun:
-    """The target, options and failures of a run."""
+    """The target, the options and the failures of a run."""
 
     target: str
     options: Mapping[str, Any] = field(default_factory=dict)
-    """Options by the parameter names of `tokenwire check`."""
+    """The options, by the parameter names of `tokenwire check`."""
     headers: Headers = ()
-    """Headers with the names of environment variables in place of values."""
+    """The headers, with names of environment variables instead of values."""
     withheld: tuple[str, ...] = ()
-    """Names of headers with credentials, which the user must give again."""
+    """The names of headers with credentials, which the user must give again."""
     failed: tuple[Failed, ...] = ()
-    """Failures, including earlier ones to keep."""
+    """The failures of the run, and failures of earlier runs that are kept."""
 
 
 def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastRun:
@@ -64,7 +64,7 @@ def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastR
 
 
 def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
-    """Return the failures, also those that a baseline tolerates: a change may mend them."""
+    """Return all failures, including those that the baseline tolerates, because a change may fix them."""
     return tuple(
         Failed(judgement.requirement.id, judgement.scenario, judgement.message, judgement.known)
         for judgement in judgements
@@ -73,7 +73,9 @@ def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
 
 
 def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
-    """Yield the exchanges of failures and those they refer to, each once, within the limits."""
+    """Yield the exchanges of failures, and the exchanges with which they were compared, each once and within
+    limits.
+    """
     seen: set[str] = set()
     size = 0
     for judgement in judgements:
@@ -92,18 +94,19 @@ def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
 
 
 def folder_of_last(checked: Path = Path()) -> Path:
-    """Return the state folder for runs started in a folder."""
+    """Return the state folder for runs that were started in the folder `checked`."""
     return state_of(checked) / _LAST
 
 
 def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) -> int:
-    """Store a run and its failures in place of the last one; return the number of exchanges. Raises
+    """Store a run and its failures, and delete the stored one. Return the number of stored exchanges. Raises
     OSError.
     """
     last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():
-        raise FileExistsError(0, f"{last} is not a folder of tokenwire's; move it away")
-    # Written beside the last run and then moved, so that an interrupted command keeps the last run.
+        raise FileExistsError(0, f"{last} was not created by tokenwire; move it away")
+    # The new run is written to another folder and then moved, so that an interrupted command does not lose
+    # the old one.
     made = make_private(last.parent) / f"next-{os.getpid()}"
     try:
         made.mkdir()
@@ -124,7 +127,7 @@ def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) 
 
 
 def read_last(checked: Path = Path()) -> LastRun:
-    """Return the last run that was started in a folder. Raises UsageError."""
+    """Return the last run that was started in the folder `checked`. Raises UsageError."""
     path = folder_of_last(checked) / _NOTE
     try:
         note = json.loads(path.read_text("utf-8"))
@@ -137,7 +140,7 @@ def read_last(checked: Path = Path()) -> LastRun:
         )
     except FileNotFoundError as error:
         raise UsageError(
-            f"no check failed in {checked.resolve()} yet; `tokenwire check` comes first"
+            f"no stored failures for {checked.resolve()}; run `tokenwire check` first"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UsageError(f"{path} cannot be read ({error}); run `tokenwire check` again") from error

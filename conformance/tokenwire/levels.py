@@ -1,4 +1,6 @@
-"""Levels: the promise of each profile, and the sentences that keep it (`spec/profiles/levels.yaml`)."""
+"""Levels: the promises of each profile, and the requirements that support them
+(`spec/profiles/levels.yaml`).
+"""
 
 from __future__ import annotations
 
@@ -12,29 +14,30 @@ from tokenwire.typed_table import typed
 
 @dataclass(frozen=True)
 class ProfileLevel:
-    """The promises of a profile, and the conditions for claiming it."""
+    """The promises of a profile, and the conditions under which a server may claim it."""
 
     date: str
     title: str
     means: str
-    """The promise to a client of a server that keeps all its MUSTs, in a sentence."""
+    """A sentence about what a client can rely on if the server satisfies all MUSTs of the profile."""
     needs: Mapping[str, frozenset[str]]
-    """Groups of alternative capabilities, by their purpose. The profile applies to servers with one of each
-    group."""
+    """Groups of alternative capabilities, by purpose. The profile applies to a server with one capability of
+    each group.
+    """
     promises: Mapping[str, tuple[str, ...]]
-    """The promises to a client, in words, and the requirements that keep them."""
+    """The promises to a client, each with the requirements that support it."""
     gathers: frozenset[str] = frozenset()
-    """The subjects and chapters that the profile includes completely."""
+    """The subjects and chapters of which the profile includes all requirements."""
 
     @cached_property
     def promised(self) -> frozenset[str]:
-        """The requirements that keep at least one promise."""
+        """The requirements that support at least one promise."""
         return frozenset(name for names in self.promises.values() for name in names)
 
 
 @cache
 def levels() -> dict[str, ProfileLevel]:
-    """Return the level of each profile, by name."""
+    """Return the level of each profile, by the profile's name."""
     written = read_yaml(spec_root() / "profiles" / "levels.yaml")
     return {
         name: typed(ProfileLevel, {"date": written["date"], **level}, f"level {name!r}")

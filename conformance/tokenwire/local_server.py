@@ -1,4 +1,4 @@
-"""A server on this machine, from Python's standard library, with a thread for each connection."""
+"""A server on this machine, built with Python's standard library, with one thread for each connection."""
 
 from __future__ import annotations
 
@@ -24,33 +24,38 @@ _TRIES = 500
 
 
 def free_port(most: int = 65535) -> int:
-    """Return a free port of at most `most`. Raises UsageError."""
+    """Return a free port of at most `most`. Raises UsageError if none is found."""
     with contextlib.ExitStack() as taken:
         for _ in range(_TRIES):
-            probe = taken.enter_context(socket.socket())  # kept, so that the next try gets another port
+            probe = taken.enter_context(
+                socket.socket()
+            )  # stays open, so that the next attempt gets another port
             probe.bind((_HERE, 0))
             port = int(probe.getsockname()[1])
             if port <= most:
                 return port
-    raise UsageError(f"no port up to {most} was found to be free; give one with --port")
+    raise UsageError(f"found no free port up to {most}; give one with --port")
 
 
 @dataclass(frozen=True)
 class Guard:
     """Decides by the Host and Origin headers if a listener answers a request.
 
-    Any web page can send requests to a port that its browser reaches. Under a host name of its own it can
-    read the answers, too (DNS rebinding). So only names that nobody else can own are answered: addresses of
-    the listener, loopback names, and names that the operator gave.
+    Any web page can send requests to a port that its browser reaches. If a host name of the page points to
+    this machine, the page can also read the answers (DNS rebinding). So only requests to names that nobody
+    else can own are answered. These are addresses of the listener, loopback names, and names that the
+    operator gave.
     """
 
     address: str = _HERE
-    """Address of the listener."""
+    """The address of the listener."""
     names: frozenset[str] = frozenset()
     """Host names that the operator gave, in lower case."""
 
     def admits(self, host: str, origin: str | None, *, needs_origin: bool = False) -> bool:
-        """True if a request may be answered. With `needs_origin`, a request without an Origin may not."""
+        """True if a request may be answered. `needs_origin`: True if a request without an Origin header may
+        not.
+        """
         return self._knows(host) and (origin == f"http://{host}" or (origin is None and not needs_origin))
 
     def _knows(self, host: str) -> bool:
@@ -64,7 +69,7 @@ class Guard:
             literal, own = ipaddress.ip_address(name), ipaddress.ip_address(self.address)
         except ValueError:
             return False
-        # A listener at 0.0.0.0 owns all addresses of its machine.
+        # A listener at 0.0.0.0 has all addresses of its machine.
         return literal.is_loopback or literal == own or own.is_unspecified
 
 
@@ -72,31 +77,33 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # so it is called
-        """Ignore clients that reset their connections, because that is not an error of ours."""
+    def handle_error(self, request: Any, client_address: Any) -> None:  # noqa: ARG002  # the signature of the base class
+        """Ignore clients that reset their connections, because this is not an error of the server."""
         error = sys.exception()
         if error is not None and not isinstance(error, ConnectionError):
             tell_failure("a connection", error)
 
 
 class LocalHandler(BaseHTTPRequestHandler):
-    """Answers the requests of a connection, which is kept open."""
+    """Answers the requests of one connection, which stays open between them."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
 
     def parse_request(self) -> bool:
-        """Read the head of a request; False if it was refused, which is answered at once."""
+        """Parse the head of a request. Return False if the request was refused, after sending the refusal."""
         if not super().parse_request():
             return False
         if Guard().admits(self.headers.get("Host", ""), self.headers.get("Origin")):
             return True
         self.close_connection = True
-        self.send_json(403, {"error": "a web page of another host or origin is not answered"})
+        self.send_json(403, {"error": "requests from web pages of another host or origin are not answered"})
         return False
 
     def handle_one_request(self) -> None:
-        """Answer a request. A failure ends the connection and prints one sentence in place of a traceback."""
+        """Answer a request. A failure closes the connection and prints one sentence instead of a
+        traceback.
+        """
         try:
             super().handle_one_request()
         except OSError:
@@ -105,11 +112,11 @@ class LocalHandler(BaseHTTPRequestHandler):
             self.close_connection = True
             tell_failure(f"the request {self.requestline[:80]}", error)
             self.send_json(
-                500, {"error": {"message": "the server failed; its terminal says why", "code": 500}}
+                500, {"error": {"message": "the server failed; its terminal shows the reason", "code": 500}}
             )
 
     def body(self) -> bytes | None:
-        """Read the body of a request; None if its length is refused, which is answered at once."""
+        """Read the body of a request. Return None if its length is invalid, after sending the refusal."""
         stated = self.headers.get("Content-Length") or "0"
         if not (stated.isascii() and stated.isdigit()) or len(stated) > _DIGITS or int(stated) > LARGEST_BODY:
             self.close_connection = True
@@ -120,7 +127,9 @@ class LocalHandler(BaseHTTPRequestHandler):
 
     def send_json(self, status: int, document: Any, headers: Mapping[str, str] | None = None) -> None:
         """Send a complete response."""
-        data = json.dumps(document).encode()  # in ASCII: a client may have sent half a character
+        data = json.dumps(
+            document
+        ).encode()  # ASCII only, because a client may have sent half of a surrogate pair
         with contextlib.suppress(OSError):  # the client has disconnected
             self.send_response(status)
             for name, value in {"Content-Type": "application/json", **(headers or {})}.items():
@@ -130,16 +139,16 @@ class LocalHandler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def send_chunk(self, data: bytes) -> None:
-        """Send a chunk of a body; an empty chunk ends it."""
+        """Send a chunk of a response body. An empty chunk ends the body."""
         self.wfile.write(f"{len(data):x}\r\n".encode() + data + b"\r\n")
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # so it is called
-        """Log nothing, because the report shows everything."""
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # the signature of the base class
+        """Log nothing, because the report shows all requests."""
 
 
 @contextlib.contextmanager
 def serving(handler: type[LocalHandler], port: int) -> Iterator[str]:
-    """Serve on the loopback interface while the block runs; yield the URL. Raises OSError."""
+    """Run the server on the loopback interface within the block, and yield its URL. Raises OSError."""
     with _Server((_HERE, port), handler) as server:
         thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True)
         thread.start()

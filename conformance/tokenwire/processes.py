@@ -1,4 +1,4 @@
-"""Worker processes made by fork, which share the memory of their parent."""
+"""Worker processes that are made by fork, and so share the memory of their parent."""
 
 from __future__ import annotations
 
@@ -21,27 +21,27 @@ from threading import Semaphore, Thread
 from typing import Any, TypeVar
 
 _WAITING = 16
-"""The most results of each worker that wait for an earlier one."""
+"""The maximum number of results per worker that wait for an earlier result."""
 _MOST_AT_ONCE = 64
 
 _Part = TypeVar("_Part")
 _Result = TypeVar("_Result")
 
 _work: Callable[[Any], Any] | None = None
-"""The function of a worker; the parent sets it before the fork."""
+"""The function that a worker runs. It is set when the worker starts."""
 
 
 def _begin(work: Callable[[Any], Any]) -> None:
-    global _work  # noqa: PLW0603  # a process has one parent
+    global _work  # noqa: PLW0603  # each process has a single parent
     _work = work
-    # Ctrl-C reaches all processes of a terminal; the parent decides about this one.
+    # Ctrl-C reaches all processes of a terminal. The parent decides when its workers end.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """Exit if the parent is killed, because then nothing reads the results."""
+    """Exit when the parent was killed, because then nothing reads the results."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -54,11 +54,11 @@ def _do(part: Any) -> Any:
 
 
 def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: int) -> Iterator[_Result]:
-    """Distribute parts over worker processes and yield the results in order.
+    """Distribute parts to worker processes, and yield the results in the order of the parts.
 
-    Only parts and results pass between processes. This process does all the work if `jobs` is 1, if there is
-    one part, or if it may not fork. The workers end when the generator is closed. Raises BrokenProcessPool if
-    a worker was killed.
+    Only parts and results pass between processes. This process does all work itself if `jobs` is 1, if there
+    is only one part, or if it cannot fork. The workers end when the generator is closed. Raises
+    BrokenProcessPool if a worker was killed.
     """
     coming = iter(parts)
     begin = list(islice(coming, 2 if jobs > 1 and _may_fork() else 0))
@@ -67,7 +67,7 @@ def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: i
         yield from map(work, coming)
         return
     pending: deque[Future[_Result]] = deque()
-    # Parts are made as workers become free, because all at once may not fit into memory.
+    # Parts are generated as workers become free, because all parts together may exceed the memory.
     room = Semaphore(2 * jobs)
     others = set(active_children())
     with ProcessPoolExecutor(jobs, get_context("fork"), _begin, (work,)) as pool:
@@ -88,9 +88,10 @@ def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: i
 
 
 class Helper:
-    """A process that works on one part after the other; a thread if this system cannot fork.
+    """A process that works on one part after another, or a thread if this system cannot fork.
 
-    It is forked at once, so that it inherits only connections that are open already. It ends with its parent.
+    The process is forked at once, so that it inherits only connections that are already open. It ends with
+    its parent.
     """
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
@@ -108,10 +109,9 @@ class Helper:
         return pool
 
     def submit(self, part: Any) -> Future[Any]:
-        """Submit a part and return a future of its result.
+        """Submit a part, and return a future for its result.
 
-        The future raises BrokenProcessPool if the process was killed; the next part then gets another
-        process.
+        The future raises BrokenProcessPool if the process was killed. The next part then gets a new process.
         """
         work = _do if self._forks else self._work
         try:
@@ -121,16 +121,16 @@ class Helper:
             return self._pool.submit(work, part)
 
     def close(self) -> None:
-        """End the process, even with work left."""
+        """End the process, even if work is left."""
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
 def together(
     parts: Iterable[_Part], size: Callable[[_Part], int], room: int = 1 << 20
 ) -> Iterator[tuple[_Part, ...]]:
-    """Yield batches of parts for one process, in order: a few large parts, or more small ones.
+    """Yield batches of parts for one process, in order. A batch has a few large parts or more small ones.
 
-    `size` returns the bytes of a part. A batch ends with the part that fills `room`.
+    `size` returns the size of a part in bytes. A batch ends with the part that fills `room`.
     """
     some: list[_Part] = []
     left = room
@@ -145,5 +145,5 @@ def together(
 
 
 def _may_fork() -> bool:
-    """True if the system can fork and this process may."""
+    """True if the system can fork, and this process is allowed to."""
     return "fork" in get_all_start_methods() and not current_process().daemon

@@ -1,4 +1,4 @@
-"""Profiles: frozen sets of requirements that a server can claim (`spec/profiles/v*.yaml`)."""
+"""Profiles: fixed sets of requirements that a server can claim to satisfy (`spec/profiles/v*.yaml`)."""
 
 from __future__ import annotations
 
@@ -16,22 +16,24 @@ _FOLDER = spec_root() / "profiles"
 
 
 VERSION = max(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
-"""The version of profile names without one: the newest, be it published or a draft."""
+"""The version of a profile name without a version: the newest, whether published or a draft."""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
-"""The profiles that are the contract of one server family."""
+"""The profiles that are each the contract of one server family."""
 _DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
 
 
 @cache
 def load_profiles(version: int = VERSION) -> dict[str, tuple[str, ...]]:
-    """Return the requirement ids of each profile of a version, by profile name. The version must exist."""
+    """Return the requirement ids of each profile in a version, by the profile's name. The version
+    must exist.
+    """
     published = read_yaml(_FOLDER / f"v{version}.yaml")
     return {name: tuple(ids) for name, ids in published["profiles"].items()}
 
 
 @cache
 def known_profiles() -> dict[str, tuple[str, ...]]:
-    """Return the requirement ids of each profile: `core` of the newest version, `core@1` of an older one."""
+    """Return the requirement ids of each profile: `core` in the newest version, and `core@1` in version 1."""
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}
@@ -39,7 +41,7 @@ def known_profiles() -> dict[str, tuple[str, ...]]:
 
 @dataclass(frozen=True)
 class Standing:
-    """The result of a run for one profile: the number of its MUSTs that the server keeps."""
+    """The result of a run for one profile: how many of its MUSTs the server satisfies."""
 
     name: str
     """The name of the profile."""
@@ -47,30 +49,32 @@ class Standing:
     date: str
     title: str
     means: str
-    """The promise of the profile (`ProfileLevel.means`)."""
+    """The promise of the profile to a client (`ProfileLevel.means`)."""
     holds: int
     of: int
     """The number of MUSTs that apply to this server and its family."""
     violated: tuple[str, ...]
     undecided: tuple[str, ...]
-    """MUSTs that this run saw neither kept nor violated."""
+    """MUSTs for which this run has neither a PASS nor a violation."""
     missing: tuple[str, ...]
-    """Capabilities that the profile requires and that were not observed. The profile is then not claimed."""
+    """Required capabilities that were not observed. If there are any, the server does not get the profile."""
 
     @property
     def shown(self) -> bool:
-        """True if the run decided about it: it observed all required capabilities, or a violated MUST."""
+        """True if the run is conclusive: it observed all required capabilities, or the violation
+        of a MUST.
+        """
         return not self.missing or bool(self.violated)
 
     def as_json(self) -> dict[str, Any]:
-        """Return the standing as JSON for a report."""
+        """Return the standing as JSON, for a report."""
         return {**asdict(self), "shown": self.shown}
 
 
 def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[str]) -> Standing:
-    """Decide the standing of a known profile from the verdict on each requirement.
+    """Compute the result for a profile from the verdict on each requirement.
 
-    `families`: the families whose dialects the server uses.
+    The profile must be known. `families` are the server families whose dialects the server uses.
     """
     subject, _, version = name.partition("@")
     known, level = load_requirements(), levels()[subject]
@@ -105,7 +109,7 @@ def standing(name: str, verdicts: Mapping[str, Verdict], families: Collection[st
 
 
 def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> list[Standing]:
-    """Return the standing for each profile whose requirements were all judged."""
+    """Return the results for all profiles whose requirements were all judged."""
     return [
         standing(name, verdicts, families)
         for name, members in load_profiles().items()
@@ -114,14 +118,15 @@ def dated_levels(verdicts: Mapping[str, Verdict], families: Collection[str]) -> 
 
 
 def _is_must(row: Requirement, families: Collection[str]) -> bool:
-    """True if a requirement is a MUST for a server of these families."""
+    """True if a requirement is a MUST for a server of at least one of these families."""
     return (
         Level.MUST in {row.level_for(family) for family in families} if families else row.level is Level.MUST
     )
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
-    """Return the named requirements, or else those of the profiles; None for all.
+    """Return the named requirements or, if none are named, those of the profiles. None means all
+    requirements.
 
     The names must be known.
     """

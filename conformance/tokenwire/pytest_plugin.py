@@ -1,8 +1,8 @@
-"""Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit work as usual.
+"""Verdicts as pytest items, so that `-k`, `-x`, `--lf` and JUnit files work as usual.
 
-`tokenwire check` and `tokenwire replay` pass their judgements to pytest with `run_items`. Inside other pytest
-runs, `pytest -p tokenwire --tokenwire-target URL` does the same with pytest's own output; the settings of
-`tokenwire.toml` apply there too.
+`tokenwire check` and `tokenwire replay` pass their judgements to pytest with `run_items`. In other pytest
+runs, `pytest -p tokenwire --tokenwire-target URL` does the same with pytest's own output. The settings in
+`tokenwire.toml` apply there as well.
 """
 
 from __future__ import annotations
@@ -47,20 +47,23 @@ _NOT_FOR_VERDICTS = (
     *("-p", "no:faulthandler"),
     *("-p", "no:logging"),
 )
-"""Plugins that watch tests for leaks and logs, switched off because verdicts do not leak and are thousands.
-The first plugin alone collects garbage five times."""
+"""Plugins that watch tests for leaks and logs. They are disabled, because verdicts do not leak and there are
+thousands.
+
+The first plugin alone runs the garbage collector five times.
+"""
 
 
-class _RequirementViolated(Exception):  # noqa: N818  # a verdict, not an error of the program
+class _RequirementViolated(Exception):  # noqa: N818  # it is a verdict, not an error of the program
     """A MUST was violated."""
 
 
-class _BaselineFaulty(Exception):  # noqa: N818  # as above
+class _BaselineFaulty(Exception):  # noqa: N818  # it is a verdict, not an error of the program
     """An entry of the baseline is wrong."""
 
 
-class _HarnessFailed(Exception):  # noqa: N818  # as above
-    """The suite crashed; the message is its traceback."""
+class _HarnessFailed(Exception):  # noqa: N818  # it is a verdict, not an error of the program
+    """The suite crashed. The message is the traceback."""
 
 
 def _node_id(judgement: Judgement) -> str:
@@ -69,18 +72,18 @@ def _node_id(judgement: Judgement) -> str:
 
 @cache
 def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecorator, ...]:
-    """Return the pytest marks that select the items of a requirement."""
+    """Return the pytest marks by which the items of a requirement can be selected."""
     named = [("requirement", requirement), ("chapter", chapter), ("level", level)]
     named += [("profile", name) for name, ids in load_profiles().items() if requirement in ids]
     return (pytest.mark.tokenwire, *(getattr(pytest.mark, name)(name=value) for name, value in named))
 
 
 class _Item(pytest.Item):
-    """An item without a file. A failure is shown in words, because a traceback would show only this
+    """A pytest item without a file. A failure shows a message, because a traceback would only show this
     module.
     """
 
-    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # pytest's own
+    def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # the signature of the base class
         return str(excinfo.value)
 
     def reportinfo(self) -> tuple[os.PathLike[str], int | None, str]:
@@ -88,9 +91,11 @@ class _Item(pytest.Item):
 
 
 class ConformanceItem(_Item):
-    """One requirement in one scenario."""
+    """The verdict on one requirement in one scenario."""
 
-    def __init__(self, *, judgement: Judgement, subject: Subject, **node: Any) -> None:  # pytest's own
+    def __init__(
+        self, *, judgement: Judgement, subject: Subject, **node: Any
+    ) -> None:  # pytest passes these arguments
         super().__init__(**node)
         self.judgement = judgement
         self.subject = subject
@@ -104,7 +109,7 @@ class ConformanceItem(_Item):
             self.add_marker(mark)
 
     def setup(self) -> None:
-        """Raise a crash of the suite here, so that pytest reports an error and not a failure."""
+        """Raise a crash of the suite during setup, so that pytest reports an error and not a failure."""
         if self.judgement.verdict is Verdict.HARNESS_ERROR:
             raise _HarnessFailed(self.judgement.message)
 
@@ -125,7 +130,7 @@ class ConformanceItem(_Item):
 class _BaselineItem(_Item):
     """A wrong entry of the baseline."""
 
-    def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest's own
+    def __init__(self, *, fault: Fault, **node: Any) -> None:  # pytest passes these arguments
         super().__init__(**node)
         self.fault = fault
         self.extra_keyword_matches.update({"baseline", fault.requirement, fault.scenario})
@@ -137,23 +142,23 @@ class _BaselineItem(_Item):
 
 @dataclass
 class _ConformanceItems:
-    """Replaces test files by the items of one run, and collects the items that ran."""
+    """Replaces test files with the items of one run, and collects the items that ran."""
 
     judgements: Sequence[Judgement]
     subject: Subject
     ran: list[Judgement] = field(default_factory=list)
     faults: Sequence[Fault] = ()
-    """Wrong entries of the baseline, one item for each."""
+    """Wrong entries of the baseline. Each becomes an item."""
     quiet: bool = False
     """True to print nothing, because the suite prints its own report."""
     failures_only: bool = False
-    """True to make items only for present and previous failures, because pytest remembers only these."""
+    """True to make items only for current and previous failures, because pytest stores no others."""
     on_unwritten: Callable[[OSError], object] | None = None
-    """The function to call if pytest cannot write its file. If None, the error is raised."""
+    """A function that is called if pytest cannot write its file. If None, the error is raised."""
 
     @pytest.hookimpl(trylast=True)
     def pytest_configure(self, config: pytest.Config) -> None:
-        """Register the markers. Drop pytest's terminal report if the suite prints its own."""
+        """Register the markers, and remove pytest's terminal report if the suite prints its own."""
         for marker in _MARKERS:
             config.addinivalue_line("markers", marker)
         if self.quiet:
@@ -161,7 +166,7 @@ class _ConformanceItems:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_collection(self, session: pytest.Session) -> bool:
-        """Make the items. Tests in the working directory are not collected."""
+        """Make the items. Tests in the working folder are not collected."""
         session.items = [
             ConformanceItem.from_parent(
                 session,
@@ -185,7 +190,7 @@ class _ConformanceItems:
 
     def _judgements_to_run(self, config: pytest.Config) -> Iterator[Judgement]:
         """Yield the judgements that become items."""
-        cache = config.cache if self.failures_only else None  # it is missing without its plugin
+        cache = config.cache if self.failures_only else None  # pytest's cache plugin may be disabled
         failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
         for judgement in self.judgements:
             fails = judgement.verdict in {Verdict.FAIL, Verdict.HARNESS_ERROR}
@@ -194,7 +199,7 @@ class _ConformanceItems:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
-        """Keep the verdicts even if the disk is full."""
+        """Do not lose the verdicts if pytest cannot write to the disk."""
         try:
             yield
         except OSError as error:
@@ -218,10 +223,11 @@ def run_items(
     faults: Sequence[Fault] = (),
     on_unwritten: Callable[[OSError], object] | None = None,
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items, silently; return those that ran, and pytest's exit code.
+    """Run the judgements as pytest items without output. Return the judgements that ran, and pytest's exit
+    code.
 
-    `on_unwritten` is called if `junit` cannot be written. Settings and plugins of the project in the working
-    directory, and installed plugins, are not loaded.
+    `on_unwritten` is called if `junit` cannot be written. Installed plugins, and the settings and plugins of
+    the project in the working folder, are not loaded.
     """
     options = [
         "-c",
@@ -231,7 +237,7 @@ def run_items(
         "--noconftest",
         "-o",
         "junit_suite_name=tokenwire",
-        "-o",  # a link in the working directory could redirect pytest's own folder
+        "-o",  # a link in the working folder could redirect pytest's own folder
         f"cache_dir={state_of() / 'pytest'}",
         *_NOT_FOR_VERDICTS,
     ]
@@ -239,7 +245,7 @@ def run_items(
     options += ["-x"] if stop_at_first else []
     options += ["--lf"] if last_failed else []
     options += [f"--junitxml={junit}"] if junit else []
-    # Without a selection and an output file, pytest only stores the failures.
+    # Without a selection and an output file, pytest is only needed to store the failures.
     plain = not (keyword or stop_at_first or last_failed or junit)
     plugin = _ConformanceItems(
         judgements, subject, faults=faults, quiet=True, failures_only=plain, on_unwritten=on_unwritten
@@ -268,7 +274,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Replace test files by the items of a target or of a capture, if one is named."""
+    """Replace test files with the items of a target or a capture, if the user names one."""
     target, capture = config.getoption("--tokenwire-target"), config.getoption("--tokenwire-capture")
     if target and capture:
         raise pytest.UsageError("--tokenwire-target and --tokenwire-capture exclude each other; give one")
@@ -295,7 +301,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def _asked(settings: Settings) -> Subject:
-    """Send requests to a target, and return the run. Raises UsageError."""
+    """Send requests to a target, and return the run. Raises UsageError if the target cannot be reached."""
     from tokenwire.asking.planning import planned
     from tokenwire.asking.run import Progress, Unreached, interrogate  # replays need no network
 

@@ -1,6 +1,6 @@
-"""The abstract record (spec chapter 1), into which every server family's wire shape is parsed.
+"""The abstract record (spec chapter 1), into which the formats of all server families are parsed.
 
-Checks use only these classes, which do not know any server, file or network.
+Checks use only these classes. The classes do not know any server, file or network.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ from tokenwire.ask import Asked
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
-"""The character that replaces bytes of an incomplete character."""
+"""U+FFFD, which replaces the bytes of an incomplete character."""
 ID_LIMIT = 2**31
-"""The upper bound of token ids, exclusive."""
+"""The limit of token ids. Every id is below it."""
 _IN_NO_CHOICE = -1
 
 
 def as_list(value: object) -> list[Any] | None:
-    """Return a JSON array; None for every other value."""
+    """Return a JSON array. None for any other value."""
     return value if isinstance(value, list) else None
 
 
 def integer(value: object) -> int | None:
-    """Return a JSON integer; None for any other value, including true and 1.0."""
+    """Return a JSON integer. None for any other value, including true and 1.0."""
     return value if type(value) is int else None
 
 
 class Delivery(StrEnum):
-    """Forms of delivery of a record."""
+    """The ways in which an answer may be delivered."""
 
     WHOLE = "whole"
     CUMULATIVE = "cumulative"
@@ -41,24 +41,24 @@ class Delivery(StrEnum):
 
 
 class Place(NamedTuple):
-    """A place on the wire: the evidence of a finding.
+    """A place in the data that a server sent. It is the evidence of a finding.
 
-    Every observation has one. A frozen dataclass would take five times as long to make.
+    Every observation has one. A frozen dataclass would take five times as long to create.
     """
 
     exchange: str
     event: int | None = None
-    """Index of the event in its stream; None in an answer that is a single document."""
+    """The index of the event in its stream. None if the answer is a single document."""
     pointer: str = ""
-    """JSON pointer (RFC 6901) into the event's data or the document."""
+    """A JSON pointer (RFC 6901) into the event's data or the document."""
     start: int = 0
-    """First byte of the range in the body."""
+    """The offset of the first byte in the body."""
     end: int = 0
     time: float = 0.0
-    """Seconds from the request to the last byte of the range."""
+    """Seconds from the request to the arrival of the last byte."""
 
     def at(self, pointer: str) -> Place:
-        """Return a place with another pointer into the same data."""
+        """Return the place with another pointer into the same data."""
         return Place(self.exchange, self.event, pointer, self.start, self.end, self.time)
 
 
@@ -69,20 +69,20 @@ class Event:
     index: int
     place: Place
     data: Any
-    """The JSON value; None for the end mark or for data that is not JSON (see `problem`)."""
+    """The JSON value. None for the end mark, or if the data is not JSON (see `problem`)."""
     name: str = ""
-    """The event name field; empty for an unnamed event."""
+    """The value of the `event` field. Empty if the event has no name."""
     done: bool = False
-    """True for the end mark, `[DONE]`."""
+    """True for the end mark `[DONE]`."""
     problem: str = ""
-    """The reason why the data is not one strict JSON object, in words; empty if it is."""
+    """A description of why the data is not one strict JSON object. Empty if it is."""
     schema_errors: tuple[str, ...] = ()
-    """The errors found by the endpoint's schema, each as `pointer: words`."""
+    """The errors found by the endpoint's schema, each as a pointer and a message."""
     error: Any = None
-    """The in-band error of the event, or None."""
+    """The error that the event reports, or None."""
 
     def at(self, pointer: str) -> Place:
-        """Return a place within the event's data."""
+        """Return the place of a value within the event's data."""
         return self.place.at(pointer)
 
 
@@ -92,15 +92,15 @@ class Finish:
 
     type: str
     matched: Any = None
-    """The stop id or stop string that ended the choice, if the server reports it."""
+    """The stop id or stop string that ended the choice. None if the server does not report it."""
     length: int | None = None
     raw: Any = None
     code: Any = None
     """The HTTP status that a failed choice reports, or None."""
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle as a call with the fields, because the way of dataclasses takes five times as long to
-        unpickle.
+        """Pickle as a call with the fields. The default of dataclasses takes five times as long
+        to unpickle.
         """
         return Finish, tuple(getattr(self, name) for name in self.__slots__)
 
@@ -108,20 +108,20 @@ class Finish:
     def failed(self) -> bool:
         """True if a failure ended the choice: an abort with an HTTP status.
 
-        Such an ending replaces the answer, so its other contents are not promised.
+        Such a finish replaces the answer, so the rest of the choice is undefined.
         """
         return self.type == "abort" and self.code is not None
 
 
 class CallPiece(NamedTuple):
-    """A piece of one tool call in an emission, as on the wire; None for absent fields and null."""
+    """The part of a tool call in one emission, as on the wire. Fields that are absent or null are None."""
 
     pointer: str
     """JSON pointer into the data of the event."""
     position: int
-    """Index in the list of tool calls."""
+    """The index in the list of tool calls."""
     index: Any = None
-    """The `index` field: the number of the call in the choice."""
+    """The value of the field `index`, which is the number of the call in the choice."""
     id: Any = None
     type: Any = None
     name: Any = None
@@ -129,13 +129,13 @@ class CallPiece(NamedTuple):
 
     @property
     def call(self) -> int:
-        """The number of the call that a streamed piece belongs to: its `index`, or else its position."""
+        """The number of the call to which a streamed part belongs: its `index`, or else its position."""
         return self.index if type(self.index) is int else self.position
 
 
 @dataclass(frozen=True, slots=True)
 class ToolCall:
-    """One tool call of a choice, joined from all its pieces."""
+    """One tool call of a choice, joined from all of its parts."""
 
     index: int
     pieces: tuple[tuple[Emission, CallPiece], ...]
@@ -158,35 +158,35 @@ class ToolCall:
 
     @property
     def arguments(self) -> str:
-        """The joined text of the arguments; empty if no piece carries any."""
+        """The joined text of the arguments. Empty if no part has any."""
         return "".join(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
 
 
 @dataclass(slots=True)
 class Emission:
-    """The content of one event for one choice, as on the wire (not yet joined or sliced).
+    """The content of one event for one choice, as on the wire, so neither joined nor sliced.
 
-    A field is None (or missing from its mapping) if the event does not carry it. The choice adds the
-    emission's place among the others; nothing else is ever changed.
+    A field that the event lacks is None, or missing from its mapping. The choice sets the emission's position
+    among its emissions. Nothing else changes after creation.
     """
 
     event: Event
     choice: int
     pointers: Mapping[str, str] = field(default_factory=dict)
-    """JSON pointer of each present field, by its name in this class or in its mappings."""
+    """The JSON pointer of each present field, by its name in this class or in its mappings."""
     text: str | None = None
-    """The text of the content channel. A parser may have moved reasoning and tool calls out of it."""
+    """The text of the content channel. A parser may have removed reasoning and tool calls from it."""
     reasoning: str | None = None
     calls: tuple[CallPiece, ...] = ()
     output_ids: list[Any] | None = None
-    """The ids in the event: the new ones, or all so far."""
+    """The ids in the event: only the new ids, or all ids so far."""
     prompt_token_ids: list[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
-    """Per-token output series by wire name, as on the wire: normally one list entry for each output id."""
+    """Per-token output series by name, as on the wire. A series normally has one entry for each output id."""
     customized: frozenset[str] = frozenset()
-    """The members of `series` that came from customized_info, which a custom sampler adds."""
+    """The names of the series that come from customized_info, which a custom sampler adds."""
     prompt_series: Mapping[str, Any] = field(default_factory=dict)
-    """Per-token prompt-side series by wire name."""
+    """Per-token series of the prompt, by name."""
     counters: Mapping[str, Any] = field(default_factory=dict)
     """Counters that are present and not null, such as completion_tokens, prompt_tokens and cached_tokens."""
     details: Mapping[str, Any] = field(default_factory=dict)
@@ -194,23 +194,25 @@ class Emission:
     finish: Finish | None = None
     delivery: Delivery = Delivery.WHOLE
     index: int = 0
-    """The index of its event."""
+    """The index of the event."""
     position: int = _IN_NO_CHOICE
-    """Its position among the emissions of its choice."""
+    """The position among the emissions of the choice."""
     last: bool = False
-    """True for the last emission of its choice."""
+    """True for the last emission of the choice."""
     before: int = 0
-    """The number of output ids that the choice delivered before it: by ids, or by completion_tokens if the
-    choice carries no ids."""
+    """The number of output ids that the choice delivered before this emission.
+
+    It is counted by ids, or by completion_tokens if the choice has no ids.
+    """
     after: int = 0
-    """The number of output ids that the choice has delivered with it."""
+    """The number of output ids that the choice has delivered after this emission."""
     seen_entries: int = 0
-    """The number of leading entries of its lists that an earlier emission carried."""
+    """The number of entries at the beginning of its lists that earlier emissions delivered."""
     counted: bool = True
-    """True if `after` is known: the emission carries ids, or its mode permits their absence for none."""
+    """True if `after` is known: the emission has ids, or may lack them only if there are no new ids."""
 
     def at(self, name: str) -> Place:
-        """Return the place of a field; of the whole emission if the field is absent."""
+        """Return the place of a field. If the field is absent, return the place of the whole emission."""
         return self.event.place.at(self.pointers.get(name, ""))
 
     @property
@@ -219,7 +221,7 @@ class Emission:
 
     @property
     def new(self) -> int:
-        """The number of output ids that this emission delivers first."""
+        """The number of output ids that are new in this emission."""
         return self.after - self.before
 
     @property
@@ -235,23 +237,24 @@ class Emission:
         return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
 
     def unseen(self, entries: list[Any]) -> list[Any]:
-        """Return the entries of a list that earlier emissions did not carry."""
+        """Return the entries of a list that earlier emissions did not deliver."""
         return entries[self.seen_entries :]
 
     def entries(self, name: str) -> list[Any] | None:
-        """Return the entries of a series; None if it is not a list."""
+        """Return the entries of a series. None if it is not a list."""
         return as_list(self.series.get(name))
 
     def counter(self, name: str) -> int | None:
-        """Return a counter; None if it is not an integer."""
+        """Return the value of a counter. None if it is not an integer."""
         return integer(self.counters.get(name))
 
 
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
-    """Return the emissions of a choice, each with its place among them. Emissions of another choice are
-    copied.
+    """Return the emissions of a choice, with their positions in this choice.
+
+    Emissions that belong to another choice are copied.
     """
-    # A choice may be made of another's emissions, which keep their positions.
+    # A choice may be made from another choice's emissions, which must keep their positions there.
     placed = tuple(
         emission if emission.position == _IN_NO_CHOICE else replace(emission) for emission in emissions
     )
@@ -262,7 +265,7 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
         emission.index, emission.delivery = emission.event.index, delivery
         emission.position, emission.last = position, position == len(placed) - 1
         emission.before, emission.counted = delivered, carries_ids and incremental
-        # Each list of a cumulative stream begins with the earlier entries.
+        # Each list of a cumulative stream begins with the entries of earlier emissions.
         emission.seen_entries = 0 if incremental else delivered
         if emission.output_ids is not None:
             delivered, emission.counted = len(emission.output_ids) + (delivered if incremental else 0), True
@@ -274,37 +277,37 @@ def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission
 
 @dataclass(frozen=True)
 class ChoiceFacts:
-    """The facts of a choice that a check of a run may use: the joined values, without the emissions."""
+    """The facts of a choice that a check of a whole run may use: joined values, without the emissions."""
 
     index: int
     delivery: Delivery
     likeliest: bool = True
-    """True if each id is the likeliest by the answer's logprobs; see `Asked.likeliest`."""
+    """True if the request samples the most likely id at each position; see `Asked.likeliest`."""
     output_ids: list[Any] | None = field(init=False)
-    """All output ids, joined by the delivery mode; None if no emission carries ids."""
+    """All output ids, joined according to the delivery mode. None if no emission has ids."""
     text: str | None = field(init=False)
-    """The whole text of the content channel; None if no emission carries text."""
+    """The whole text of the content channel. None if no emission has text."""
     reasoning: str | None = field(init=False)
-    """The whole text of the reasoning channel; None if no emission carries any."""
+    """The whole text of the reasoning channel. None if no emission has reasoning."""
     finish: Finish | None = field(init=False)
     series_names: frozenset[str] = field(init=False)
     customized: frozenset[str] = field(init=False)
-    """The series that came from a custom sampler."""
+    """The names of the series that come from a custom sampler."""
     counters: Mapping[str, int] = field(init=False)
     """The last integer value of each counter."""
     has_calls: bool = field(init=False)
-    """True if any emission carries a tool call."""
+    """True if any emission has a part of a tool call."""
     parsed: bool = field(init=False)
-    """True if a parser moved some of the sampled text out of the content channel."""
+    """True if a parser moved a part of the sampled text out of the content channel."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cached results, by function or fact; see `Stream.clear_caches`."""
+    """Cached results, by function or by name of the fact; see `Stream.clear_caches`."""
 
     def counter(self, name: str) -> int | None:
         return self.counters.get(name)
 
     @property
     def server_series(self) -> frozenset[str]:
-        """The series that the server itself defines, not a custom sampler."""
+        """The names of the series that come from the server itself, not from a custom sampler."""
         return self.series_names - self.customized
 
     def load(self) -> Choice:
@@ -312,32 +315,35 @@ class ChoiceFacts:
         raise NotImplementedError
 
     def fact(self, name: str, compute: Callable[[Choice], Any]) -> Any:
-        """Return a fact of the emissions, computed at most once; see `fact`."""
+        """Return a fact about the emissions, which is computed at most once; see `fact`."""
         if name not in self.cache:
             self.cache[name] = compute(self.load())
         return self.cache[name]
 
     def ends_with(self, name: str) -> bool:
-        """True if the last emission carries a field."""
+        """True if the last emission has a field."""
         return name in _last(self)[1]
 
     def last_at(self, name: str = "") -> Place:
-        """Return the place of a field of the last emission; of the whole emission if the field is absent."""
+        """Return the place of a field of the last emission. If the field is absent, return the place of the
+        whole emission.
+        """
         place, pointers = _last(self)
         return place.at(pointers.get(name, ""))
 
 
 @dataclass(frozen=True)
 class Choice(ChoiceFacts):
-    """One choice of an answer: everything delivered for one index."""
+    """One choice of an answer: everything that was delivered for one index."""
 
     emissions: Sequence[Emission] = ()
-    """The emissions in wire order."""
+    """The emissions, in the order in which they arrived."""
 
     def __post_init__(self) -> None:
         emissions = _placed(self.emissions, self.delivery)
         ids = [emission.output_ids for emission in emissions if emission.output_ids is not None]
-        # If a choice finishes twice, the last finish counts here; one-finish-per-choice reports both.
+        # If a choice finishes twice, the last finish is used. The requirement one-finish-per-choice reports
+        # the error.
         finishes = (emission.finish for emission in reversed(emissions))
         counters = (counter for emission in emissions for counter in emission.counters.items())
         joined = {
@@ -370,14 +376,14 @@ class Choice(ChoiceFacts):
 
     @cached_property
     def delivered(self) -> tuple[Emission, ...]:
-        """The emissions except those that report a failure."""
+        """The emissions, except those that report a failure."""
         return tuple(
             emission for emission in self.emissions if emission.finish is None or not emission.finish.failed
         )
 
     @cached_property
     def held(self) -> frozenset[str]:
-        """The names of all series, counters and details with a value other than null."""
+        """The names of all series, counters and details that have a value other than null."""
         mappings = (
             mapping
             for emission in self.emissions
@@ -387,10 +393,10 @@ class Choice(ChoiceFacts):
 
     @cached_property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls in the order of their first pieces."""
+        """The tool calls, in the order in which they begin."""
         pieces: dict[int, list[tuple[Emission, CallPiece]]] = {}
         carrying = [emission for emission in self.emissions if emission.calls]
-        # In a cumulative stream, the last emission that carries calls carries all of them.
+        # In a cumulative stream, the last emission with calls has all of them.
         for emission in carrying if self.text_is_incremental else carrying[-1:]:
             for piece in emission.calls:
                 index = piece.call if self.text_is_incremental else piece.position
@@ -402,30 +408,30 @@ class Choice(ChoiceFacts):
         return self.delivery is Delivery.INCREMENTAL
 
     def series(self, name: str) -> list[Any] | None:
-        """Return one per-token series, joined by the delivery mode; None if no emission carries it."""
+        """Return a per-token series, joined according to the delivery mode. None if no emission has it."""
         values = (emission.series.get(name) for emission in self.emissions)
         carried = [value for value in values if isinstance(value, list)]
         return list(self._joined(carried)) if carried else None
 
     def details(self, name: str) -> list[Any]:
-        """Return a detail of each emission; None for an emission without it."""
+        """Return a detail of each emission. It is None for an emission without the detail."""
         return [emission.details.get(name) for emission in self.emissions]
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """One usage object of an answer."""
+    """A usage object in an answer."""
 
     place: Place
     counts: Mapping[str, Any]
     choices: tuple[int, ...] = ()
-    """Indices of the choices in the same event; empty if the event carries only usage."""
+    """The indices of the choices in the same event. Empty if the event has only the usage."""
 
 
 class Answer:
-    """An answer of a run, with the facts that a check of a run may use.
+    """An answer of a run, with the facts that a check of a whole run may use.
 
-    A `Stream` has its content in memory, an `EvictedAnswer` in its capture.
+    The content of a `Stream` is in memory. The content of an `EvictedAnswer` is in its capture.
     """
 
     exchange: ExchangeHead
@@ -433,23 +439,23 @@ class Answer:
     asked: Asked
     delivery: Delivery
     refused: bool
-    """True if a 4xx status was answered in place of a record."""
+    """True if the server answered with a 4xx status instead of choices."""
     error: Any
-    """The error body, or the in-band error of a stream."""
+    """The error body, or the error that a stream reported in an event."""
     usage: Mapping[str, Any] | None
     choices: Sequence[ChoiceFacts]
 
     @property
     def answered(self) -> bool:
-        """True if there is a record to judge: a status of 200 and at least one choice."""
+        """True if there is something to judge: status 200 and at least one choice."""
         return bool(self.choices) and not self.refused
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
-        """Return a fact of the content, computed at most once; see `fact`."""
+        """Return a fact about the content, which is computed at most once; see `fact`."""
         raise NotImplementedError
 
     def load(self) -> Stream:
-        """Return the answer with its content, which is read again from the capture if it is not in memory.
+        """Return the answer with its content. If it is not in memory, it is read again from the capture.
 
         Raises CaptureError if the capture has changed.
         """
@@ -458,9 +464,9 @@ class Answer:
 
 @dataclass(frozen=True)
 class Stream(Answer):
-    """One exchange, parsed by a dialect: the delivered record, and how it was delivered.
+    """An answer that a dialect parsed from an exchange: its content, and how it was delivered.
 
-    The repr identifies the exchange and leaves out the content.
+    The repr names the exchange, without the content.
     """
 
     exchange: Exchange
@@ -474,21 +480,22 @@ class Stream(Answer):
     usage: Mapping[str, Any] | None = field(default=None, repr=False)
     usage_place: Place | None = field(default=None, repr=False)
     usages: tuple[Usage, ...] = field(default=(), repr=False)
-    """All usage objects in wire order; `usage` is the last."""
+    """All usage objects, in the order in which they arrived. `usage` is the last one."""
     schema: str = ""
-    """Name of the schema that the events were validated against."""
+    """The name of the schema with which the events were validated."""
     unterminated: bytes = field(default=b"", repr=False)
-    """Bytes after the last complete event."""
+    """The bytes after the last complete event."""
     undecodable_at: int | None = None
-    """Offset of the first byte that is not UTF-8."""
+    """The offset of the first byte that is not UTF-8. None if all bytes are UTF-8."""
     cache: dict[Any, Any] = field(default_factory=dict, init=False, repr=False, compare=False)
-    """Cached results, by function or fact."""
+    """Cached results, by function or by name of the fact."""
 
     def clear_caches(self, *, facts: bool = True) -> None:
-        """Clear the caches of the stream and its choices, but keep the small named facts unless `facts` is
-        set.
+        """Clear the caches of the stream and its choices. Named facts, which are small, are kept if `facts`
+        is False.
 
-        Cached steps refer to their choice, so without this only the garbage collector could free the content.
+        Cached results refer to their choice. Without this method, only the garbage collector could free the
+        content.
         """
         for cache in (self.cache, *(choice.cache for choice in self.choices)):
             kept = {} if facts else {key: value for key, value in cache.items() if isinstance(key, str)}
@@ -496,7 +503,7 @@ class Stream(Answer):
             cache.update(kept)
 
     def fact(self, name: str, compute: Callable[[Stream], Any]) -> Any:
-        """Return a fact, computed at most once."""
+        """Return a fact, which is computed at most once."""
         if name not in self.cache:
             self.cache[name] = compute(self)
         return self.cache[name]
@@ -506,23 +513,21 @@ class Stream(Answer):
 
     @cached_property
     def delivering(self) -> tuple[Choice, ...]:
-        """The choices that delivered anything but a failure, by index; empty if the answer carries no
-        record.
-        """
+        """The choices that delivered content, by index. Empty if the answer was refused."""
         return tuple(choice for choice in self.choices if choice.delivered) if self.answered else ()
 
     @cached_property
     def delivering_as_begun(self) -> tuple[Choice, ...]:
-        """The choices that delivered anything but a failure, in the order in which they begin."""
+        """The choices that delivered content, in the order in which they begin."""
         return tuple(sorted(self.delivering, key=lambda choice: choice.delivered[0].event.index))
 
     @cached_property
     def error_events(self) -> tuple[Event, ...]:
-        """The events that carry an in-band error."""
+        """The events that report an error."""
         return tuple(event for event in self.events if event.error is not None)
 
     def emissions(self) -> Sequence[Emission]:
-        """Return all emissions of all choices, in wire order."""
+        """Return the emissions of all choices, in the order in which they arrived."""
         return self.choices[0].emissions if len(self.choices) == 1 else self._emissions
 
     @cached_property
@@ -546,10 +551,10 @@ def fact(of: type[Choice]) -> Callable[[Callable[[Choice], _Fact]], Callable[[Ch
 
 
 def fact(of: type) -> Callable[[Callable[[Any], _Fact]], Callable[[Any], _Fact]]:
-    """Register a function of a stream's or choice's content as a fact.
+    """Register a function of the content of a stream or choice as a fact.
 
-    Checks of a run use facts of all answers. Facts are computed when an answer is evicted, and take few
-    bytes.
+    Checks of a whole run use facts of all answers. Facts are computed before an answer is evicted, so they
+    must be small.
     """
 
     def register(compute: Callable[[Any], _Fact]) -> Callable[[Any], _Fact]:

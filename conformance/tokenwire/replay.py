@@ -1,4 +1,4 @@
-"""Replay: judges recorded captures without a server."""
+"""Replay: judge the exchanges in captures, without a server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ _MOST_NAMED = 3
 
 
 def capture_files(path: Path) -> list[Path]:
-    """Return the capture files at a path: the file itself, or all files below the folder, sorted by name.
+    """Return the capture files at a path: the file itself, or all capture files below the folder, sorted by
+    path.
 
     Raises UsageError if there are none.
     """
@@ -50,10 +51,11 @@ def capture_files(path: Path) -> list[Path]:
 
 
 def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
-    """Yield the exchanges at a path, one list for each recorded server; without a store, all in memory.
+    """Yield the exchanges at a path, with one list for each recorded server. Without a store, all stay in
+    memory.
 
-    A file of many exchanges belongs to one server; files of one exchange each, as `--record` writes them,
-    belong together. Folders beside each other that hold the same requests belong to a server each.
+    A file with many exchanges belongs to one server. Files with one exchange each, as `--record` writes them,
+    belong together. If adjacent folders contain the same requests, each folder belongs to its own server.
     """
     store = store or AnswerStore(held=sys.maxsize)
     together: list[tuple[Path, Parsed]] = []
@@ -74,8 +76,9 @@ def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str
 def _by_server(
     path: Path, found: Sequence[tuple[Path, ExchangeHead]]
 ) -> Iterator[tuple[str, list[ExchangeHead]]]:
-    """Yield the exchanges of each server in a folder, with its name. Mixed, they would be one server that
-    contradicts itself.
+    """Yield the name and the exchanges of each server in a folder.
+
+    If they were mixed, they would look like one server that contradicts itself.
     """
     depth = _depth_of_servers(found)
     if depth is None:
@@ -89,10 +92,11 @@ def _by_server(
 
 
 def _depth_of_servers(found: Sequence[tuple[Path, ExchangeHead]]) -> int | None:
-    """Return how deep the folders lie that hold one server's answers each; None if there is one server.
+    """Return the depth of the folders that each contain the answers of one server. None if there is only one
+    server.
 
-    Two files then differ in the name of this folder alone, and hold one request. Folders of a recording are
-    dialects and scenarios.
+    Two files show it: their paths differ only in the name of this folder, and they contain the same request.
+    Folders that are named after dialects and scenarios do not count.
     """
     known = load_dialects().keys()
     first: dict[tuple[int, tuple[str, ...]], ExchangeHead] = {}
@@ -121,9 +125,9 @@ def read_run(
     tokenizer: Tokenizer | None = None,
     store: AnswerStore | None = None,
 ) -> tuple[Run, list[ExchangeHead]]:
-    """Read all exchanges of one server; return the run, and the exchanges that match no dialect.
+    """Read all exchanges of one server. Return the run, and the exchanges that match no dialect.
 
-    Without a tokenizer, the server's own is used as far as the capture has its answers.
+    Without a tokenizer, the server's own is used if the capture has its answers.
     """
     advertised = advertised_by(exchanges)
     asked: list[tuple[ExchangeHead, ReadBy]] = []
@@ -168,7 +172,7 @@ def _endpoints(exchanges: Iterable[ExchangeHead]) -> str:
 
 
 def silent(streams: Iterable[Answer]) -> str:
-    """Describe the exchanges with neither a record nor a refusal; empty without any."""
+    """Describe the exchanges that have neither choices nor a refusal. Empty if there are none."""
     reasons: dict[str, list[str]] = {}
     for stream in streams:
         if stream.answered or stream.refused or stream.exchange.ending is Ending.HUNG_UP:
@@ -183,53 +187,53 @@ def silent(streams: Iterable[Answer]) -> str:
     words = (
         f"{len(names)} with {reason} ({first_few(names, _MOST_NAMED)})" for reason, names in reasons.items()
     )
-    return "exchanges that gave no record: " + "; ".join(words)
+    return "exchanges without an answer or a refusal: " + "; ".join(words)
 
 
 def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
-    """Explain why a dialect is not counted as checked."""
+    """Explain why a dialect does not count as checked."""
     statuses = {answer.exchange.status for answer in answers if answer.dialect == dialect}
-    return f"no answer holds a record; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
+    return f"no answer has a choice; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
 
 
 def rules(run: Run) -> Iterator[str]:
-    """Yield the observed rules of a run's numbers, such as a division by the temperature."""
+    """Yield the rules that the run's logprobs follow, for example division by the temperature."""
     where = f"{run.name}: " if run.name else ""
     yield from (where + words for words in rules_seen(run.answers))
 
 
 def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
-    """Yield remarks that qualify a run's verdicts."""
+    """Yield remarks that limit the meaning of a run's verdicts."""
     where = f"{run.name}: " if run.name else ""
     nobodys = [exchange for exchange in unknown if information_path(exchange.request) is None]
     if nobodys:
         number = counted(len(nobodys), "exchange")
-        yield f"{where}{number} with endpoints that no dialect knows: {_endpoints(nobodys)}"
+        yield f"{where}{number} with endpoints that are in no dialect: {_endpoints(nobodys)}"
     if words := silent(run.answers):
         yield where + words
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
     dropping = (stream for stream in run.answers if stream.asked.constraints and drops_its_constraint(stream))
     if not run.capabilities["constraints"].present and (first := next(dropping, None)) is not None:
-        yield f"{where}constraints of texts are answered and not kept, as {first.exchange.name} shows"
+        yield f"{where}constraints are accepted but not enforced, as {first.exchange.name} shows"
     not_known, texts = run.texts_not_asked
     if not_known:
         yield (
-            f"{where}{not_known} of {texts} texts were not held against their ids, as the server was not "
-            f"asked for what these say: {WAY_OUT}"
+            f"{where}{not_known} of {texts} texts were not compared with their ids, because the server was "
+            f"not asked to decode them: {WAY_OUT}"
         )
     if run.unknown_lists:
         names = ", ".join(sorted(run.unknown_lists))
-        yield f"{where}not taken for customized_info, as it has no entry for each output id: {names}"
+        yield f"{where}not counted as customized_info, because it lacks an entry for each output id: {names}"
 
 
 def _remarks_on_servers(path: Path, names: Sequence[str]) -> Iterator[str]:
-    """Yield a remark if a folder holds answers of several servers in folders."""
+    """Yield a remark if a folder contains answers of several servers."""
     folders = [name for name in names if not Path(name).is_file() and Path(name) != path]
     if len(folders) > 1:
         yield (
-            f"{path} holds answers of {len(folders)} servers to the same requests, in {', '.join(folders)}: "
-            f"each is judged by itself; `tokenwire compare {folders[0]} {folders[1]}` shows the differences"
+            f"{path} has answers of {len(folders)} servers to the same requests, in {', '.join(folders)}; "
+            f"each is judged alone; `tokenwire compare {folders[0]} {folders[1]}` shows the differences"
         )
 
 
@@ -237,10 +241,11 @@ def _remarks_on_servers(path: Path, names: Sequence[str]) -> Iterator[str]:
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, store: AnswerStore | None = None
 ) -> Subject:
-    """Read captures into one run for each recorded server. The store evicts answers if there are many.
+    """Read captures into one run for each recorded server. The store evicts answers if they exceed the memory
+    limit.
 
-    `tokenizer` applies to all of them; without it, each server's own is used. Raises UsageError if there is
-    nothing to read or a file is not a capture; OSError.
+    `tokenizer` is used for all servers. Without it, each server's own tokenizer is used. Raises UsageError if
+    there is nothing to read or a file is not a capture, and OSError if a file cannot be read.
     """
     runs: list[Run] = []
     reported: list[str] = []
@@ -256,9 +261,7 @@ def replay(
             detected = resolver.why | detected
             reported += remarks(run, unknown)
     if not any(run.streams for run in runs):
-        raise UsageError(
-            f"no exchange in {', '.join(map(str, paths))} is with an endpoint that a dialect knows"
-        )
+        raise UsageError(f"no exchange in {', '.join(map(str, paths))} has an endpoint that is in a dialect")
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
     answers = [stream for run in runs for stream in (*run.streams, *(pair.other for pair in run.beside))]
     spoken = {stream.dialect for stream in answers if stream.answered}

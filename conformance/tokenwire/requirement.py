@@ -1,4 +1,4 @@
-"""Requirements: one row for each normative sentence of the specification."""
+"""Requirements: one table row for each normative sentence of the specification."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ class Level(StrEnum):
 
 
 class Basis(StrEnum):
-    """The contract that a sentence belongs to."""
+    """The contract to which a sentence belongs."""
 
     OPENAI = "openai"
     SGLANG = "sglang"
     VLLM = "vllm"
     ANTHROPIC = "anthropic"
     TOKENWIRE = "tokenwire"
-    """This specification alone, without a promise of a server."""
+    """Only this specification, without a promise by a server."""
 
 
 @dataclass(frozen=True)
 class _Tolerance:
-    """A tolerance of a requirement (`spec/tolerances.yaml`)."""
+    """A tolerance that a requirement allows (`spec/tolerances.yaml`)."""
 
     name: str
     value: float
     allows: str
-    """A description of the value."""
+    """A description of what the value allows."""
 
     def __str__(self) -> str:
         return f"{self.name} {self.value:g} ({self.allows})"
@@ -54,43 +54,50 @@ class Requirement:
     sentence: str
     profile: str
     contract: str
-    """`blackbox` for any URL; `instrumented` if the server must be started in a special way."""
+    """`blackbox` if any server can be checked; `instrumented` if the server must be started in a
+    special way.
+    """
     oracle: str
     witnesses: int
-    """The number of observations that a PASS needs over the whole run. An observation counts only if it could
-    have failed."""
+    """The number of observations that a PASS needs in the whole run.
+
+    An observation counts only if it could have been a violation.
+    """
     applies_when: tuple[str, ...] = ()
-    """Capabilities that the requirement needs. Without them, it is UNSUPPORTED."""
+    """The capabilities that the requirement needs. Without one of them, the verdict is UNSUPPORTED."""
     condition: str | None = None
-    """The event that must have happened, in words. Without it, the verdict is INCONCLUSIVE."""
+    """A description of the event that must have happened. If it did not happen, the verdict is
+    INCONCLUSIVE.
+    """
     upstream: tuple[str, ...] = ()
     excluded: str | None = None
-    """The reason why a check is not possible; None for a row with a check."""
+    """The reason why no check is possible. None if there is a check."""
     kills: tuple[str, ...] = ()
-    """The faults of the reference engine that must turn it red."""
+    """The faults of the reference engine that the check of this requirement must find."""
     implied_by: tuple[str, ...] = ()
-    """Requirements whose violation also violates this one."""
+    """Requirements whose violation implies a violation of this one."""
     basis: tuple[Basis, ...] = ()
-    """The contracts that contain the sentence."""
+    """The contracts that contain this sentence."""
     breaks: str = ""
-    """The client that cannot work with a violating server, for sentences that apply to any family."""
+    """A client that fails with a violating server, if the sentence applies to all server families."""
     policies: tuple[str, ...] = ()
-    """Keys of a dialect's table that choose between the sentence's alternatives."""
+    """Keys of dialect tables that choose between alternatives in the sentence."""
     tolerances: tuple[_Tolerance, ...] = ()
-    """The tolerances of the comparison; empty for equality."""
+    """The tolerances that the check allows. Empty if values must be equal."""
 
     def level_for(self, family: str) -> Level:
-        """Return the level of a requirement for a server family.
+        """Return the level of the requirement for a server family.
 
-        A MUST needs a promise of the family or of the API that it claims, or a client that breaks.
+        It is a MUST only if the family or its API promises it, or if a client fails without it. Otherwise it
+        is a SHOULD.
         """
         promised = Basis.OPENAI in self.basis or family in self.basis or self.breaks
         return self.level if promised or self.level is not Level.MUST else Level.SHOULD
 
     @property
     def profiles(self) -> tuple[str, ...]:
-        """The profiles that include the row: its subject's, its contracts', and those of levels that promise
-        it.
+        """The profiles that include the requirement: those of its subject, its contracts, and the levels that
+        promise it.
         """
         contracts = (basis.value for basis in self.basis if basis in CONTRACT_PROFILES)
         needing = (
@@ -102,7 +109,7 @@ class Requirement:
 
 
 CONTRACT_PROFILES = (Basis.SGLANG, Basis.OPENAI)
-"""The contracts that a server can claim as a whole."""
+"""The contracts that a server can claim to satisfy completely."""
 
 
 @cache
@@ -130,7 +137,8 @@ def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement
 
 
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
-    """Map each requirement to all requirements that imply it, directly or not, the most remote first.
+    """Map each requirement to all requirements that imply it, directly or indirectly. The most distant come
+    first.
 
     Raises ValueError for an unknown requirement or a cycle.
     """
@@ -138,10 +146,10 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
     try:
         order = list(graph.static_order())
     except CycleError as error:
-        raise ValueError(f"requirements follow from themselves: {' <- '.join(error.args[1])}") from error
+        raise ValueError(f"implied_by has a cycle: {' <- '.join(error.args[1])}") from error
     unknown = [name for name in order if name not in requirements]
     if unknown:
-        raise ValueError(f"implied_by names no requirement: {', '.join(unknown)}")
+        raise ValueError(f"implied_by names unknown requirements: {', '.join(unknown)}")
     found: dict[str, set[str]] = {}
     for name in order:
         row = requirements[name]
@@ -153,8 +161,8 @@ def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, .
 def load_requirements() -> dict[str, Requirement]:
     """Return all requirements by id, in the order of the specification.
 
-    Rows of installed packages come last. Raises ValueError for a duplicate id, and for an unknown basis or
-    tolerance.
+    Requirements of installed extensions come last. Raises ValueError for a duplicate id, an unknown basis or
+    an unknown tolerance.
     """
     requirements: dict[str, Requirement] = {}
     ours, *others = spec_folders()
@@ -163,6 +171,6 @@ def load_requirements() -> dict[str, Requirement]:
         chapter = read_yaml(file)
         for row in chapter["requirements"]:
             if row["id"] in requirements:
-                raise ValueError(f"requirement {row['id']!r} occurs twice; an id belongs to one row")
+                raise ValueError(f"requirement {row['id']!r} occurs twice; an id must be unique")
             requirements[row["id"]] = _from_row(chapter, row)
     return requirements

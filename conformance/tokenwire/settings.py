@@ -1,8 +1,9 @@
-"""`Settings`: options shared by commands, set in `tokenwire.toml`, or kept for a later run.
+"""`Settings`: the options that commands share, that `tokenwire.toml` can set, or that are stored for a later
+run.
 
-A field declares its option once. The flags and help of commands (`commands.command`), the keys of the file
-(`config`), the values that `--resume` compares and `tokenwire again` repeats (`planning`), and the table in
-the documentation are made from the fields.
+Each option is declared once, as a field. Several things are generated from the fields: the flags and help of
+commands (`commands.command`), the keys of the file (`config`), and the table in the documentation. `planning`
+uses them for the values that `--resume` compares and `tokenwire again` repeats.
 """
 
 from __future__ import annotations
@@ -19,18 +20,20 @@ from tokenwire.wire.redaction import Headers
 
 
 class _Role(Flag):
-    """The uses of an option other than as a flag of a command."""
+    """The uses of an option, in addition to its flag."""
 
     ASKS_LESS = auto()
-    """It skips requests. Reports name it, because the run cannot show that a known failure is fixed."""
+    """The option skips requests. Reports name it, because such a run cannot show that a known failure is
+    fixed.
+    """
     JUDGES_LESS = auto()
-    """It skips verdicts, so reports name it."""
+    """The option skips verdicts. Reports name it."""
     RESUMED = auto()
-    """`--resume` refuses a recording made with another value."""
+    """`--resume` rejects a recording that was made with another value."""
     REMEMBERED = auto()
     """`tokenwire again` repeats the value of the last run."""
     REPRODUCED = auto()
-    """Command lines in reports repeat it."""
+    """Command lines that reports show include the value."""
 
 
 ASKS_LESS, JUDGES_LESS, RESUMED, REMEMBERED, REPRODUCED = _Role
@@ -38,54 +41,57 @@ _NO_ROLE = _Role(0)
 
 
 class Unasked(StrEnum):
-    """The values that a settings file may give an option without the user's trust.
+    """The values that a settings file may set without the user's confirmation.
 
-    They are harmless: they do not make a run send, execute or write anything more. A checkout may bring the
-    file, and the requests carry the user's keys.
+    These values are harmless: a run does not send, execute or write more because of them. Confirmation is
+    needed because a checkout may contain the file, and requests contain the user's keys.
     """
 
     ALL = "every value"
     """The option makes a run send less, wait longer or judge less."""
     UP_TO_THE_DEFAULT = "up to the default"
-    """Greater values than the default make a run send more."""
+    """Values above the default make a run send more."""
     NAMES = "names, but no file"
-    """A name skips requests; a file defines what is sent."""
+    """A name only skips requests, but a file defines what is sent."""
     NONE = "none"
-    """The option changes a byte on the wire, an executed command, an address, or a written file."""
+    """The option changes the bytes that are sent, a command that is executed, an address, or a file that is
+    written.
+    """
 
 
 @dataclass(frozen=True)
 class Option:
-    """The description of a field for the command line, `tokenwire.toml` and the documentation."""
+    """A field's description for the command line, `tokenwire.toml` and the documentation."""
 
     name: str
     """The name of the field."""
     type: type
-    """The type of a value; of each value if there are several."""
+    """The type of the value, or of each value if there are several."""
     several: bool
     default: Any
     commands: tuple[str, ...]
-    """The commands that accept it."""
+    """The names of the commands that accept the option."""
     metavar: str | None
     help: str
     flags: tuple[str, ...]
     least: float | None = None
-    """The lower bound of a number, which has both bounds."""
+    """The lower bound of a number. A number has both bounds."""
     most: float | None = None
     names: str = ""
-    """The kind of names that it accepts; empty for any text."""
+    """The kind of names that the option accepts, such as scenarios. Empty for any text."""
     toml: str = ""
-    """An example line of `tokenwire.toml`, in its command's table if it has one; empty if files cannot set
-    it."""
+    """An example line for `tokenwire.toml`, with the command's table if it has one. Empty if files cannot set
+    the option.
+    """
     unasked: Unasked | None = None
-    """The values that an untrusted file may set. None for an option that is not harmless."""
+    """The values that a file may set without confirmation. None if the field is not an option of files."""
     roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Changed attributes of the option for single commands, by command name."""
+    """Attributes of the option that differ for single commands, by command name."""
 
     def of(self, command: str) -> Option:
-        """Return the option as one command accepts it."""
+        """Return the option with the attributes that one command gives it."""
         return replace(self, **self.but.get(command, {}))
 
     @property
@@ -94,15 +100,15 @@ class Option:
 
     @property
     def example(self) -> str:
-        """The example value, as TOML."""
+        """The example value in TOML."""
         return self.toml.partition(" = ")[2]
 
     def names_file(self, name: str) -> bool:
-        """True if a value names a dialect's file and not a dialect."""
+        """True if a value is the path of a dialect's file, and not the name of a dialect."""
         return self.names == "dialect" and name.endswith((".yaml", ".yml"))
 
     def needs_trust(self, value: Any) -> bool:
-        """True if a file may set this value only with the user's trust."""
+        """True if a file may set this value only with the user's confirmation."""
         if value == self.default:
             return False
         match self.unasked:
@@ -116,7 +122,7 @@ class Option:
         return True
 
     def typed(self, value: Any) -> Any:
-        """Convert a value of click, TOML or JSON to the type of the field."""
+        """Convert a value from click, TOML or JSON to the type of the field."""
         if self.several:
             return tuple(value)
         return self.type(value) if issubclass(self.type, (Path, StrEnum)) else value
@@ -134,7 +140,7 @@ _names = partial(_option, metavar="NAME", default=())
 _switch = partial(_option, default=False)
 _count = partial(_option, metavar="N", least=1, most=10**9)
 _seconds = partial(_option, metavar="SECONDS", least=0.1, most=604_800)
-"""An option for seconds, up to a week."""
+"""An option for a number of seconds, up to a week."""
 _file = partial(_option, metavar="FILE")
 _folder = partial(_option, metavar="DIR")
 
@@ -149,7 +155,7 @@ _HOW = RESUMED | REMEMBERED | REPRODUCED
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """Settings of a command: from the command line, or else from the file, or else defaults."""
+    """The settings of a command. The command line comes first, then the file, then the defaults."""
 
     config: Path | None = _file(
         f"{_REACH} replay merge watch inspect",
@@ -499,13 +505,13 @@ class Settings:
     )
 
     file_headers: Headers = field(default=(), repr=False)
-    """Headers of the file. `--header` replaces only those of the same name."""
+    """The headers in the file. `--header` replaces only headers with the same name."""
     given: frozenset[str] = frozenset()
-    """Names of the parameters given on the command line."""
+    """The names of the parameters that were given on the command line."""
 
     @classmethod
     def of(cls, values: Mapping[str, Any], **rest: Any) -> Settings:
-        """Build settings from values of click, TOML or JSON by field name; None leaves the default.
+        """Build settings from values of click, TOML or JSON, by field name. None means the default.
 
         Unknown names are ignored.
         """
@@ -517,7 +523,7 @@ class Settings:
         return self.verbose - self.quiet
 
     def narrowed_by(self, roles: _Role) -> tuple[str, ...]:
-        """Return the given flags of these roles with their values, as reports show them."""
+        """Return the flags with these roles that were given, with their values, as reports show them."""
         return tuple(self._written(option) for option in having(roles) if option.name in self.given)
 
     def _written(self, option: Option) -> str:
@@ -526,7 +532,7 @@ class Settings:
         return " ".join((option.flags[0], *map(str, values)))
 
     def values(self, role: _Role) -> dict[str, Any]:
-        """Return the values of all options of a role, by field name."""
+        """Return the values of all options with a role, by field name."""
         return {option.name: getattr(self, option.name) for option in having(role)}
 
 
@@ -537,14 +543,14 @@ def _options() -> Iterator[Option]:
             continue
         name, hint = declaration.name, types[declaration.name]
         several = hint == tuple[str, ...]
-        # `X | None` is an option of X that may be absent.
+        # `X | None` is an option of type X without a default.
         (kind,) = {str} if several else {*(get_args(hint) or (hint,))} - {type(None)}
         declared = {"flags": (f"--{name.replace('_', '-')}",), **declaration.metadata}
         yield Option(name=name, type=kind, several=several, default=declaration.default, **declared)
 
 
 OPTIONS = {option.name: option for option in _options()}
-"""Options by the names of their fields."""
+"""The options, by the names of their fields."""
 
 
 def having(roles: _Role) -> Iterator[Option]:
@@ -553,5 +559,5 @@ def having(roles: _Role) -> Iterator[Option]:
 
 
 def taken_by(command: str) -> Iterator[Option]:
-    """Return the options that a command accepts, with its own differences."""
+    """Return the options that a command accepts, with the attributes that this command gives them."""
     return (option.of(command) for option in OPTIONS.values() if command in option.commands)

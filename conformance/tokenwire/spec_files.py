@@ -1,8 +1,9 @@
-"""Locates the data of the specification, in the repository or in the wheel, and that of installed extensions.
+"""Locate the data of the specification, in the repository or in the wheel, and the data of installed
+extensions.
 
-A package extends it by an entry point of the group `tokenwire.extensions` that names a module. The folder
-`spec` beside that module has `dialects/`, `schemas/` and `requirements/`. The module itself registers the
-checks of its rows. A file `commands.toml` beside it adds commands (`tokenwire.tools`).
+A package extends the suite with an entry point of the group `tokenwire.extensions`, which names a module. The
+folder `spec` next to this module contains `dialects/`, `schemas/` and `requirements/`. The module registers
+the checks of its requirements. A file `commands.toml` next to it adds commands (`tokenwire.tools`).
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ _PACKAGE = Path(__file__).parent
 
 
 def beside_packages(name: str) -> Path:
-    """Return a folder of data, inside the wheel or at the top of the repository."""
+    """Return a folder of data, which is inside the wheel or at the top of the repository."""
     in_wheel = _PACKAGE / name
     return in_wheel if in_wheel.is_dir() else _PACKAGE.parents[1] / name
 
 
 def spec_root() -> Path:
-    """Return the folder that holds `requirements/`, `schemas/`, `dialects/` and the chapters."""
+    """Return the folder with `requirements/`, `schemas/`, `dialects/` and the chapters."""
     return beside_packages("spec")
 
 
@@ -36,15 +37,15 @@ def extensions() -> tuple[EntryPoint, ...]:
 
 
 def folder_of(point: EntryPoint) -> Path | None:
-    """Return the folder of an extension's module, which is not imported; None if there is no such module."""
+    """Return the folder of an extension's module, without importing it. None if there is no such module."""
     module = find_spec(point.module)
     return Path(module.origin).parent if module is not None and module.origin else None
 
 
 @cache
 def spec_folders() -> tuple[Path, ...]:
-    """Return `spec_root()`, then the folders of extensions. Raises ValueError for an extension that adds
-    neither data nor commands.
+    """Return `spec_root()` and the folders of extensions. Raises ValueError for an extension without data and
+    commands.
     """
     folders = [spec_root()]
     for point in extensions():
@@ -60,23 +61,26 @@ def spec_folders() -> tuple[Path, ...]:
 
 
 def read_yaml(path: Path) -> Any:
-    """Read a YAML file. Raises OSError, yaml.YAMLError."""
+    """Read a YAML file. Raises OSError and yaml.YAMLError."""
     import yaml  # imported here, because `tokenwire --version` reads no table
 
-    # The loader in C, if PyYAML was built with it, is nine times as fast.
+    # PyYAML's loader in C, which is optional, is nine times as fast.
     return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))
 
 
 @cache
 def load_schema(name: str) -> dict[str, Any]:
-    """Return the JSON Schema `schemas/<name>.json` of any folder. Raises FileNotFoundError if it does not
-    exist.
+    """Return the JSON Schema `schemas/<name>.json` from any specification folder.
+
+    Raises FileNotFoundError if it does not exist.
     """
     return schema_in(spec_folders(), name)
 
 
 def schema_in(folders: Iterable[Path], name: str) -> dict[str, Any]:
-    """Return a schema from the first of these folders that has it, as `load_schema` does."""
+    """Return a schema from the first of these folders that has it. Raises FileNotFoundError if no folder has
+    it.
+    """
     files = [folder / "schemas" / f"{name}.json" for folder in folders]
     file = next((file for file in files if file.is_file()), files[0])
     schema: dict[str, Any] = json.loads(file.read_text("utf-8"))

@@ -1,7 +1,7 @@
-"""State that tokenwire keeps between runs, in the user's state folder.
+"""State that tokenwire stores between runs, in the user's state folder.
 
-It is stored by the path of the folder that it describes, never inside it. A checkout may contain files and
-links, which must not be mistaken for the state of an earlier run.
+It is stored under the path of the folder that it describes, but never inside this folder. A checkout may
+contain files and links, and they must not be mistaken for the state of an earlier run.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import platformdirs
 
 
 def state_of(folder: Path = Path()) -> Path:
-    """Return the state folder that describes a folder. It is not created."""
+    """Return the state folder for the given folder. It is not created."""
     path = folder.resolve()
     digest = hashlib.sha256(os.fsencode(path)).hexdigest()[:16]
     return platformdirs.user_state_path("tokenwire") / f"{path.name}-{digest}"

@@ -1,7 +1,8 @@
-"""The tools: packages on top of the suite that add commands to `tokenwire`.
+"""The tools: packages that use the suite and add commands to `tokenwire`.
 
-A tool is an extension (`tokenwire.spec_files.extensions`) with a file `commands.toml` beside its module: a
-table for each command. The suite imports no tool. It imports the module of a command when it is called.
+A tool is an extension (`tokenwire.spec_files.extensions`) with a file `commands.toml` next to its module. The
+file has a table for each command. The suite never imports a tool itself; it imports the module of a command
+when the command is called.
 """
 
 from __future__ import annotations
@@ -24,14 +25,18 @@ class ToolCommand:
     help: str
     """The line that `tokenwire --help` shows."""
     module: str
-    """The name of its module, whose `app` is the command."""
+    """The name of the command's module, whose attribute `app` is the command."""
     tallies: str = ""
-    """The kind of tally files that `tokenwire merge` passes to the module's `merge`; empty for none."""
+    """The kind of tally files that `tokenwire merge` passes to the function `merge` of the module. Empty for
+    none.
+    """
 
 
 @cache
 def tool_commands() -> Mapping[str, ToolCommand]:
-    """Return the commands of all installed tools, by name. Raises ValueError for a table that is not one."""
+    """Return the commands of all installed tools by name. Raises ValueError for an invalid
+    `commands.toml`.
+    """
     commands: dict[str, ToolCommand] = {}
     for point in extensions():
         folder = folder_of(point)

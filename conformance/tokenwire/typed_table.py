@@ -1,7 +1,7 @@
-"""Converts YAML tables to frozen dataclasses. Unknown keys and values of a wrong type are refused.
+"""Convert YAML tables to frozen dataclasses. Unknown keys and values of a wrong type are errors.
 
-A type `Annotated[Keys, parse]` takes the value that `parse` returns. A field name that ends in "_" loses it
-in the table, because words such as `in` are keywords of Python.
+A field of type `Annotated[Keys, parse]` gets the value that `parse` returns. A field name that ends with "_"
+has no "_" in the table, because words such as `in` are Python keywords.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _IN_WORDS = {
 
 def typed(kind: type[_Row], table: object, where: str) -> _Row:
     """Convert a table to a dataclass. Raises ValueError with the place, the value, and the allowed values."""
-    fields = _fields(kind)  # type: ignore[arg-type]  # every class has a hash
+    fields = _fields(kind)  # type: ignore[arg-type]  # every class can be hashed
     known = f"known are {', '.join(fields)}"
     if not isinstance(table, Mapping):
         raise ValueError(f"{where}: {table!r} is not a table; {known}")  # noqa: TRY004
@@ -40,7 +40,7 @@ def typed(kind: type[_Row], table: object, where: str) -> _Row:
             raise ValueError(f"{where}: there is no {name!r}; {suggestion(str(name), fields, known)}")
     for name, (_, hint, required) in fields.items():
         if required and name not in table:
-            raise ValueError(f"{where}: {name!r} is missing; it is {in_words(hint)}")
+            raise ValueError(f"{where}: {name!r} is missing; its value must be {in_words(hint)}")
     values = {
         fields[name][0]: fitting(fields[name][1], value, f"{where}: {name}") for name, value in table.items()
     }
@@ -52,8 +52,9 @@ def typed(kind: type[_Row], table: object, where: str) -> _Row:
 
 @cache
 def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
-    """Return the fields of a dataclass by their table names: field name, type, and whether the table must
-    contain it.
+    """Return the fields of a dataclass by their names in the table.
+
+    A value has the field's name, its type, and True if the table must contain it.
     """
     hints = get_type_hints(kind, include_extras=True)
     required = {dataclasses.MISSING}
@@ -100,14 +101,14 @@ def fitting(hint: Any, value: Any, where: str) -> Any:
 
 
 def _is(hint: Any, value: object) -> bool:
-    """True if a value is of a type without type arguments."""
+    """True if a value has a type that has no type arguments."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     return hint is Any or type(value) is hint or (hint is float and type(value) is int)
 
 
 def in_words(hint: Any) -> str:
-    """Describe the values of a type."""
+    """Return a description of the values of a type, for messages."""
     origin, args = get_origin(hint), get_args(hint)
     if origin is Annotated:
         return f"what {args[1].__name__} reads"
@@ -133,6 +134,6 @@ def plural_of(noun: str) -> str:
 
 
 def suggestion(name: str, known: Iterable[str], otherwise: str) -> str:
-    """Return a clause with the closest known name; `otherwise` if none is close."""
+    """Return a clause with the closest known name, or `otherwise` if no name is close."""
     close = difflib.get_close_matches(name, list(known), n=1)
     return f"did you mean {close[0]!r}?" if close else otherwise

@@ -1,8 +1,8 @@
-"""The error for requests of the user that cannot be met. Commands show its message beside the usage."""
+"""The error for a command that cannot be executed as the user wrote it. Commands print its message."""
 
 
 class UsageError(ValueError):
     """A command line, file, server or installation is wrong.
 
-    The message names the thing, the value and the way out.
+    The message names the thing, its value and the solution.
     """
