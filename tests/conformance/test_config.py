@@ -60,21 +60,24 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ),
         ("timeout = true", "timeout is True"),
         ("max-tokens = 1.5", "max-tokens is 1.5, but must be a whole number from 1 to 1000000000000"),
-        ('dialects = "sglang-generate"', "wants a list of names in quotes"),
+        ('dialects = "sglang-generate"', "must be a list of names in quotes"),
         ('dialects = ["sglang-generat"]', "did you mean 'sglang-generate'?"),
         ('capabilities = ["logprob"]', "did you mean 'logprobs'?"),
         ('profiles = ["cor"]', "did you mean 'core'?"),
         ('budget = "quik"', "did you mean 'quick'?"),
-        ('headers = { Authorization = "Bearer abc" }', "headers.Authorization holds a credential itself"),
+        ('headers = { Authorization = "Bearer abc" }', "headers.Authorization contains a credential"),
         ('without = ["crwd"]', "did you mean 'crowd'?"),
         ("gentle = 1", "gentle is 1, but must be true or false; write gentle = true"),
-        ("headers = { X = 1 }", "wants a table of texts"),
+        ("headers = { X = 1 }", "must be a table of texts"),
         ("watch = 1", "watch is 1, not a table; write [watch]"),
         (
             '[watch]\nlisten = "8000"',
             "watch.listen is '8000', but must be HOST:PORT, in quotes; write listen =",
         ),
-        ("[watch]\ndrain = -1", "watch.drain is -1, but must be a number from 0 to 604800, in seconds; write"),
+        (
+            "[watch]\ndrain = -1",
+            "watch.drain is -1, but must be a number from 0 to 604800, in seconds; write",
+        ),
         (
             "[watch]\nrecord-cap = 0",
             "watch.record-cap is 0, but must be a whole number from 1 to 1048576, in MiB",
@@ -82,9 +85,9 @@ def test_what_is_for_one_command_is_told_to_no_other(tmp_path: Path) -> None:
         ("[watch]\nadmn = 1", "watch.admn is not a setting; did you mean 'admin'?"),
         (
             '[watch]\ntarget = "http://h"',
-            "watch.target is not a setting; it is one for all commands: write it above",
+            "watch.target is not a setting; it applies to all commands: write it above",
         ),
-        ('listen = "127.0.0.1:0"', "listen is not a setting; it belongs below [watch]"),
+        ('listen = "127.0.0.1:0"', "listen is not a setting; write it below [watch]"),
         ("= 1", "is not TOML"),
     ],
 )
@@ -120,7 +123,7 @@ def test_the_nearest_folder_that_has_settings_is_taken(tmp_path: Path) -> None:
 
 def test_a_table_is_named_as_it_stands_in_the_shared_file(tmp_path: Path) -> None:
     path = write(tmp_path, "[tool.tokenwire]\ndrain = 1\n", "pyproject.toml")
-    with pytest.raises(UsageError, match=r"it belongs below \[tool\.tokenwire\.watch\]"):
+    with pytest.raises(UsageError, match=r"write it below \[tool\.tokenwire\.watch\]"):
         read_config(path)
     write(tmp_path, "[tool.tokenwire.watch]\ndrain = 1\n", "pyproject.toml")
     assert read_config(path).of_command == {"watch": {"drain": 1}}

@@ -115,7 +115,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
     ("text", "words", "refusal"),
     [
         ('[watch]\nlisten = "here"\n', [], "watch.listen is 'here', but must be HOST:PORT"),
-        ("[watch]\nrate = 1\n", [], "watch.rate is not a setting; it is one for all commands"),
+        ("[watch]\nrate = 1\n", [], "watch.rate is not a setting; it applies to all commands"),
         ('target = "http://h/v1"\n[watch]\nlisten = "127.0.0.1:0"\n', [], "'http://h/v1' has a path"),
         (
             'profiles = ["gateway"]\ntarget = "http://h"\n',

@@ -37,7 +37,7 @@ def test_folders_of_two_servers_are_judged_apart_and_said_to_be_two(tmp_path: Pa
     assert [Path(run.name).name for run in subject.runs] == ["python", "rust"]
     assert all(len(run.streams) == 2 for run in subject.runs)
     [remark] = [words for words in subject.remarks if "servers" in words]
-    assert "holds answers of 2 servers to the same requests" in remark
+    assert "has answers of 2 servers to the same requests" in remark
     assert f"tokenwire compare {tmp_path / 'rec' / 'python'} {tmp_path / 'rec' / 'rust'}" in remark
 
 
@@ -139,7 +139,7 @@ def test_an_endpoint_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
     absent = replace(absent, request=replace(absent.request, path="/inference/v1/generate"))
     subject = replay([write_folder(tmp_path / "rec", whole("fine"), absent)])
     assert list(subject.taken) == ["sglang-generate"]
-    assert subject.left_out == {"vllm-generate": "no answer holds a record; status 404"}
+    assert subject.left_out == {"vllm-generate": "no answer has a choice; status 404"}
 
 
 @pytest.mark.parametrize("kind", ["missing", "empty folder", "nothing known"])

@@ -83,7 +83,7 @@ def test_each_capture_is_decided_or_has_a_reason() -> None:
             "events-fit-schema",
             '/content_block: "input" is a required property',
         ),
-        ("32-all-calls-have-index-0", "calls-are-numbered", "has the index 0, as the call"),
+        ("32-all-calls-have-index-0", "calls-are-numbered", "has the index 0, like the call"),
         ("66-empty-id-and-name-in-later-pieces", "call-is-named-once", "has the id '' and the name ''"),
         (
             "43-aborted-in-the-queue-stream-is-cut",

@@ -273,11 +273,11 @@ def test_joined_lists_whose_texts_are_others_than_alone_are_not_believed() -> No
     run = Run(tuple(answers), tokenizer=known)
     not_asked, texts = run.texts_not_asked
     assert 0 < not_asked <= texts == 60
-    assert f"{not_asked} of 60 texts were not held against their ids" in "; ".join(remarks(run))
+    assert f"{not_asked} of 60 texts were not compared with their ids" in "; ".join(remarks(run))
     rows = [row for row in BY_TOKENIZER if row.id == "incomplete-tail-is-shown"]
     (judged,) = judge([run], rows)
     assert judged.verdict is Verdict.INCONCLUSIVE
-    assert f"{not_asked} of 60 texts are not known, as the server was not asked for them" in judged.message
+    assert f"{not_asked} of 60 texts are unknown, as the server was not asked for them" in judged.message
     assert "--tokenizer" in judged.message
 
 
