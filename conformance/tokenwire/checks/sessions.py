@@ -136,7 +136,9 @@ def _turns_carry_their_history(streams: tuple[Answer, ...], target: Target) -> I
 
 @check_run("aborted-turn-is-taken-back")
 def _aborted_turn_is_taken_back(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the turn after an aborted turn continues the conversation as it was before the aborted turn."""
+    """Check that the turn after an aborted turn continues the conversation as it was before the
+    aborted turn.
+    """
     shown = False
     for turn in _appended(streams, target):
         if turn.is_behind_an_abort and shown:
