@@ -249,8 +249,22 @@ def test_a_fault_appears_at_its_event_while_the_stream_is_open_and_becomes_a_tes
     assert same.returncode == 0
 
 
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_answer_is_in_view_and_the_table_fits(page: WebDriver, width: int) -> None:
+    size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    page.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    send(page)
+    until(page, "document.querySelector('#answer .ending')?.textContent.includes('complete')")
+    top = page.execute_script("return document.getElementById('answer').getBoundingClientRect().top")
+    assert 0 < top < 900 / 2
+    place = page.find_element(By.CSS_SELECTOR, ".wide-table:has(#rows)")
+    assert place.get_property("scrollWidth") <= place.get_property("clientWidth")
+    labels = [label.text for label in page.find_elements(By.CSS_SELECTOR, "#fields label")]
+    assert "sampling_params.max_new_tokens" in [label.replace("\n", "") for label in labels]
+
+
 def test_a_request_goes_to_the_twin_too(page: WebDriver) -> None:
-    Select(page.find_element(By.ID, "twice")).select_by_visible_text("to the twin")
+    Select(page.find_element(By.ID, "twice")).select_by_visible_text("the twin")
     send(page)
     until(page, "document.querySelector('#rows tbody').textContent.includes('complete, twin')")
     until(page, "document.querySelector('#answer .difference').textContent.includes('are the same')")

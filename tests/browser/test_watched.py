@@ -91,8 +91,8 @@ def test_new_violations_leave_what_a_reader_is_at(page: WebDriver, watched: Watc
     renewed(page)
     assert page.switch_to.active_element == link
     assert page.execute_script("return String(getSelection())") == "watch/1"
-    assert len(rows(page, "latest-table")) == 3
-    assert "watch/1" in rows(page, "latest-table")[-1]
+    assert [row.split()[:2] for row in rows(page, "findings-table")] == [[NAMES[1], "2"], [NAMES[0], "1"]]
+    assert "watch/1" in rows(page, "findings-table")[-1]
     assert [row.split()[0] for row in rows(page, "violated-table")] == [NAMES[1], NAMES[0]]
     assert page.title.startswith("3 violations")
     html = page.execute_script("return document.querySelector('main').outerHTML")
@@ -100,11 +100,19 @@ def test_new_violations_leave_what_a_reader_is_at(page: WebDriver, watched: Watc
     assert page.execute_script("return document.querySelector('main').outerHTML") == html
 
 
+def test_six_requests_of_one_fault_are_a_row_each_requirement(page: WebDriver, watched: Watched) -> None:
+    for name in NAMES * 5:
+        watched.violated(name)
+    renewed(page)
+    assert [row.split()[:2] for row in rows(page, "findings-table")] == [[NAMES[1], "5"], [NAMES[0], "6"]]
+    assert page.execute_script("return document.documentElement.scrollHeight") < 2000
+
+
 def test_what_is_gone_is_gone_and_what_was_nowhere_comes(page: WebDriver, watched: Watched) -> None:
-    watched.counts.latest.clear()
+    watched.counts.findings.clear()
     watched.counts.gaps["judge-too-slow"] += 1
     renewed(page)
-    assert rows(page, "latest-table") == []
+    assert rows(page, "findings-table") == []
     assert rows(page, "gaps-table") == ["judge-too-slow 1"]
     assert rows(page, "models-table")[0].startswith("d m 1 1")
 

@@ -66,6 +66,12 @@ def test_an_answer_is_told_while_it_grows_and_what_it_violates_at_its_event(tmp_
         assert "under way" in view["html"]
         step = next(step for step in view["playback"]["steps"] if step["illegal"])
         assert step["event"] == 5
+        async for news in page.news("?show=1"):
+            row = next(iter(news["rows"]), {})
+            if "incremental-ids-are-new" in row.get("violated", ()):
+                break
+        assert row["open"]
+        assert row["tokens"] > 5
         await page.post("stop", {"number": 1})
         assert "hung-up" in await page.ended(1)
 

@@ -25,6 +25,8 @@ from tokenwire_live.watch.judging import single_answer_requirements
 
 TARGET, WORKER, TWIN = "target", "worker", "twin"
 """The servers that a page may ask: its target, the worker behind it, and another deployment."""
+COUNTS = ("violated", "events", "tokens", "characters")
+"""The names of the counts in the row of an answer."""
 _WHILE_IT_COMES, _AT_THE_END = 60, 240
 """The most events of a view, during and after the answer."""
 
@@ -71,7 +73,7 @@ class Bench:
         bad = [row.requirement.id for row in judgements if row.verdict in {Verdict.FAIL, Verdict.WARN}]
         tokens = sum(len(choice.output_ids or ()) for choice in stream.choices)
         text = "".join(choice.text or "" for choice in stream.choices)
-        counts = {"violated": bad, "events": len(stream.events), "tokens": tokens, "characters": len(text)}
+        counts = dict(zip(COUNTS, (bad, len(stream.events), tokens, len(text)), strict=True))
         if question.number is None:
             return counts
         return counts | answer_view(

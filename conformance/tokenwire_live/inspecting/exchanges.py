@@ -18,7 +18,7 @@ from tokenwire.usage_error import UsageError
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, as_started
 from tokenwire.wire.json_pointer import find, put
-from tokenwire_live.inspecting.bench import TARGET, Answer, Bench, Question
+from tokenwire_live.inspecting.bench import COUNTS, TARGET, Answer, Bench, Question
 
 SCENARIO = "by-hand"
 _MOST_ROWS = 200
@@ -42,6 +42,8 @@ class Asked:
     """The reason why it could not be sent."""
     counts: Mapping[str, Any] | None = None
     """The bench's verdict on the whole answer."""
+    so_far: Mapping[str, Any] = field(default_factory=dict)
+    """The bench's verdict on the part that the page last showed."""
     task: asyncio.Task[None] | None = None
 
     @property
@@ -78,7 +80,7 @@ class Asked:
             "bytes": len(self.tap.body),
             "first": reads[0].time if reads else None,
             "seconds": self.ended.duration if self.ended else None,
-            **(self.counts or {}),
+            **(self.counts or self.so_far),
         }
 
 
@@ -154,8 +156,12 @@ class Exchanges:
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
         """Return the page's view of an answer, and of another one beside it if it is known."""
+        asked = self.known[number]
         other = self.known[beside].answer if beside in self.known else None
-        return await self._judged(Question(self.known[number].answer, number, other))
+        view = await self._judged(Question(asked.answer, number, other))
+        if other is None:
+            asked.so_far = {name: view[name] for name in COUNTS if name in view}
+        return view
 
     async def _judged(self, question: Question) -> dict[str, Any]:
         try:

@@ -4,6 +4,7 @@
   const at = (id) => document.getElementById(id);
   const [body, fields, wrong, said, rows] = ["body", "fields", "wrong", "said", "rows"].map(at);
   const MOST_ROWS = 200;
+  const HEADS = [...rows.tHead.rows[0].cells].map((cell) => cell.textContent);
 
   function make(tag, text, attributes = {}) {
     const made = Object.assign(document.createElement(tag), attributes);
@@ -49,7 +50,7 @@
       body.setAttribute("aria-invalid", "false");
       return value && typeof value === "object" && !Array.isArray(value) ? value : null;
     } catch (error) {
-      wrong.textContent = `no JSON, and sent as it is: ${error.message}`;
+      wrong.textContent = `not JSON, and sent unchanged: ${error.message}`;
       body.setAttribute("aria-invalid", "true");
       return null;
     }
@@ -89,14 +90,14 @@
   function inputOf(field, id) {
     if (field.kind === "boolean") {
       const made = make("select", undefined, { id });
-      made.append(...["", "true", "false"].map((value) => make("option", value || "not said", { value })));
+      made.append(...["", "true", "false"].map((value) => make("option", value || "unset", { value })));
       return made;
     }
     const number = field.kind === "integer" || field.kind === "number";
     const made = make("input", undefined, { id, type: number ? "number" : "text", autocomplete: "off" });
     if (number) made.step = field.kind === "integer" ? 1 : "any";
     if (number && field.least !== null) made.min = field.least;
-    if (field.default !== null) made.placeholder = `${JSON.stringify(field.default)} if not said`;
+    if (field.default !== null) made.placeholder = `default ${JSON.stringify(field.default)}`;
     return made;
   }
 
@@ -107,7 +108,8 @@
     fields.replaceChildren(...form.fields.map((field, number) => {
       const made = make("div", undefined, { className: "field" });
       const input = inputOf(field, `field-${number}`);
-      const label = make("label", field.at.join("."), { htmlFor: input.id, title: field.name });
+      const label = make("label", undefined, { htmlFor: input.id, title: field.name });
+      for (const part of field.at.join(".").split(/(?<=[._])/)) label.append(part, make("wbr"));
       const words = make("p", `${field.type}${field.type && field.says ? " · " : ""}${field.says}`, { id: `${input.id}-says` });
       input.setAttribute("aria-describedby", words.id);
       input.addEventListener("change", () => changed(field, input));
@@ -164,6 +166,7 @@
     const numbers = await ask("send", { requests: Array.from({ length: times }, () => pair).flat() });
     said.textContent = `sent ${numbers.length === 1 ? `request ${numbers[0]}` : `${numbers.length} requests`}`;
     show(numbers[0], pair.length > 1 ? numbers[1] : null);
+    at("asked").scrollIntoView({ block: "start" });
   }));
 
   let source = null;
@@ -212,7 +215,8 @@
     const made = make("tr");
     made.classList.toggle("now", row.number === shown || row.number === beside);
     const time = (seconds) => (seconds === null ? "" : `${(1000 * seconds).toFixed(0)} ms`);
-    const violated = row.violated ? (row.violated.length ? row.violated.join(", ") : "nothing") : "";
+    const none = row.open ? "nothing so far" : "nothing";
+    const violated = row.violated ? (row.violated.length ? row.violated.join(", ") : none) : "";
     const state = `${row.state}${row.status && row.status !== 200 ? ` ${row.status}` : ""}${row.to === "target" ? "" : `, ${row.to}`}`;
     const last = make("td");
     const button = (words, does, aria) => {
@@ -232,6 +236,8 @@
       number(time(row.first)), number(time(row.seconds)),
       make("td", violated, { className: row.violated && row.violated.length ? "FAIL" : "" }), last,
     );
+    made.setAttribute("role", "row");
+    [...made.children].forEach((cell, index) => { cell.setAttribute("role", "cell"); cell.dataset.name = HEADS[index]; });
     const known = lines.get(row.number);
     const focused = known && known.contains(document.activeElement) && document.activeElement.textContent;
     if (known) known.replaceWith(made);

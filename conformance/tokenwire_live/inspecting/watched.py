@@ -155,7 +155,9 @@ class WatchPages:
         from an address.
         """
         counts = self._watcher.counts
-        shown = [opinion for opinion, _ in counts.latest] + [last for _, last in counts.seen.values()]
+        shown = [found.last for found in counts.findings.values()] + [
+            last for _, last in counts.seen.values()
+        ]
         opinion = next((known for known in shown if known.exchange == name and _recorded(known)), None)
         if opinion is None:
             raise UsageError(

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections import Counter, deque
+from collections import Counter
 from dataclasses import dataclass, field
 
+from tokenwire.judging.failure_kind import lasting_words
 from tokenwire_live.watch.judging import Opinion, Violation
 from tokenwire_live.watch.latency import Latencies
 
-_LATEST = 50
+_MOST_FINDINGS = 50
+"""The most findings to show; the one that was not seen for the longest time is dropped first."""
 _MOST_SERVED = 50
 """The most models to count separately, because clients may name any; others are counted together."""
 _OTHERS = "(others)"
@@ -31,6 +33,16 @@ class Served:
         self.violations.update((violation.requirement, violation.level) for violation in opinion.violations)
         if opinion.latencies is not None:
             self.latencies.merge(opinion.latencies)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Violations with the same words, apart from numbers and texts, at one endpoint."""
+
+    number: int
+    last: Opinion
+    violation: Violation
+    """The latest one."""
 
 
 @dataclass
@@ -63,7 +75,8 @@ class Counts:
     """For each violated requirement and level, the time of the first violation and the last exchange."""
     crashed: Counter[str] = field(default_factory=Counter)
     """Crashes of checks, by requirement."""
-    latest: deque[tuple[Opinion, Violation]] = field(default_factory=lambda: deque(maxlen=_LATEST))
+    findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
+    """Violations of one kind at one endpoint, the latest last."""
 
     def add(self, opinion: Opinion) -> None:
         """Count an exchange by its opinion."""
@@ -86,7 +99,15 @@ class Counts:
         for violation in opinion.violations:
             key = violation.requirement, violation.level
             self.seen[key] = self.seen.get(key, (opinion.started,))[0], opinion
-            self.latest.appendleft((opinion, violation))
+            self._find(opinion, violation)
+
+    def _find(self, opinion: Opinion, violation: Violation) -> None:
+        words = lasting_words(violation.message)
+        key = violation.requirement, violation.level, opinion.method, opinion.path, words
+        known = self.findings.pop(key, None)
+        self.findings[key] = Finding(1 + (known.number if known else 0), opinion, violation)
+        if len(self.findings) > _MOST_FINDINGS:
+            del self.findings[next(iter(self.findings))]
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
         """Count a gap of `exchanges` exchanges; 0 if their number is unknown."""
