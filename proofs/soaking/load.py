@@ -191,7 +191,7 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
         for item in (server, fresh):
             await item.ask("/flush_cache", {})
         same = await answers(server, seed) == await answers(fresh, seed)
-        demanded = "those of a fresh server, bit for bit"
+        demanded = "equal to a fresh server, bit for bit"
         figures.demand("answers", demanded, "equal" if same else "other", holds=same)
         log = server.log.read_text("utf-8", "replace")
         figures.demand("log", "empty", log[:500] or "empty", holds=not log)

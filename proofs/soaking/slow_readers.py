@@ -72,9 +72,9 @@ async def slow_readers(figures: Figures, pairs: int, requests: int) -> None:
     )
     ratio = statistics.median(ratios)
     figures.demand(
-        f"p99 of fast readers beside {SLOW_READERS} slow ones, {pairs} pairs",
-        f"less than {MOST_SLOWDOWN} of that beside {SLOW_READERS} fast ones",
+        f"p99 of fast readers with {SLOW_READERS} slow readers, {pairs} pairs",
+        f"less than {MOST_SLOWDOWN} times p99 with {SLOW_READERS} fast readers",
         f"{ratio:.2f} (from {min(ratios):.2f} to {max(ratios):.2f}); others read {percentiles}",
         holds=ratio < MOST_SLOWDOWN,
     )
-    figures.demand("log beside slow readers", "empty", log[:500] or "empty", holds=not log)
+    figures.demand("log with slow readers", "empty", log[:500] or "empty", holds=not log)
