@@ -50,6 +50,9 @@ def _engine(
     attached: Annotated[
         bool, typer.Option("--attached", help="End when the standard input is closed.")
     ] = False,
+    again: Annotated[
+        bool, typer.Option("--again", help="If the front end ends, start it again at the same address.")
+    ] = False,
 ) -> None:
     """Run a real front end over an engine whose answers are known: no weights, no kernels, no GPU.
 
@@ -68,14 +71,18 @@ def _engine(
         trace=trace and trace.resolve(),
         log=log and log.resolve(),
     )
-    with _ended(attached=attached) as ending, usage_errors(), front_end(wanted, ending) as running:
-        typer.echo(f"{' '.join(words)} answers at {running.url} ({running.seconds:.1f} s)")
-        typer.echo(f"check it: tokenwire check --target {running.url}")
-        sys.stdout.flush()
-        status = running.wait(ending)
-        if status is not None:
-            typer.echo(f"the front end ended with status {status}", err=True)
-            raise typer.Exit(1)
+    with _ended(attached=attached) as ending, usage_errors():
+        while not ending.wished:
+            with front_end(wanted, ending) as running:
+                typer.echo(f"{' '.join(words)} answers at {running.url} ({running.seconds:.1f} s)")
+                typer.echo(f"check it: tokenwire check --target {running.url}")
+                sys.stdout.flush()
+                status = running.wait(ending)
+            if status is not None:
+                typer.echo(f"the front end ended with status {status}", err=True)
+                if not again:
+                    raise typer.Exit(1)
+            wanted = wanted.at(running.port)
 
 
 @contextlib.contextmanager

@@ -68,6 +68,10 @@ class Wanted:
     """The file for the front end's own output; None for a temporary file, shown if it fails."""
     ready_s: float = 300.0
 
+    def at(self, port: int) -> Wanted:
+        """Return the same front end at a port."""
+        return self if self.flag("--port") else replace(self, words=(*self.words, "--port", str(port)))
+
     def flag(self, name: str) -> str:
         """Return the value of a flag on the command line; empty if it is missing."""
         for place, word in enumerate(self.words):
@@ -213,6 +217,7 @@ class FrontEnd:
     """A running front end, with the engine below it."""
 
     url: str
+    port: int
     process: subprocess.Popen[bytes]
     log: Path
     seconds: float
@@ -247,7 +252,7 @@ def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd
             command = sglang_command(wanted, folder, port)
             environment |= _environment_of_sglang(wanted, law, scratch)
         log = wanted.log or scratch / "front-end.log"
-        output = stack.enter_context(log.open("wb"))
+        output = stack.enter_context(log.open("ab"))
         started = time.monotonic()
         process = subprocess.Popen(
             command,
@@ -260,7 +265,7 @@ def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd
         stack.callback(_end, process)
         url = f"http://{wanted.flag('--host') or _HOST}:{port}"
         _demand_answer(url, process, log, started + wanted.ready_s, ending)
-        yield FrontEnd(url, process, log, time.monotonic() - started)
+        yield FrontEnd(url, port, process, log, time.monotonic() - started)
 
 
 def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:

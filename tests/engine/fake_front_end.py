@@ -8,6 +8,7 @@ output of the engine.
 """
 
 import json
+import os
 import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -93,6 +94,8 @@ class Handler(BaseHTTPRequestHandler):
         self._send(status, "application/json", json.dumps(known.get(self.path, {})).encode())
 
     def do_POST(self) -> None:
+        if self.path == "/crash":
+            os._exit(3)
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         outputs = list(self.below.ask(body))
         events = [

@@ -1,5 +1,6 @@
 """Front ends are started over the engine, and everything is ended: here a small one stands in for vLLM's."""
 
+import http.client
 import json
 import os
 import signal
@@ -8,13 +9,18 @@ import sys
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
+from typer.testing import CliRunner
 
+from tokenwire.commands import check
 from tokenwire.local_server import free_port
 from tokenwire.parrot.vocabulary import Vocabulary
+from tokenwire.settings import Settings
 from tokenwire.usage_error import UsageError
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
@@ -166,6 +172,33 @@ def url_of(process: subprocess.Popen[str]) -> str:
     return line.split()[line.split().index("at") + 1]
 
 
+def crash(url: str) -> None:
+    with pytest.raises(http.client.RemoteDisconnected):
+        urllib.request.urlopen(urllib.request.Request(f"{url}/crash", b""), timeout=20)
+
+
+def test_a_front_end_that_crashes_is_started_again_at_its_address(vllm_rs: Path) -> None:
+    with tokenwire("engine", "vllm", "--attached", "--again", "--", str(vllm_rs), "serve") as process:
+        first = url_of(process)
+        assert process.stdout is not None
+        for _ in range(2):
+            crash(first)
+            assert process.stdout.readline().startswith("check it")
+            assert url_of(process) == first
+        assert ask(first)["choices"][0]["token_ids"] == PROMPT[:4]
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(20) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == "the front end ended with status 3\n" * 2
+
+
+def test_a_front_end_that_crashes_ends_the_command_otherwise(vllm_rs: Path) -> None:
+    with tokenwire("engine", "vllm", "--attached", "--", str(vllm_rs), "serve") as process:
+        crash(url_of(process))
+        assert process.wait(20) == 1
+
+
 def is_gone(url: str) -> bool:
     """Wait until nothing answers there."""
     for _ in range(400):
@@ -261,6 +294,27 @@ def test_scenarios_of_schedules_are_asked_where_an_engine_reads_them(vllm_rs: Pa
     seen = {row["exchange"] for row in verdicts["scheduled-steps"]["evidence"]}
     assert all("/stop" in name for name in seen)
     assert {name: verdicts[name]["verdict"] for name in names[1:]} == dict.fromkeys(names[1:], "PASS")
+
+
+@pytest.mark.parametrize(("words", "wait"), [([], 600.0), (["--wait", "7"], 7.0)])
+def test_a_check_goes_on_when_a_front_end_that_crashed_is_back(
+    words: list[str], wait: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Any] = []
+
+    @contextmanager
+    def below(command: str, *, again: bool) -> Iterator[str]:
+        seen.append((command, again))
+        yield "http://127.0.0.1:9"
+
+    def judged(settings: Settings, *_: object, **__: object) -> None:
+        seen.append((settings.target, settings.wait, settings.keep_failures))
+
+    monkeypatch.setattr(check, "engine_below", below)
+    monkeypatch.setattr(check, "_ask_and_judge", judged)
+    result = CliRunner().invoke(check.app, ["--engine", "vllm-rs serve", *words])
+    assert result.exit_code == 0, result.output
+    assert seen == [("vllm-rs serve", True), ("http://127.0.0.1:9", wait, False)]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
@@ -15,6 +14,7 @@ from rich.text import Text
 from tokenwire.asking.exploration import demand_hypothesis
 from tokenwire.asking.planning import headers_of, planned
 from tokenwire.asking.run import Unreached
+from tokenwire.asking.vital_signs import RESTART_WAIT_S
 from tokenwire.commands.ask import ask
 from tokenwire.commands.command import command, empty_folder, writable_folder
 from tokenwire.commands.plan import print_plan
@@ -60,9 +60,13 @@ def _check(
         raise UsageError(
             "--target is the URL of a server, --engine the command that starts a front end; give one of them"
         )
-    with engine_below(settings.engine) if settings.engine else nullcontext(settings.target) as target:
-        keeps = settings.keep_failures and not settings.engine
-        _ask_and_judge(replace(settings, target=target, keep_failures=keeps), resume, only_plan=only_plan)
+    if not settings.engine:
+        _ask_and_judge(settings, resume, only_plan=only_plan)
+        return
+    with engine_below(settings.engine, again=True) as target:
+        wait = settings.wait or RESTART_WAIT_S  # a front end that crashes is started again
+        below = replace(settings, target=target, keep_failures=False, wait=wait)
+        _ask_and_judge(below, resume, only_plan=only_plan)
 
 
 def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) -> None:

@@ -16,15 +16,18 @@ _END_S = 10.0
 
 
 @contextlib.contextmanager
-def engine_below(command: str) -> Iterator[str]:
+def engine_below(command: str, *, again: bool = False) -> Iterator[str]:
     """Run a front end over Tokenwire's engine in this context; yield the front end's URL.
 
     The engine is a separate process. It ends when its standard input is closed, even if this process is
     killed. Raises UsageError.
+
+    With `again`, a front end that crashes is started again at the same address.
     """
     words = shlex.split(command)
     family = "sglang" if "sglang" in command else "vllm"
-    program = [sys.executable, "-m", "tokenwire", "engine", family, "--attached", "--", *words]
+    ends = ["--attached", *["--again"] * again]
+    program = [sys.executable, "-m", "tokenwire", "engine", family, *ends, "--", *words]
     pipe = subprocess.PIPE
     with subprocess.Popen(program, stdin=pipe, stdout=pipe, stderr=pipe, text=True) as process:
         try:
