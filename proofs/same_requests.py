@@ -16,16 +16,14 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import itertools
 import json
-import random
 import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from unittest.mock import patch
+from random import Random
 
 from tokenwire.ask import Budget
 from tokenwire.asking.rehearsal import Rehearsal
@@ -157,29 +155,25 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
     for name, scenario in load_scenarios().items():
         if not is_chosen(name, parts):
             continue
-        dice, ids = random.Random(name), itertools.count()
-        with (
-            patch("secrets.token_hex", lambda _, ids=ids: f"{next(ids):08}"),
-            patch("secrets.randbits", dice.getrandbits),
-        ):
-            for dialect in load_dialects().values():
-                if scenario.fits(dialect):
-                    sender, transcript = StandIn([dialect], 4096), Transcript(tokenizer=known.tokenizer)
-                    talk = Conversation(
-                        name,
-                        dialect,
-                        sender,
-                        known.advertised,
-                        transcript,
-                        budget=known.budget,
-                        parrot=speaker,
-                        tool_calls=known.tool_calls,
-                        declared=frozenset({WEIGHT_UPDATES}),
-                    )
-                    asyncio.run(_run(scenario, talk))
-                    yield from ((name, line) for line in sender.lines)
-                    for exchange, why in transcript.not_asked.items():
-                        yield name, f"{exchange} is not asked: {why}"
+        for dialect in load_dialects().values():
+            if scenario.fits(dialect):
+                sender, transcript = StandIn([dialect], 4096), Transcript(tokenizer=known.tokenizer)
+                talk = Conversation(
+                    name,
+                    dialect,
+                    sender,
+                    known.advertised,
+                    transcript,
+                    budget=known.budget,
+                    parrot=speaker,
+                    tool_calls=known.tool_calls,
+                    declared=frozenset({WEIGHT_UPDATES}),
+                    draw=Random(name),
+                )
+                asyncio.run(_run(scenario, talk))
+                yield from ((name, line) for line in sender.lines)
+                for exchange, why in transcript.not_asked.items():
+                    yield name, f"{exchange} is not asked: {why}"
 
 
 def digests(known: Circumstances, parts: Sequence[str] = ()) -> dict[str, str]:

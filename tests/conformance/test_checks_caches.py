@@ -244,7 +244,11 @@ def _drawing() -> set[str]:
             name: {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
             for name, function in functions.items()
         }
-        draws = {name for name, used in uses.items() if {"secrets", "Random"} <= used}
+        draws = {
+            name
+            for name, function in functions.items()
+            if any(isinstance(node, ast.Attribute) and node.attr == "draw" for node in ast.walk(function))
+        }
         while more := {name for name, used in uses.items() if used & draws} - draws:
             draws |= more
         decorated = {name for name in draws if functions[name].decorator_list}

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import secrets
 import signal
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
+from random import Random
 from typing import Any
 
 from tokenwire import __version__
@@ -89,6 +91,8 @@ class Plan:
     """The command-line options for another run that judges in the same way."""
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Called with each finished exchange, for example to log it."""
+    draws: int = field(default_factory=lambda: secrets.randbits(64))
+    """The seed of what is new in every run: ids, names and prompts. Plans with one seed send the same."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
     purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     """Counts what the run uses of its limits; None for a new one. All runs of a command share it."""
@@ -174,6 +178,7 @@ class _Interrogation:
             self.parrot,
             self.plan.settings.channels,
             frozenset(self.plan.settings.declare),
+            Random(f"{self.plan.draws} {name} {dialect.name}"),
         )
 
     @cached_property

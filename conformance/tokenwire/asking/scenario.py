@@ -10,6 +10,7 @@ import asyncio
 import math
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from random import Random
 from typing import Any, Protocol, TypeVar
 
 from tokenwire.ask import Ask, Budget, in_words
@@ -130,6 +131,10 @@ class Conversation:
     """The format of the model's tool calls; empty to detect it."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user declares with `--declare`. Some requests are sent only with them."""
+    draw: Random = field(default_factory=Random, repr=False, compare=False)
+    """The source of ids, names and prompts that have to be new to the server. Equal sources give equal
+    requests.
+    """
 
     @property
     def intervals(self) -> tuple[int, ...]:
@@ -154,6 +159,10 @@ class Conversation:
     def can_say(self, ask: Ask) -> bool:
         """True if the dialect can express each field of the request."""
         return self.dialect.can_say(ask, self.model)
+
+    def new_id(self, separator: str = "-") -> str:
+        """Return an id that no request had, because one that is still in flight is refused."""
+        return f"tokenwire{separator}{self.draw.randbytes(6).hex()}"
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:
         """Return the number of output tokens, reduced so that prompt and output fit into the context."""

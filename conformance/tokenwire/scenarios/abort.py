@@ -5,7 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader, Tap
-from tokenwire.scenarios.forms import ask_and_then, new_id, worded
+from tokenwire.scenarios.forms import ask_and_then, worded
 
 _LONG = 600
 """More tokens than a server can generate while an abort is on its way."""
@@ -70,7 +70,7 @@ async def _abort(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    ask = replace(long_ask(talk, _LONG), request_id=new_id())
+    ask = replace(long_ask(talk, _LONG), request_id=talk.new_id())
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
     logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
     await together(
@@ -98,7 +98,7 @@ async def _abort_of_one(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    request_id = new_id()
+    request_id = talk.new_id()
     ask = replace(long_ask(talk, 120), stream=True)
     taps = {ending: Tap() for ending in ("", "1", "10")}
 

@@ -1,8 +1,6 @@
 """Scenarios for the prefix cache: prompts of which the server has processed a part before."""
 
-import secrets
 from dataclasses import replace
-from random import Random
 from typing import Any
 
 from tokenwire.ask import Ask, Budget, in_words
@@ -10,7 +8,7 @@ from tokenwire.asking.scenario import Conversation, Steps, scenario
 from tokenwire.checks.caches import BEGINNING, SHARING, UNKNOWN
 from tokenwire.dialects.control import Action
 from tokenwire.dialects.dialect import Unsupported
-from tokenwire.scenarios.forms import new_id, plain_ask, with_sayable
+from tokenwire.scenarios.forms import plain_ask, with_sayable
 from tokenwire.target.capability import WEIGHT_UPDATES
 from tokenwire.wire.exchange import HttpRequest
 
@@ -37,19 +35,18 @@ _LONGER_THAN_A_CHAT = 320
 def _unseen_prompt(talk: Conversation) -> Ask:
     """Return a request with a prompt that nobody has sent before, longer than a page: ids, or a message."""
     if talk.chat:
-        return Ask(messages=({"role": "user", "content": _unseen_words()},), max_new_tokens=4)
-    return Ask(input_ids=(_unseen_ids(_LONGER_THAN_A_CHAT),), max_new_tokens=4)
+        return Ask(messages=({"role": "user", "content": _unseen_words(talk)},), max_new_tokens=4)
+    return Ask(input_ids=(_unseen_ids(talk, _LONGER_THAN_A_CHAT),), max_new_tokens=4)
 
 
-def _unseen_ids(number: int) -> tuple[int, ...]:
+def _unseen_ids(talk: Conversation, number: int) -> tuple[int, ...]:
     """Return ids that nobody has sent before."""
-    draw = Random(secrets.randbits(64))
-    return tuple(draw.randrange(10, 250) for _ in range(number))
+    return tuple(talk.draw.randrange(10, 250) for _ in range(number))
 
 
-def _unseen_words() -> str:
+def _unseen_words(talk: Conversation) -> str:
     """Return words that nobody has sent before. They have more tokens than a page."""
-    return in_words(Ask(input_ids=(_unseen_ids(64),))).text[0]
+    return in_words(Ask(input_ids=(_unseen_ids(talk, 64),))).text[0]
 
 
 @scenario()
@@ -62,10 +59,10 @@ def _cache_keys(talk: Conversation) -> Steps:
     names = [keys[-1] for keys in talk.dialect.request.cache_keys]
     ask = _unseen_prompt(talk)
     if names:
-        salted = replace(ask, raw={names[0]: new_id()})
+        salted = replace(ask, raw={names[0]: talk.new_id()})
         yield {"first": salted}
         yield {"again": salted}
-        yield {f"other-{name}": replace(ask, raw={name: new_id()}) for name in names} | {"none": ask}
+        yield {f"other-{name}": replace(ask, raw={name: talk.new_id()}) for name in names} | {"none": ask}
 
 
 @scenario()
@@ -82,7 +79,7 @@ def _adapters(talk: Conversation) -> Steps:
         yield {"none-again": ask}
         for number, name in enumerate(known[:2], 1):
             yield {f"adapter-{number}": replace(ask, raw={place[-1]: name})}
-        yield {UNKNOWN: replace(ask, raw={place[-1]: new_id()})}
+        yield {UNKNOWN: replace(ask, raw={place[-1]: talk.new_id()})}
         yield {"none-last": ask}
 
 
@@ -102,7 +99,7 @@ def _shared_beginnings(talk: Conversation) -> Steps:
     very short one. The later requests may use the cache for the system message at most. Then all are sent
     again at once, with streaming. The answers must be the same.
     """
-    words = _unseen_words()
+    words = _unseen_words(talk)
     system = {"role": "system", "content": words}
     asks = {
         label: Ask(
@@ -178,4 +175,4 @@ async def _updated_weights(talk: Conversation) -> None:
     ask = await _ask_around(talk, "update", update, logprobs=True, top_logprobs=2)
     await talk.ask("after-again", ask)
     for keys in talk.dialect.request.cache_keys[:1]:
-        await talk.ask("after-salted", replace(ask, raw={keys[-1]: new_id()}))
+        await talk.ask("after-salted", replace(ask, raw={keys[-1]: talk.new_id()}))

@@ -7,7 +7,6 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, token_ids
 from tokenwire.dialects.control import Action
 from tokenwire.scenarios.abort import abort_after, long_ask
-from tokenwire.scenarios.forms import new_id
 
 _BUDGET = 24
 _CUTS = (1, 7, 16)
@@ -56,7 +55,7 @@ async def _session(talk: Conversation) -> None:
 
     The second turn is sent twice: as a turn and as a complete prompt.
     """
-    session, first, history = new_id(), new_id(), talk.dialect.request.history
+    session, first, history = talk.new_id(), talk.new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""
     start, end = (talk.control.session_request(action, session) for action in (Action.OPEN, Action.CLOSE))
     opened = await talk.call("open", start) if start is not None and field else None
@@ -85,7 +84,7 @@ async def _session_abort(talk: Conversation) -> None:
 
     The last turn is sent again as a complete prompt.
     """
-    session, history = new_id(), talk.dialect.request.history
+    session, history = talk.new_id(), talk.dialect.request.history
     field = str(history[-1]) if history else ""
     start = talk.control.session_request(Action.OPEN, session, appends=True) if field else None
     end = talk.control.session_request(Action.CLOSE, session)
@@ -101,7 +100,7 @@ async def _session_abort(talk: Conversation) -> None:
         if not made:
             return
         record = (*record, *ids, *made)
-    aborted = replace(long_ask(talk, _LONG), raw=ask.raw, input_ids=((60, 61),), request_id=new_id())
+    aborted = replace(long_ask(talk, _LONG), raw=ask.raw, input_ids=((60, 61),), request_id=talk.new_id())
     await abort_after(talk, "aborted", aborted, 2)
     for number in range(1, _MOST_TRIES):
         third = await talk.ask(f"third-{number}", replace(ask, input_ids=(_ADDED[1],)))

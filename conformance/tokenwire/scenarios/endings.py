@@ -10,7 +10,7 @@ from tokenwire.asking.tap import Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream
 from tokenwire.scenarios.abort import abort_after, can_abort, long_ask
-from tokenwire.scenarios.forms import ask_and_then, forms, new_id
+from tokenwire.scenarios.forms import ask_and_then, forms
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _MEASURED = 64
@@ -41,7 +41,7 @@ async def _id_used_again(talk: Conversation) -> None:
 
     In total they take longer than servers wait before they remove an ended request. Each must complete.
     """
-    ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=new_id())
+    ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=talk.new_id())
     first = stream = await talk.ask("turn-0", ask)
     passed, turn = 0.0, 0
     while first and stream and stream.answered and passed < _TIMERS_S[talk.budget] and turn < _MOST_TURNS:
@@ -62,7 +62,7 @@ async def _id_in_use(talk: Conversation) -> None:
     measured = await talk.ask("measured", replace(ask, stream=True))
     if measured is None or not measured.answered:
         return
-    run = new_id()
+    run = talk.new_id()
     lasting = replace(ask, max_new_tokens=_lasting(talk, measured), stream=True)
 
     async def ask_twice(label: str, second: Ask) -> None:
@@ -99,7 +99,7 @@ async def _abort_of_choices(talk: Conversation) -> None:
     """
     if not can_abort(talk):
         return
-    asked = replace(long_ask(talk, 320), stream=True, request_id=new_id())
+    asked = replace(long_ask(talk, 320), stream=True, request_id=talk.new_id())
     samples = replace(asked, n=_CHOICES, temperature=1.0)
     less_one = replace(samples, request_id=f"{asked.request_id}-one-sample")
 
@@ -129,7 +129,7 @@ async def _abort_in_the_queue(talk: Conversation) -> None:
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
         return
     ask = long_ask(talk, 160)
-    run = new_id()
+    run = talk.new_id()
     waiting = {label: replace(form, request_id=f"{run}-{label}") for label, form in forms(ask).items()}
     await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
     # More samples than run at once, so that some of them wait, and later requests wait behind them.

@@ -1,7 +1,6 @@
 """Functions that several scenarios use: plain requests, and variants of a request."""
 
 import asyncio
-import secrets
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
@@ -46,11 +45,6 @@ def with_sayable(talk: Conversation, ask: Ask, **fields: Any) -> Ask:
         other = replace(ask, **{name: value})
         ask = other if talk.can_say(other) else ask
     return ask
-
-
-def new_id() -> str:
-    """Return an id that no request has had. A server would refuse the id of a running request."""
-    return f"tokenwire-{secrets.token_hex(4)}"
 
 
 def forms(

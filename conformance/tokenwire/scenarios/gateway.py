@@ -5,7 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
-from tokenwire.scenarios.forms import forms, new_id, worded
+from tokenwire.scenarios.forms import forms, worded
 
 _FORCED = 40
 
@@ -51,7 +51,7 @@ def _gateway(talk: Conversation) -> Steps:
     asks |= forms(replace(ids, input_ids=(PROMPT, PROMPT[:5]), logprobs=True), "batch")
     for label, ask in _sampled_otherwise(ids).items():
         asks |= {f"{label}-whole": ask, f"{label}-again": ask, f"{label}-stream": replace(ask, stream=True)}
-    run = new_id()
+    run = talk.new_id()
     asks["named"] = replace(ids, request_id=f"{run}-whole")
     asks["named-stream"] = replace(ids, request_id=f"{run}-stream", stream=True)
     longer = replace(ids, max_new_tokens=32, stream=True)

@@ -1,6 +1,5 @@
 """Scenarios that find out if a target is deterministic, and if it ignores unknown fields."""
 
-import secrets
 from dataclasses import replace
 from typing import Any
 
@@ -29,7 +28,7 @@ def _honesty(talk: Conversation) -> Steps:
     ask = plain(talk.dialect)
     request = talk.dialect.render(ask, talk.model)
     body = {} if isinstance(request, Unsupported) else request.body
-    name = f"tokenwire_{secrets.token_hex(6)}"
+    name = talk.new_id("_")
     unknown: dict[str, dict[str, Any]] = {UNKNOWN_FIELD: {name: True}, UNKNOWN_MODEL: {"model": name}}
     holder = next((key for key, value in body.items() if isinstance(value, dict)), None)
     if holder is not None:

@@ -1,8 +1,6 @@
 """Scenarios that request the same answer while the server caches, chunks the prefill, preempts or batches."""
 
-import secrets
 from dataclasses import replace
-from random import Random
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, together
@@ -32,10 +30,9 @@ async def _cold_and_warm(talk: Conversation) -> None:
     The cached_tokens of the second answers show the cache. The second answers are a token shorter, and begin
     with the same tokens.
     """
-    rng = Random(secrets.randbits(64))
     longest = talk.fitting(1 << 20, 0) - _BUDGET
     for turn, length in enumerate(length for length in _BORDERS if length <= longest):
-        prompt = tuple(rng.randrange(10, 250) for _ in range(length))
+        prompt = tuple(talk.draw.randrange(10, 250) for _ in range(length))
         ask = replace(_SCORED, input_ids=(prompt,), max_new_tokens=_BUDGET)
         ask = await _ask_scored(talk, f"cold-{length}", ask)
         warm = replace(ask, max_new_tokens=_BUDGET - 1, stream=turn % 2 == 1)

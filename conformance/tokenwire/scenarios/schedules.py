@@ -2,7 +2,6 @@
 what requests ask it to do.
 """
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial, wraps
@@ -14,7 +13,7 @@ from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.parrot.vocabulary import crossing
 from tokenwire.scenarios.abort import can_abort
-from tokenwire.scenarios.forms import ask_and_then, intervals_taken, new_id, with_parameter
+from tokenwire.scenarios.forms import ask_and_then, intervals_taken, with_parameter
 
 _FIELDS = {"sglang": "custom_params", "vllm": "vllm_xargs"}
 """The request field that each server family passes on to its engine."""
@@ -201,11 +200,11 @@ async def _scheduled_aborts(talk: Conversation, speaker: Speaker) -> None:
         return
     ask = replace(prompt, max_new_tokens=talk.fitting(_LONG), ignore_eos=True, stream=True)
     schedules = {
-        "queued": f"join=2:{secrets.token_hex(4)}",
+        "queued": f"join=2:{talk.new_id()}",
         "prefilled": _PREFILLED,
         "running": "steps=1",
     }
-    ids, taps = {label: new_id() for label in schedules}, {label: Tap() for label in schedules}
+    ids, taps = {label: talk.new_id() for label in schedules}, {label: Tap() for label in schedules}
     by_id = can_abort(talk)
 
     async def end_all(_: Tap) -> None:
@@ -237,7 +236,7 @@ async def _scheduled_batches(talk: Conversation, speaker: Speaker) -> None:
     if prompt is None:
         return
     for form, stream in (("whole", False), ("stream", True)):
-        join = f"join={len(_BATCH)}:{secrets.token_hex(4)}"
+        join = f"join={len(_BATCH)}:{talk.new_id()}"
         ask = replace(prompt, max_new_tokens=6, ignore_eos=True, stream=stream, usage=stream)
         await talk.ask_all(
             {

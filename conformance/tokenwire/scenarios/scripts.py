@@ -2,12 +2,10 @@
 known.
 """
 
-import secrets
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
 from functools import wraps
 from itertools import islice
-from random import Random
 from types import MappingProxyType
 
 from tokenwire.ask import Ask, Budget
@@ -15,7 +13,7 @@ from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.asking.tap import SlowReader
 from tokenwire.parrot.speaker import Ids, Speaker
 from tokenwire.scenarios.abort import can_abort
-from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, new_id, with_sayable
+from tokenwire.scenarios.forms import ask_and_then, forms, intervals_taken, with_sayable
 
 _INTERVALS = {Budget.QUICK: (1, 4), Budget.STANDARD: (1, 2, 3, 4, 5, 7), Budget.SOAK: (1, 2, 3, 4, 5, 7, 16)}
 """Values of stream_interval.
@@ -290,9 +288,8 @@ async def _script_again(talk: Conversation, speaker: Speaker) -> None:
     Then several scripts at once, a client that reads slowly, and two samples that are both the most likely
     output. The output must always be the same.
     """
-    draw = Random(secrets.randbits(64))
     words = _TEXT.split()
-    fresh = " ".join(draw.choice(words) for _ in range(120))
+    fresh = " ".join(talk.draw.choice(words) for _ in range(120))
     script = (*speaker.encode(f"{fresh} 漢字 😀"), speaker.end)
     cold = speaker.ask(talk.dialect, script)
     if cold is not None:
@@ -331,6 +328,6 @@ async def _script_abort(talk: Conversation, speaker: Speaker) -> None:
     prompt = speaker.ask(talk.dialect, script)
     if prompt is None:
         return
-    request_id = new_id()
+    request_id = talk.new_id()
     ask = replace(prompt, max_new_tokens=1000, stream=True, request_id=request_id)
     await ask_and_then(talk, "stream", ask, 40, lambda _: talk.abort("stream-abort", request_id))

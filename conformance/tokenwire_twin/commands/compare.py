@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
@@ -118,21 +119,22 @@ def _compare(
             read_known(known)
     names = _names(first, other, (a_command, b_command))
     live = sum(isinstance(name, Start) or name.startswith(_URLS) for name in names)
-    port = free_port()
+    port, draws = free_port(), secrets.randbits(64)
     sides = []
     for name in names:
         if isinstance(name, Start):
             with usage_errors(), started(replace(name, ready=ready, wait_s=start_s), port) as url:
-                side = _asked(_plan(settings, url, live), verbosity=settings.verbosity)
+                side = _asked(_plan(settings, url, live, draws), verbosity=settings.verbosity)
             sides.append(replace(side, name=name.command))
         elif name.startswith(_URLS):
             headers = settings.file_headers if is_configured(context, name) else ()
-            plan = _plan(replace(settings, file_headers=headers), name, live)
+            plan = _plan(replace(settings, file_headers=headers), name, live, draws)
             sides.append(_asked(plan, verbosity=settings.verbosity))
         else:
             with usage_errors(OSError):
                 sides.append(read_side(name))
-    report = compare_sides(*sides)
+    may_be_one = all(isinstance(name, str) and name.startswith(_URLS) for name in names)
+    report = compare_sides(*sides, may_be_one=may_be_one)
     if known is not None:
         if update:
             with usage_errors(OSError):
@@ -164,10 +166,10 @@ def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Sta
     return sides[0], sides[1]
 
 
-def _plan(settings: Settings, url: str, live: int) -> Plan:
-    """Return the plan for one of `live` servers; they share the limits."""
+def _plan(settings: Settings, url: str, live: int, draws: int) -> Plan:
+    """Return the plan for one of `live` servers; they share the limits, and what is drawn."""
     plan = planned(replace(settings, target=url))
-    return replace(plan, purse=plan.purse.split(live))
+    return replace(plan, purse=plan.purse.split(live), draws=draws)
 
 
 def _update(path: Path, report: DifferenceReport, reason: str, link: str) -> None:
