@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sized
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -40,9 +41,13 @@ ABORTING = frozenset(
 RACING = frozenset({"id-in-use"})
 """Scenarios with racing requests: timing decides which of them is too late."""
 _OK = 200
+_BROKEN = 500
+_NOT_BUILT = 501
 NO_ANSWER = "no answer"
 _ABSENT = object()
 _LONGEST_REASON = 120
+_AROUND = 24
+"""Characters that are shown before and after the place at which two texts part."""
 _SHORT_WORD = 40
 """Values up to this length are words of a protocol, and name a family."""
 
@@ -51,6 +56,7 @@ class Gravity(StrEnum):
     """Subjects of differences, the gravest first."""
 
     SERVED = "not served"
+    FAILED = "server errors"
     PROMPT = "prompt ids"
     IDS = "output ids"
     TEXT = "text"
@@ -58,8 +64,8 @@ class Gravity(StrEnum):
     FINISH = "finish, usage"
     LOGPROBS = "logprobs"
     FIELDS = "other fields"
-    ERRORS = "words of errors"
-    ROWS = "promises"
+    ERRORS = "refusals"
+    ROWS = "requirements"
     REMARKS = "remarks"
 
 
@@ -83,6 +89,8 @@ class Difference:
     other: Place | None = None
     excerpts: tuple[str, str] = ("", "")
     """The values at both places."""
+    sizes: tuple[int, int] | None = None
+    """The numbers of entries on both sides, if one of them holds more."""
 
     @property
     def family(self) -> tuple[str, str, str]:
@@ -124,7 +132,11 @@ def _without_names(found: Any, stream: Stream) -> Any:
 
 
 def _parting(
-    first: Any, second: Any, volatile: frozenset[str] = frozenset(), path: str = ""
+    first: Any,
+    second: Any,
+    volatile: frozenset[str] = frozenset(),
+    path: str = "",
+    tolerance: float | None = None,
 ) -> tuple[str, Any, Any] | None:
     """Return the first path at which two JSON values differ by more than rounding, except volatile ones."""
     if volatile and _is_volatile(path, volatile):
@@ -137,9 +149,10 @@ def _parting(
         entries = zip_longest(first, second, fillvalue=_ABSENT)
         pairs = ((index, ours, theirs) for index, (ours, theirs) in enumerate(entries))
     else:
-        return None if alike(first, second) else (path, first, second)
+        same = alike(first, second) if tolerance is None else alike(first, second, tolerance)
+        return None if same else (path, first, second)
     for key, ours, theirs in pairs:
-        found = _parting(ours, theirs, volatile, path + join(key))
+        found = _parting(ours, theirs, volatile, path + join(key), tolerance)
         if found is not None:
             return found
     return None
@@ -208,7 +221,7 @@ class _Pair:
 
 
 def _reason(stream: Stream) -> str:
-    """Return the words of a refusal, without what differs from one to another."""
+    """Return the words of a refusal."""
     error = stream.error
     found = [
         held
@@ -216,7 +229,21 @@ def _reason(stream: Stream) -> str:
         if path.rpartition("/")[2] in {"message", "detail", "msg"} and isinstance(held, str)
     ]
     words = found[0] if found else stream.exchange.body[:_LONGEST_REASON].decode(errors="replace")
-    return cut(lasting_words(words), _LONGEST_REASON)
+    return " ".join(words.split())
+
+
+def _did(label: str, status: int | None) -> str:
+    """Describe the answer of a side by its status."""
+    if status == _OK:
+        return f"{label} answers"
+    if status is None:
+        return f"{label} does not answer"
+    return f"{label} {'fails' if _broken(status) else 'refuses'} with {status}"
+
+
+def _broken(status: int | None) -> bool:
+    """True if a status is an error of the server, or missing."""
+    return status is None or (status >= _BROKEN and status != _NOT_BUILT)
 
 
 def _answer_in_words(stream: Stream) -> str:
@@ -230,8 +257,14 @@ def _statuses(pair: _Pair) -> Iterator[Difference]:
     refusing = [stream for stream in sides if stream.exchange.status != _OK]
     reason = _reason(refusing[-1])
     gravity = Gravity.SERVED if len(refusing) == 1 else Gravity.ERRORS
-    says = f"{words}: {reason}" if reason else words
-    yield pair.differs(gravity, ("status", "", says), "", (start_place(pair.first), start_place(pair.second)))
+    if _broken(sides[0].exchange.status) != _broken(sides[1].exchange.status):
+        gravity = Gravity.FAILED
+    lasting = cut(lasting_words(reason), _LONGEST_REASON)
+    says = f"{words}: {lasting}" if lasting else words
+    did = ", ".join(_did(*side) for side in zip(pair.names, (s.exchange.status for s in sides), strict=True))
+    message = f"{did}: {value(reason)}" if reason else did
+    places = start_place(pair.first), start_place(pair.second)
+    yield pair.differs(gravity, ("status", "", says), message, places)
 
 
 # Fields.
@@ -271,6 +304,8 @@ def _within(path: str, fields: Mapping[str, Gravity]) -> Gravity | None:
 def _gravity_of(path: str, record: Mapping[str, Gravity], pair: _Pair) -> Gravity:
     if pair.first.refused or pair.second.refused or path.startswith(("/error", "/detail")):
         return Gravity.ERRORS
+    if path.endswith("/prompt_tokens"):
+        return Gravity.PROMPT
     return _within(path, record) or (Gravity.FINISH if "usage" in path else Gravity.FIELDS)
 
 
@@ -312,25 +347,53 @@ def _prompts(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
     counts = ours.counter("prompt_tokens"), theirs.counter("prompt_tokens")
     if told[0] and told[1] and told[0][1] != told[1][1]:
         ids = told[0][1], told[1][1]
-        position = first_difference(*ids)
-        message = (
-            f"prompt id {position} differs: {value(ids[1][:8])}, but {value(ids[0][:8])} in {pair.source}"
-        )
+        position = first_difference(*ids) or 0
+        message = f"from prompt id {position}: {pair.in_sides(*(_ids_from(side, position) for side in ids))}"
         places = told[0][0], told[1][0]
         yield pair.differs(Gravity.PROMPT, ("prompt ids", "", "differ"), message, places)
     elif None not in counts and counts[0] != counts[1]:
-        message = f"{counts[1]}, but {counts[0]} in {pair.source}"
+        message = pair.in_sides(str(counts[0]), str(counts[1]))
         places = ours.last_at("prompt_tokens"), theirs.last_at("prompt_tokens")
         yield pair.differs(Gravity.PROMPT, ("counter", "prompt_tokens", "differs"), message, places)
 
 
+def _ids_from(ids: Sequence[int], position: int) -> str:
+    return value(list(ids[position : position + 8]))
+
+
+def _text_around(text: str, position: int) -> str:
+    """Return the part of a text around a position, in quotes."""
+    start = max(0, position - _AROUND)
+    part = text[start : position + _AROUND]
+    before, after = "…" * (start > 0), "…" * (position + _AROUND < len(text))
+    return json.dumps(f"{before}{part}{after}", ensure_ascii=False)
+
+
+def _parted(pair: _Pair, ours: Choice, theirs: Choice) -> str:
+    """Describe the first place at which two outputs part, with what each has there; empty if they do not."""
+    ids = ours.output_ids, theirs.output_ids
+    if ids[0] is not None and ids[1] is not None and tuple(ids[0]) != tuple(ids[1]):
+        position = first_difference(*ids) or 0
+        return f"from output id {position}: {pair.in_sides(*(_ids_from(side, position) for side in ids))}"
+    texts = ours.text, theirs.text
+    if texts[0] is not None and texts[1] is not None and texts[0] != texts[1]:
+        position = first_difference(*texts) or 0
+        words = pair.in_sides(*(_text_around(text, position) for text in texts))
+        return f"from character {position}: {words}"
+    return ""
+
+
 def _observed(
-    pair: _Pair, gravity: Gravity, family: tuple[str, str, str], seen: Iterator[Observation]
+    pair: _Pair,
+    gravity: Gravity,
+    family: tuple[str, str, str],
+    seen: Iterator[Observation],
+    message: str = "",
 ) -> Iterator[Difference]:
     for found in seen:
         if pair.may_differ(found):
             related = found.related[0] if found.related else None
-            yield pair.differs(gravity, family, clause(found), (related, found.place))
+            yield pair.differs(gravity, family, message or clause(found), (related, found.place))
 
 
 def _filled(channels: Channels) -> list[str]:
@@ -342,6 +405,11 @@ def _filled(channels: Channels) -> list[str]:
 def _all_text(channels: Channels) -> str:
     calls = "".join(f"{call.name}{call.arguments}" for call in channels.calls)
     return "".join(f"{channels.reasoning}{channels.content}{calls}".split())
+
+
+def _held(content: Any) -> str:
+    """Return the content of a channel in words."""
+    return cut(json.dumps(content, ensure_ascii=False, default=list), 3 * _AROUND)
 
 
 def _channels(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
@@ -356,11 +424,17 @@ def _channels(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]
     if chance and not pair.both.steady:
         return
     held = [_filled(channels) for channels in both]
-    message = "; ".join(difference.message(pair.source) for difference in found)
+    message = "; ".join(
+        f"{CHANNEL_WORDS[channel]} {pair.in_sides(_held(mine), _held(yours))}"
+        for channel, mine, yours in ((part.channel, part.expected, part.actual) for part in found)
+    )
     places = tuple(channels.place(found[0].channel) for channels in both)
     if held[0] != held[1]:
         words = [" and ".join(names) or "nothing" for names in held]
-        says = f"what is {words[0]} in {pair.names[0]} is {words[1]} in {pair.names[1]}"
+        moved = all(len(names) == 1 for names in held) and _all_text(both[0]) == _all_text(both[1])
+        says = f"{words[0]} in {pair.names[0]}, {words[1]} in {pair.names[1]}"
+        if moved:
+            says = f"the whole text is {words[0]} in {pair.names[0]} and {words[1]} in {pair.names[1]}"
     else:
         says = f"other {' and '.join(CHANNEL_WORDS[difference.channel] for difference in found)}"
     yield pair.differs(Gravity.CHANNELS, ("channels", "", says), message, (places[0], places[1]))
@@ -382,29 +456,52 @@ def _type_name(thing: Any) -> str:
             return "an object"
 
 
-def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[tuple[str, str, str]]:
-    """Yield each path in two entries of a series at which they differ, how, and both sizes in words."""
+def _key(pointer: str) -> str:
+    """Return the key of an object that a pointer leads to, in quotes."""
+    return json.dumps(pointer.removeprefix("/").replace("~1", "/").replace("~0", "~"), ensure_ascii=False)
+
+
+@dataclass(frozen=True)
+class _Way:
+    """A way in which two entries of a series differ."""
+
+    path: str
+    """The field of the entry; empty for the whole."""
+    says: str
+    message: str
+    sizes: tuple[int, int] | None = None
+
+
+def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[_Way]:
+    """Yield each way in which two entries of a series differ, with what each side has there."""
     if alike(ours, theirs, DRIFT):
         return
     named = isinstance(ours, Mapping) and "logprob" in ours
     if isinstance(ours, Mapping) and isinstance(theirs, Mapping) and named:
         for name in {**ours, **theirs}:
             if name not in ours or name not in theirs:
-                yield f"{path}{join(name)}", f"only in {pair.names[name not in ours]}", ""
+                says = f"only in {pair.names[name not in ours]}"
+                yield _Way(f"{path}{join(name)}", says, value((theirs if name not in ours else ours)[name]))
             else:
                 yield from _ways(ours[name], theirs[name], pair, f"{path}{join(name)}")
     elif isinstance(ours, list | Mapping) and isinstance(theirs, type(ours)):
-        if len(ours) == len(theirs):
-            yield path, "others", ""
+        sizes = len(ours), len(theirs)
+        if sizes[0] != sizes[1]:
+            message = pair.in_sides(f"{sizes[0]} of them", f"{sizes[1]}")
+            yield _Way(path, f"more in {pair.longer(ours, theirs)}", message, sizes)
         else:
-            sizes = f" ({len(theirs)} of them, {len(ours)} in {pair.source})"
-            yield path, f"more in {pair.longer(ours, theirs)}", sizes
+            found = _parting(ours, theirs, tolerance=DRIFT)
+            inner, first, second = found if found is not None else ("", ours, theirs)
+            place = f"{_key(inner) if isinstance(ours, Mapping) else inner.lstrip('/')}: " if inner else ""
+            yield _Way(path, "other values", place + pair.in_sides(_words(first), _words(second)))
     elif type(ours) is not type(theirs) and not all(isinstance(side, int | float) for side in (ours, theirs)):
-        yield path, pair.in_sides(_type_name(ours), _type_name(theirs)), ""
+        message = pair.in_sides(value(ours), value(theirs))
+        yield _Way(path, pair.in_sides(_type_name(ours), _type_name(theirs)), message)
     elif isinstance(ours, str) and not (ours and theirs):
-        yield path, f"empty in {pair.names[bool(ours)]}", ""
+        says = f"empty in {pair.names[bool(ours)]}"
+        yield _Way(path, says, pair.in_sides(value(ours), value(theirs)))
     else:
-        yield path, "others", ""
+        yield _Way(path, "other values", pair.in_sides(value(ours), value(theirs)))
 
 
 def _series(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
@@ -417,21 +514,23 @@ def _series(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
             continue
         entries = one, other
         same = partial(alike, tolerance=rounding)
-        ways: dict[tuple[str, str], tuple[int | None, str]] = {}
+        ways: dict[tuple[str, str], tuple[int | None, _Way]] = {}
         if len(entries[0]) != len(entries[1]):
-            message = f"{len(entries[1])} entries, but {len(entries[0])} in {pair.source}"
-            ways["", f"more entries in {pair.longer(*entries)}"] = None, message
+            message = f"{pair.in_sides(str(len(entries[0])), str(len(entries[1])))}"
+            more = f"more entries in {pair.longer(*entries)}"
+            ways["", more] = None, _Way("", more, message)
         for position, (first, second) in enumerate(zip(*entries, strict=False)):
             if first is second or same(first, second):
                 continue
             if not pair.both.steady and entries_go_apart((ours, theirs), position, entries):
                 continue
-            for path, says, sizes in _ways(first, second, pair):
-                message = f"entry {position}{sizes} is {value(second)}, but {value(first)} in {pair.source}"
-                ways.setdefault((path, says), (position, message))
-        for (path, says), (where, message) in ways.items():
+            for way in _ways(first, second, pair):
+                ways.setdefault((way.path, way.says), (position, way))
+        for (path, says), (where, way) in ways.items():
             places = bringing(ours, name, where), bringing(theirs, name, where)
-            yield pair.differs(Gravity.LOGPROBS, ("series", f"{name}{path}", says), message, places)
+            message = way.message if where is None else f"entry {where}: {way.message}"
+            found = pair.differs(Gravity.LOGPROBS, ("series", f"{name}{path}", says), message, places)
+            yield replace(found, sizes=way.sizes)
 
 
 def _finish(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
@@ -452,7 +551,13 @@ def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
     sides, apart = (ours, theirs), False
     for found in (
         *_prompts(pair, *sides),
-        *_observed(pair, Gravity.IDS, ("output ids", "", "differ"), same_ids(sides, pair.source)),
+        *_observed(
+            pair,
+            Gravity.IDS,
+            ("output ids", "", "differ"),
+            same_ids(sides, pair.source),
+            _parted(pair, *sides),
+        ),
     ):
         apart = True
         yield found
@@ -464,14 +569,15 @@ def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
         yield from _channels(pair, *sides)
     else:
         seen = same_text(sides, pair.source)
-        yield from _observed(pair, Gravity.TEXT, ("text", "", "differs"), seen)
+        parted = _parted(pair, *sides)
+        yield from _observed(pair, Gravity.TEXT, ("text", "", "differs"), seen, parted)
     yield from _finish(pair, *sides)
     yield from _series(pair, *sides)
     for counter in COUNTERS if pair.both.steady or not goes_apart(sides) else ():
         first, second = ours.counter(counter), theirs.counter(counter)
         if counter != "prompt_tokens" and first is not None and second is not None and first != second:
             places = ours.last_at(counter), theirs.last_at(counter)
-            message = f"{second}, but {first} in {pair.source}"
+            message = pair.in_sides(str(first), str(second))
             says = f"larger in {pair.names[first < second]}"
             yield pair.differs(Gravity.FINISH, ("counter", counter, says), message, places)
 
@@ -514,7 +620,7 @@ def _other_values(pair: _Pair) -> Iterator[Difference]:
         says = "other words" if gravity is Gravity.ERRORS else "other values"
         if gravity is not Gravity.ERRORS and _is_word(first) and _is_word(second):
             says = pair.in_sides(*words)
-        message = f"{words[1]}, but {words[0]} in {pair.source}"
+        message = pair.in_sides(*words)
         yield pair.differs(gravity, ("value", path, says), message, (ours[path][1], theirs[path][1]))
 
 
@@ -616,24 +722,43 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
     yield from _events(pair)
 
 
+def _comparable(both: Comparison) -> bool:
+    first, second = both.baseline, both.other
+    return both.repeats and first.answered and second.answered and not asked_otherwise(first, second)
+
+
+_HELD: Mapping[Gravity, Callable[[Choice], Any]] = {
+    Gravity.PROMPT: told_prompt,
+    Gravity.IDS: lambda choice: choice.output_ids is not None,
+    Gravity.TEXT: lambda choice: choice.text is not None and not choice.parsed,
+    Gravity.CHANNELS: lambda choice: choice.parsed,
+    Gravity.FINISH: lambda choice: choice.finish,
+    Gravity.LOGPROBS: lambda choice: choice.series_names,
+    Gravity.FIELDS: bool,
+}
+"""How a choice shows that it holds a subject."""
+
+
 def compared(both: Comparison) -> frozenset[Gravity]:
     """Return the subjects that two answers are compared in: what both of them hold."""
-    first, second = both.baseline, both.other
-    if not (both.repeats and first.answered and second.answered) or asked_otherwise(first, second):
+    if not _comparable(both):
         return frozenset()
-    theirs = {choice.index: choice for choice in second.choices}
-    pairs = [(choice, theirs[choice.index]) for choice in first.choices if choice.index in theirs]
-    held: Mapping[Gravity, Callable[[Choice], Any]] = {
-        Gravity.PROMPT: told_prompt,
-        Gravity.IDS: lambda choice: choice.output_ids is not None,
-        Gravity.TEXT: lambda choice: choice.text is not None and not choice.parsed,
-        Gravity.CHANNELS: lambda choice: choice.parsed,
-        Gravity.FINISH: lambda choice: choice.finish,
-        Gravity.LOGPROBS: lambda choice: choice.series_names,
-        Gravity.FIELDS: bool,
-    }
+    theirs = {choice.index: choice for choice in both.other.choices}
+    pairs = [(choice, theirs[choice.index]) for choice in both.baseline.choices if choice.index in theirs]
     return frozenset(
-        gravity for gravity, holds in held.items() if any(all(map(holds, sides)) for sides in pairs)
+        gravity for gravity, holds in _HELD.items() if any(all(map(holds, sides)) for sides in pairs)
+    )
+
+
+def held(both: Comparison) -> frozenset[tuple[Gravity, int]]:
+    """Return the subjects that either of two answers holds, with the position of its side."""
+    if not _comparable(both):
+        return frozenset()
+    return frozenset(
+        (gravity, side)
+        for side, stream in enumerate((both.baseline, both.other))
+        for gravity, holds in _HELD.items()
+        if any(map(holds, stream.choices))
     )
 
 

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from tokenwire.checks.caches import DRAWN_PROMPTS
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.chance import determinism
@@ -19,9 +20,20 @@ from tokenwire.replay import replay
 from tokenwire.report.document import SURVIVAL, document, read_report
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.target.alike import known_by
-from tokenwire.target.death import DIED
+from tokenwire.target.death import DIED, VITALS
 from tokenwire.target.determinism import AnswerPair
-from tokenwire_twin.answers import ABORTING, RACING, Difference, Gravity, body_of, compared, differences
+from tokenwire_twin.answers import (
+    ABORTING,
+    NO_ANSWER,
+    RACING,
+    Difference,
+    Gravity,
+    body_of,
+    compared,
+    differences,
+    held,
+)
+from tokenwire_twin.causes import Asked, Neighbours, asked_for, in_common, leak_in
 from tokenwire_twin.families import Contradictions, Family, families
 from tokenwire_twin.verdicts import VerdictDifference, Violations, decided_by_both, verdict_differences
 
@@ -80,6 +92,10 @@ class DifferenceReport:
     """Exchanges whose values were compared, because both sides repeat themselves."""
     compared: Mapping[Gravity, int] = field(default_factory=dict)
     """In how many answers each subject was compared."""
+    held: Mapping[Gravity, tuple[int, int]] = field(default_factory=dict)
+    """In how many answers each side holds a subject, of those that could be compared."""
+    asked: int = 0
+    """The number of exchanges that were asked of both sides, or of endpoints that one of them lacks."""
     only_one: tuple[str, ...] = ()
     """Exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
@@ -122,7 +138,9 @@ class DifferenceReport:
             return "nothing could be compared: the sides have no answers to the same requests"
         words = "the same, as far as could be compared"
         if self.differ:
-            words = f"different in {self.exchanges_that_differ:,} exchanges"
+            words = f"different in {self.exchanges_that_differ:,} of {self.asked:,} exchanges"
+            if not self.exchanges_that_differ:
+                words = "different in what they promise"
         elif self.known:
             words = f"the same but for {self.known} known differences"
         if self.faults:
@@ -185,37 +203,40 @@ def _endpoints(first: Side, second: Side) -> Iterator[Family]:
         for found in spoken
     ]
     for number, here in enumerate(spoken):
-        served = Counter(
-            answer.dialect
-            for answers in sides[number].runs.values()
-            for answer in answers
-            if here[answer.dialect] and answer.exchange.scenario not in ASKED_ANYWAY
-        )
-        label, other = LABELS[1 - number], sides[1 - number]
+        other = sides[1 - number]
         for name in (name for name, answered in here.items() if answered and name in dialects):
             path = dialects[name].endpoint.path
-            if path in paths[1 - number]:
+            refused = None if path in paths[1 - number] else _refusal(other, name)
+            if refused is None:
                 continue
-            refusals = (
-                answer
-                for answers in other.runs.values()
-                for answer in answers
-                if dialects.get(answer.dialect) and dialects[answer.dialect].endpoint.path == path
-            )
-            refusal = next(refusals, None)
-            if refusal is None:
-                continue
-            status = refusal.exchange.status
-            says = f"{label} does not serve it: {'no answer' if status is None else f'status {status}'}"
-            example = Difference(Gravity.SERVED, "endpoint", path, says, says, refusal.exchange.name, name)
-            names = tuple(
+            exchange, words = refused
+            says = f"{LABELS[1 - number]} does not serve it"
+            message = f"{says}: {words}"
+            asked = [
                 answer.exchange.name
                 for answers in sides[number].runs.values()
                 for answer in answers
                 if answer.dialect == name and answer.exchange.scenario not in ASKED_ANYWAY
-            )
-            at = {name: served[name] or 1}
-            yield Family(Gravity.SERVED, "endpoint", path, says, at, names or (example.exchange,), (example,))
+            ]
+            names = tuple(asked) or (exchange,)
+            example = Difference(Gravity.SERVED, "endpoint", path, says, message, exchange, name)
+            yield Family(Gravity.SERVED, "endpoint", path, says, {name: len(names)}, names, (example,))
+
+
+def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
+    """Return the exchange in which a side refused an endpoint, and its answer in words; None if it was not
+    asked.
+    """
+    dialects = load_dialects()
+    path = dialects[dialect].endpoint.path
+    for answers in side.runs.values():
+        for answer in answers:
+            if answer.dialect in dialects and dialects[answer.dialect].endpoint.path == path:
+                status = answer.exchange.status
+                return answer.exchange.name, NO_ANSWER if status is None else f"status {status}"
+    # A live run asks no more of an endpoint that its first request did not find.
+    words = side.report["target"].get("left_out", {}).get(dialect)
+    return None if words is None else (f"{dialect}/preflight", str(words))
 
 
 def _request_key(answer: Answer) -> str:
@@ -262,14 +283,63 @@ def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
             yield replace(pair, repeats=True) if untried and trusted and not pair.repeats else pair
 
 
-def compare_sides(first: Side, second: Side) -> DifferenceReport:
-    """Compare two sides."""
+_OUTPUTS = frozenset({Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
+_FEW = 2
+"""The most requests whose fields are listed, because nothing tells them from others."""
+_USUAL = frozenset({"model", "stream", "stream_options"})
+_EXPLAINED = frozenset({Gravity.SERVED, Gravity.FAILED, Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
+"""Subjects whose differences begin with what a request asks for."""
+
+
+@dataclass(frozen=True)
+class _Request:
+    """A request that both sides got."""
+
+    dialect: str
+    asked: Asked
+    served: bool
+    """True if both sides answered it."""
+
+
+def _explained(
+    families: Sequence[Family], requests: Mapping[str, _Request], sides: tuple[Side, Side]
+) -> Iterator[Family]:
+    """Yield families with their causes. `requests`: by exchange."""
+    first, second = (
+        Neighbours([answer for answers in side.runs.values() for answer in answers]) for side in sides
+    )
+    for family in families:
+        if family.gravity in _EXPLAINED and family.kind != "endpoint":
+            mine = frozenset(family.exchanges)
+            of_family = [requests[name].asked for name in mine if name in requests]
+            others = [
+                request.asked
+                for name, request in requests.items()
+                if name not in mine and request.dialect in family.at and request.served
+            ]
+            common = in_common(of_family, others)
+            if not common and len(of_family) <= _FEW and family.gravity in _OUTPUTS:
+                names = sorted({name for asked in of_family for name in asked} - _USUAL)
+                yield replace(family, asked=f"the request has {', '.join(names)}")
+            else:
+                yield replace(family, asked=f"with {common}" if common else "")
+        elif family.kind == "series" and family.subject.endswith("top_logprobs"):
+            leak = leak_in(family.members, (first, second))
+            yield replace(family, leak=leak, by_chance=family.by_chance and not leak)
+        else:
+            yield family
+
+
+def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> DifferenceReport:
+    """Compare two sides. `may_be_one`: both were asked the same, and may share a cache or be one server."""
     both = bool(first.runs and second.runs)
     endpoints = list(_endpoints(first, second)) if both else []
     unserved = {name for family in endpoints for name in family.at}
     pairs = list(_paired(first, second))
     found: list[Difference] = []
     subjects: Counter[Gravity] = Counter()
+    by_side: Counter[tuple[Gravity, int]] = Counter()
+    requests: dict[str, _Request] = {}
     values = 0
     for pair in pairs:
         scenario = pair.baseline.exchange.scenario
@@ -278,7 +348,13 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
         loaded = pair.load()
         values += pair.repeats
         subjects.update(compared(loaded))
+        by_side.update(held(loaded))
         found += differences(loaded, LABELS)
+        exchange = loaded.baseline.exchange
+        served = loaded.baseline.answered and loaded.other.answered
+        requests[exchange.name] = _Request(
+            loaded.other.dialect, asked_for(body_of(exchange.request)), served=served
+        )
     scenarios = [
         {(run, answer.exchange.name): answer for run, answers in side.runs.items() for answer in answers}
         for side in (first, second)
@@ -292,7 +368,7 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
             f"{run}: {name}" if run else name
             for run, name in sorted(names[side] - names[1 - side])
             if name not in partners[side]
-            and scenarios[side][run, name].exchange.scenario not in ASKED_ANYWAY
+            and scenarios[side][run, name].exchange.scenario not in ASKED_ANYWAY | {VITALS}
             and scenarios[side][run, name].dialect not in unserved
         )
         for side in (0, 1)
@@ -303,11 +379,14 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
     )
     of_exchange = {name: answer.exchange.scenario for (_, name), answer in scenarios[0].items()}
     grouped = families(found, (contradictions[0], contradictions[1]), of_exchange)
+    grouped = list(_explained(grouped, requests, (first, second)))
+    unlike = {name for family in grouped if family.kind == "request" for name in family.exchanges}
+    asked = requests.keys() - unlike | {name for family in endpoints for name in family.exchanges}
     rows = verdict_differences(
         (first.report, second.report),
         ({name for _, name in names[0]} or None, {name for _, name in names[1]} or None),
         (first.violations, second.violations),
-        _not_comparable(pairs, grouped, contradictions),
+        _not_comparable(pairs, grouped, contradictions, DRAWN_PROMPTS if may_be_one else ()),
     )
     return DifferenceReport(
         first.name,
@@ -318,6 +397,8 @@ def compare_sides(first: Side, second: Side) -> DifferenceReport:
         len(pairs),
         values,
         compared=dict(subjects),
+        held={gravity: (by_side[gravity, 0], by_side[gravity, 1]) for gravity in Gravity},
+        asked=len(asked),
         only_one=only[0] if both else (),
         only_other=only[1] if both else (),
         hints=tuple(_hints(first, second, pairs, unserved)),
@@ -329,10 +410,14 @@ def _both(pair: AnswerPair) -> tuple[Answer, Answer]:
 
 
 def _not_comparable(
-    pairs: Iterable[AnswerPair], found: Iterable[Family], sides: Iterable[Contradictions]
+    pairs: Iterable[AnswerPair],
+    found: Iterable[Family],
+    sides: Iterable[Contradictions],
+    seen_before: Collection[str],
 ) -> frozenset[str]:
     """Return the exchanges in which a verdict on one side says nothing of the other: chance had a part in
-    answers to their requests, or both sides were asked differently, or for samples.
+    answers to their requests, or both sides were asked differently, or for samples. In the scenarios
+    `seen_before`, one server may have answered for both sides, so that a new prompt was not new.
     """
     every = list(found)
     chance = [(family, difference) for family in every if family.by_chance for difference in family.members]
@@ -345,7 +430,7 @@ def _not_comparable(
         sampled = bool(answer.asked.key) and answer.answered and other.answered and not pair.repeats
         scenario = answer.exchange.scenario
         raced = any(side.repeated(scenario, family.gravity) for family, _ in chance for side in both)
-        timed = scenario in ABORTING | RACING
+        timed = scenario in ABORTING | RACING or scenario in seen_before
         if timed or sampled or answer.asked.key in keys or answer.exchange.name in asked or raced:
             names.add(answer.exchange.name)
     return frozenset(names)
@@ -360,6 +445,7 @@ def as_json(report: DifferenceReport) -> Mapping[str, Any]:
         "compared": {
             "requirements": report.requirements,
             "exchanges": report.exchanges,
+            "asked": report.asked,
             "repeated": report.repeated,
             "subjects": {str(gravity): count for gravity, count in report.compared.items()},
         },
@@ -371,6 +457,8 @@ def as_json(report: DifferenceReport) -> Mapping[str, Any]:
                 "decides": family.decides,
                 "by_chance": family.by_chance,
                 "known": family.known,
+                "asked": family.asked,
+                "leak": family.leak,
                 "at": dict(family.at),
                 "exchanges": list(family.exchanges),
             }

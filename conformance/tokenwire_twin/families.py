@@ -34,6 +34,10 @@ class Family:
     """Both sides contradict themselves in these few requests, so that chance explains it."""
     known: str = ""
     """The reason why it is known, with its link; empty otherwise."""
+    asked: str = ""
+    """What all of its requests ask for, and no other request does; empty if that is not clear."""
+    leak: str = ""
+    """The evidence that it is the result of another request; empty without any."""
 
     @property
     def name(self) -> str:
@@ -54,8 +58,8 @@ class Family:
         return self.gravity is not Gravity.REMARKS and not self.by_chance and not self.known
 
     @property
-    def rank(self) -> tuple[int, bool, int, str]:
-        return _ORDER[self.gravity], self.by_chance, -self.count, self.name
+    def rank(self) -> tuple[int, bool, bool, int, str]:
+        return _ORDER[self.gravity], self.by_chance, not self.leak, -self.count, self.name
 
 
 @dataclass

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import textwrap
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, groupby
 
 from rich.console import Console
@@ -11,21 +13,37 @@ from rich.text import Text
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Place
 from tokenwire.report.wording import cut, where
-from tokenwire.typed_table import counted
 from tokenwire_twin.answers import Gravity
 from tokenwire_twin.difference_report import LABELS, DifferenceReport
 from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference
 
-_LONGEST_LINE = 118
+_WIDEST = 100
+"""The longest lines without -v."""
 _LONGEST_REASON = 160
 _MOST_NAMED = 2
+_MOST_SCENARIOS = 4
 _MOST_LINES = 118
 """Lines of a whole comparison without -v."""
-_PLAIN = frozenset({"field", "endpoint", "status", "finish"})
+_KEPT = 10
+"""The larger it is, the less the order of subjects decides which of them is shortened."""
+_SUMMARY_LINES = 2
+"""Lines of a subject in the summary."""
+_EXAMPLE_LINES = 2
+_PLAIN = frozenset({"field", "endpoint", "status"})
 """Kinds whose families say it all: an example adds nothing."""
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
 _BROKEN = frozenset({Verdict.FAIL, Verdict.WARN})
+_HOLDS: Mapping[Gravity, str] = {
+    Gravity.PROMPT: "the ids or the number of its prompt",
+    Gravity.IDS: "output ids",
+    Gravity.TEXT: "text that is not split into channels",
+    Gravity.CHANNELS: "text that is split into reasoning, content and tool calls",
+    Gravity.FINISH: "a finish reason",
+    Gravity.LOGPROBS: "logprobs",
+    Gravity.FIELDS: "fields",
+}
+"""What an answer has to hold to be compared in a subject."""
 
 
 def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
@@ -33,8 +51,42 @@ def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
     return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
 
 
+def _number(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
+
+
+def _scenarios(names: Iterable[str]) -> str:
+    """Return the scenarios of exchanges, those with most exchanges first."""
+    counted = Counter(name.split("/")[-2] if "/" in name else name for name in names)
+    return _named([f"{name} ({count})" for name, count in counted.most_common()], _MOST_SCENARIOS)
+
+
 def _place(label: str, place: Place | None, excerpt: str) -> str:
     return f"\n    {label}: {where(place)}  {cut(excerpt, _LONGEST_REASON)}" if place is not None else ""
+
+
+def _width(console: Console) -> int:
+    return min(console.width, _WIDEST)
+
+
+def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: int = 0) -> list[str]:
+    """Return lines of at most this width, without breaking words; `most` lines, if it is not 0."""
+    lines = textwrap.wrap(
+        words,
+        width,
+        initial_indent=first,
+        subsequent_indent=rest,
+        max_lines=most or None,
+        placeholder=" …",
+        break_on_hyphens=False,
+    )
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
+
+
+_Block = tuple[str, list[list[Text]]]
+"""A subject, and the lines of each of its families."""
+
+# Families.
 
 
 def _counts(family: Family) -> str:
@@ -46,199 +98,293 @@ _Lines = Sequence[Sequence[Family]]
 
 
 def _lines(families: Iterable[Family]) -> _Lines:
-    """Group the families of one subject that show in the same exchanges: they have one line."""
-    groups: dict[tuple[str, ...], list[Family]] = {}
+    """Group the families that say the same of other subjects in the same exchanges: they have one line."""
+    groups: dict[tuple[str, str, tuple[str, ...]], list[Family]] = {}
     for family in families:
-        groups.setdefault(family.exchanges, []).append(family)
+        groups.setdefault((family.kind, family.says, family.exchanges), []).append(family)
     return list(groups.values())
 
 
-def _joined(families: Sequence[Family]) -> str:
-    """Return the names of families in one line: those that say the same are named together."""
-    words = []
-    for says, group in groupby(sorted(families, key=lambda family: family.says), lambda family: family.says):
-        same = list(group)
-        subjects = ", ".join(filter(None, (family.subject for family in same)))
-        words.append(f"{' '.join(filter(None, (same[0].kind, subjects)))}: {says}")
-    return "; ".join(words)
+def _says(families: Sequence[Family]) -> str:
+    """Return what families with one line say, without what their requests have in common."""
+    family = families[0]
+    subjects = ", ".join(filter(None, (family.subject for family in families)))
+    match family.kind:
+        case "status" | "channels":
+            words = family.example.message if family.kind == "status" else family.says
+        case "endpoint":
+            words = f"{subjects}: {family.example.message}"
+        case "field" if len(families) > 1:
+            words = f"fields {subjects}: {family.says}"
+        case _:
+            words = f"{' '.join(filter(None, (family.kind, subjects)))}: {family.says}"
+    return f"{words}, {family.leak}" if family.leak else words
 
 
-def _family_lines(families: Sequence[Family], *, verbose: bool) -> Iterator[Text]:
+def _explained(families: Sequence[Family]) -> str:
+    """Return what families with one line say, with what their requests have in common."""
+    family, words = families[0], _says(families)
+    if family.kind != "status":
+        return f"{words}; {family.asked}" if family.asked else words
+    return ": ".join(filter(None, (family.asked, words.removeprefix(f"{_heading(family)}: "))))
+
+
+def _heading(family: Family) -> str:
+    """Return what both sides did with the requests of a status, if it has a reason; empty otherwise."""
+    did, _, reason = family.example.message.partition(": ")
+    return did if family.kind == "status" and reason else ""
+
+
+def _whole(words: str) -> str:
+    """Return words that are not broken between two lines."""
+    return words.replace(" ", "\N{NO-BREAK SPACE}")
+
+
+def _family_lines(families: Sequence[Family], width: int, *, verbose: bool) -> Iterator[Text]:
     """Yield the lines of families with the same exchanges: what, how often and where, and one example."""
     first = families[0]
     style = "bold red" if any(family.decides for family in families) else "bold"
-    text = Text(f"  {_joined(families)}", style)
-    text.append(f"  [{_counts(first)}]", "dim")
+    words = f"{_explained(families)} {_whole(f'[{_counts(first)}]')}"
     known = next(filter(None, (family.known for family in families)), "")
     if known:
-        text.append(f"  known: {known}", "dim")
+        words += f" known: {known}"
     elif first.by_chance:
-        text.append("  by chance: a side contradicts itself there", "dim")
-    yield text
+        words += " by chance: a side contradicts itself there"
+    indent = "    " if _heading(first) else "  "
+    folded = [f"{indent}{words}"] if verbose else _folded(words, width, first=indent, rest=f"{indent}    ")
+    yield from (Text(line, style) for line in folded)
     if verbose:
         for family in families:
             example = family.example
             sides = zip(LABELS, (example.one, example.other), example.excerpts, strict=True)
-            detail = (
-                f"    {family.subject or family.kind}: {example.message}\n    in {_named(family.exchanges)}"
-            )
+            detail = f"    {family.name}\n    in {_named(family.exchanges)}: {example.message}"
             yield Text(detail + "".join(_place(*side) for side in sides), "dim")
-    elif not {family.kind for family in families} <= _PLAIN:
-        shown = next(family for family in families if family.kind not in _PLAIN)
-        words = f"{shown.example.exchange}: {shown.example.message}"
-        yield Text(f"      {cut(words, _LONGEST_LINE - 6)}", "dim")
+    elif first.kind not in _PLAIN and first.example.message != first.says:
+        words = f"{first.example.exchange}: {first.example.message}"
+        folded = _folded(words, width, first="      ", rest="      ", most=_EXAMPLE_LINES)
+        yield from (Text(line, "dim") for line in folded)
 
 
-def _subject_words(gravity: Gravity, report: DifferenceReport) -> str:
+def _family_blocks(families: Sequence[Family], width: int, *, verbose: bool) -> Iterator[list[Text]]:
+    """Yield the lines of each family. Those with one pair of statuses stand below one heading."""
+    counts = Counter[str]()
+    for family in families:
+        counts[_heading(family)] += family.count
+    # What has no heading comes first, then the most frequent pair of statuses.
+    order = {heading: (bool(heading), -count) for heading, count in counts.items()}
+    lines = sorted(_lines(families), key=lambda several: order[_heading(several[0])])
+    for heading, group in groupby(lines, key=lambda several: _heading(several[0])):
+        title = [Text(f"  {heading}:", "bold")] if heading else []
+        for several in group:
+            yield [*title, *_family_lines(several, width, verbose=verbose)]
+            title = []
+
+
+# The summary.
+
+
+def _why_not_compared(gravity: Gravity, report: DifferenceReport) -> str:
+    """Return the reason why no two answers were compared in a subject."""
+    if not report.repeated:
+        return "no side repeats itself"
+    what = _HOLDS[gravity]
+    held = report.held.get(gravity, (0, 0))
+    if not any(held):
+        return f"no answer of A or B has {what}"
+    if all(held):
+        return f"answers have {what} on one side only: {held[0]:,} in A, {held[1]:,} in B"
+    [holder, other] = LABELS if held[0] else LABELS[::-1]
+    return f"no answer of {other} has {what}, {sum(held):,} of {holder} have"
+
+
+def _subject_words(gravity: Gravity, report: DifferenceReport, count: int) -> str:
     """Return what the summary says of a subject."""
     families = [family for family in report.families if family.gravity is gravity]
     deciding = [family for family in families if family.decides]
-    answers = report.compared.get(gravity, 0)
     if deciding:
         differing = len({name for family in deciding for name in family.exchanges})
-        return f"{differing:,} exchanges: {_joined(deciding[:1])}"
+        return f"{count:>5}{differing:>11,}  {_says(_lines(deciding)[0])}"
     known = sum(bool(family.known) for family in families)
     beside = f"; {known} known" if known else ""
     chance = sum(family.by_chance for family in families)
     beside += f"; {chance} by chance" if chance else ""
-    if answers:
-        return f"the same in {answers:,} answers{beside}"
-    if gravity in {Gravity.SERVED, Gravity.ERRORS}:
-        return f"the same{beside}"
-    return "not compared"
+    if answers := report.compared.get(gravity, 0):
+        return f" same in {_number(answers, 'answer')}{beside}"
+    if gravity not in _HOLDS:
+        return f" same{beside}"
+    return f" not compared: {_why_not_compared(gravity, report)}{beside}"
 
 
 def _row_words(report: DifferenceReport) -> str:
     shown = [row for row in report.verdicts if row.decides]
     known = sum(bool(row.known) for row in report.verdicts)
     if not shown:
-        return f"the same of {report.requirements} that both decided" + (f"; {known} known" if known else "")
-    words = []
-    for label in LABELS:
-        broken = sum(_broken_by(row) == label for row in shown)
-        words += [f"{broken} broken by {label} alone"] if broken else []
-    apart = sum(_broken_by(row) == "both" for row in shown)
-    words += [f"{apart} by both in different ways"] if apart else []
-    other = sum(_broken_by(row) == "" for row in shown)
-    words += [f"{other} otherwise"] if other else []
-    return ", ".join(words) or f"{len(shown)} differ"
+        return f" same in {report.requirements} that both decided" + (f"; {known} known" if known else "")
+    counts = Counter(row.broken_by for row in shown)
+    words = [f"{title}: {counts[who]}" for who, title in _BROKEN_BY.items() if counts[who]]
+    return f"{len(shown):>5}{'':13}broken by {', '.join(words)}"
 
 
-def _broken_by(row: VerdictDifference) -> str:
-    broken = [verdict in _BROKEN for verdict in (row.one, row.other)]
-    return "both" if all(broken) else LABELS[broken.index(True)] if any(broken) else ""
+_BROKEN_BY = {
+    "B": "B alone",
+    "A": "A alone",
+    "both": "both in different ways",
+    "": "neither",
+}
+"""Groups of requirements, in their order."""
 
 
-def _summary(report: DifferenceReport) -> Iterator[Text]:
+def _summary(report: DifferenceReport, width: int) -> Iterator[Text]:
+    heads = f"  {'':16}kinds  exchanges  the first of them"
+    if any(row.decides for row in report.rows):
+        yield Text(heads, "dim")
     for gravity in _OF_THE_SUMMARY:
-        is_row = gravity is Gravity.ROWS
         families = [family for family in report.families if family.gravity is gravity and family.decides]
-        rows = [row for row in report.verdicts if row.decides]
-        count = len(rows) if is_row else len(families)
-        words = _row_words(report) if is_row else _subject_words(gravity, report)
-        line = f"  {gravity:<16}{count or '-':>4}  {cut(words, _LONGEST_LINE - 24)}"
-        yield Text(line, "bold" if count else "dim")
+        count = len(_lines(families))
+        if gravity is Gravity.ROWS:
+            count = sum(row.decides for row in report.verdicts)
+            words = _row_words(report)
+        else:
+            words = _subject_words(gravity, report, count)
+        indent = 36 if count else 19
+        head, words = words[: indent - 18], words[indent - 18 :]
+        folded = _folded(words, width, first=f"  {gravity:<16}{head}", rest=" " * indent, most=_SUMMARY_LINES)
+        yield from (Text(line, "bold" if count else "dim") for line in folded)
 
 
-def _rows(rows: Sequence[VerdictDifference], *, verbose: bool) -> Iterator[list[Text]]:
-    """Yield the lines of each row; those that follow from another are counted at its end."""
+# Requirements.
+
+
+def _row_blocks(rows: Sequence[VerdictDifference], width: int, *, verbose: bool) -> Iterator[_Block]:
+    """Yield the lines of the requirements that each side breaks; those that follow from another are named
+    below it.
+    """
     following: dict[str, list[str]] = {}
     names = {row.requirement for row in rows}
     for row in rows:
         if row.follows in names:
             following.setdefault(row.follows, []).append(row.requirement)
-    causes = [row for row in rows if row.follows not in names or verbose]
-    for row in sorted(causes, key=lambda row: (row.level != "MUST", _broken_by(row) == "both")):
-        text = Text(f"  {row.requirement}", "bold red" if row.decides else "bold")
-        text.append(f"  {row.one or '-'} in A, {row.other or '-'} in B", "bold")
-        if more := following.get(row.requirement):
-            text.append(f" (and {len(more)} that follow)", "dim")
-        if row.known:
-            text.append(f"  known: {row.known}", "dim")
-        why = " | ".join(why for why in (row.why_one, row.why_other) if why)
-        if verbose:
-            yield [text, Text(f"      {cut(why, 2 * _LONGEST_REASON)}", "dim")]
-        else:
-            text.append(f"  {cut(why, max(40, _LONGEST_LINE - len(text.plain)))}", "dim")
-            yield [text]
+    for who, title in _BROKEN_BY.items():
+        causes = [row for row in rows if row.broken_by == who and (row.follows not in names or verbose)]
+        causes.sort(key=lambda row: (row.worst is not Verdict.FAIL, -row.count))
+        if causes:
+            lines = (
+                list(_row(row, following.get(row.requirement, []), width, verbose=verbose)) for row in causes
+            )
+            yield f"{Gravity.ROWS} broken by {title}", list(lines)
 
 
-_Block = tuple[str, list[list[Text]]]
-"""A subject, and the lines of each of its families."""
+def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbose: bool) -> Iterator[Text]:
+    style = "bold red" if row.decides else "bold"
+    words = f"{row.worst or row.one or row.other or 'not judged'}  {row.requirement}"
+    if verbose:
+        verdicts = f"{row.one or 'not judged'} in A, {row.other or 'not judged'} in B"
+        yield Text(f"  {words}  {verdicts}" + (f"  known: {row.known}" if row.known else ""), style)
+        for label, why in zip(LABELS, (row.why_one, row.why_other), strict=True):
+            if why:
+                yield Text(f"      {label}: {cut(why, 2 * _LONGEST_REASON)}", "dim")
+    else:
+        words += f" [{row.count:,}]" if row.count else ""
+        words += f" known: {row.known}" if row.known else f": {row.message}" if row.message else ""
+        [line] = _folded(words, width, first="  ", most=1)
+        yield Text(line, style)
+    if following:
+        words = f"and by the same answers: {', '.join(following)}"
+        folded = _folded(words, width, first="      ", rest="      ")
+        yield from (Text(line, "dim") for line in folded)
+
+
+# All of it.
 
 
 def _shortened(blocks: Sequence[_Block], room: int) -> list[_Block]:
-    """Return the subjects with as many families as have room: those with most lines lose some first."""
+    """Return the subjects with as many families as have room. Those with most lines lose some first, and the
+    graver ones keep more.
+    """
     shown = {subject: len(families) for subject, families in blocks}
+
+    order = {subject: position for position, (subject, _) in enumerate(blocks)}
 
     def lines(subject: str, families: list[list[Text]]) -> int:
         return sum(map(len, families[: shown[subject]])) + (shown[subject] < len(families))
 
     while sum(2 + lines(*block) for block in blocks) > room and any(most > 1 for most in shown.values()):
-        longest = max((block for block in blocks if shown[block[0]] > 1), key=lambda block: lines(*block))
+        longest = max(
+            (block for block in blocks if shown[block[0]] > 1),
+            key=lambda block: lines(*block) * (_KEPT + order[block[0]]),
+        )
         shown[longest[0]] -= 1
     short = []
     for subject, families in blocks:
         more = len(families) - shown[subject]
-        rest = [[Text(f"  … {more} more: -v tells them", "dim")]] if more else []
+        rest = [[Text(f"  … {more} more: -v shows them", "dim")]] if more else []
         short.append((subject, families[: shown[subject]] + rest))
     return short
 
 
 def print_difference(console: Console, report: DifferenceReport, *, verbose: bool = False) -> None:
     """Print a comparison. `verbose` includes remarks: undecided verdicts, cuts, different requests."""
+    width = _width(console)
 
     def say(text: Text) -> None:
         console.print(text, soft_wrap=True)
 
-    head = [Text(f"{label}: {name}") for label, name in zip(LABELS, (report.one, report.other), strict=True)]
-    head += [Text(f"mind: {hint}", "yellow") for hint in report.hints]
-    head += [Text(report.outcome, "bold"), *_summary(report), *_not_compared(report)]
+    head = []
+    for label, name in zip(LABELS, (report.one, report.other), strict=True):
+        head += [Text(line) for line in _folded(name, width, first=f"{label}: ", rest="   ")]
+    for hint in report.hints:
+        head += [Text(line, "yellow") for line in _folded(f"mind: {hint}", width, rest="  ")]
+    head += [
+        Text(line, "dim") for words in _not_compared(report) for line in _folded(words, width, rest="  ")
+    ]
+    head += [Text(report.outcome, "bold"), *_summary(report, width)]
+    for fault in report.faults:
+        words = f"known differences: {fault}"
+        head += [Text(line, "bold red") for line in _folded(words, width, rest="  ")]
     for line in head:
         say(line)
-    blocks = list(_blocks(report, verbose=verbose))
-    for subject, families in blocks if verbose else _shortened(blocks, _MOST_LINES - len(head) - 2):
+    blocks = list(_blocks(report, width, verbose=verbose))
+    foot = [Text(line, "bold") for line in _folded(_counted(report), width)]
+    room = _MOST_LINES - len(head) - len(foot)
+    for subject, families in blocks if verbose else _shortened(blocks, room):
         say(Text(f"\n{subject}"))
         for line in chain.from_iterable(families):
             say(line)
-    say(Text(f"\nA and B: {report.outcome} ({_counted(report)})", "bold"))
+    say(Text(""))
+    for line in foot:
+        say(line)
 
 
-def _blocks(report: DifferenceReport, *, verbose: bool) -> Iterator[_Block]:
+def _blocks(report: DifferenceReport, width: int, *, verbose: bool) -> Iterator[_Block]:
     for gravity, group in groupby(report.families, key=lambda family: family.gravity):
         families = [family for family in group if verbose or family.decides]
         if families:
-            yield gravity, [list(_family_lines(several, verbose=verbose)) for several in _lines(families)]
+            yield gravity, list(_family_blocks(families, width, verbose=verbose))
     rows = [row for row in report.verdicts if row.decides or verbose]
-    if rows:
-        yield Gravity.ROWS, list(_rows(rows, verbose=verbose))
+    yield from _row_blocks(rows, width, verbose=verbose)
 
 
-def _not_compared(report: DifferenceReport) -> Iterator[Text]:
-    """Yield what was not compared, and what is shown by -v alone."""
-    asked = {name for family in report.families if family.kind == "request" for name in family.exchanges}
-    if asked:
-        names = sorted(asked)
-        words = (
-            f"not compared: {counted(len(asked), 'exchange')} that were asked differently ({_named(names)})"
-        )
-        yield Text(words, "dim")
+def _not_compared(report: DifferenceReport) -> Iterator[str]:
+    """Yield what one side was not asked, or not in the same way."""
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
-            yield Text(f"only in {label}: {counted(len(only), 'exchange')} ({_named(only)})", "dim")
-    for fault in report.faults:
-        yield Text(f"known differences: {fault}", "bold red")
+            yield f"asked of {label} alone: {_number(len(only), 'exchange')} of {_scenarios(only)}"
+    asked = {name for family in report.families if family.kind == "request" for name in family.exchanges}
+    if asked:
+        which = f"{_number(len(asked), 'exchange')} of {_scenarios(sorted(asked))}"
+        yield f"not compared, because A and B were asked differently: {which}"
 
 
 def _counted(report: DifferenceReport) -> str:
     """Describe the numbers of differences and of comparisons."""
     verdicts = sum(row.decides for row in report.verdicts)
-    families = sum(family.decides for family in report.families)
-    differing = f"{families} families and {verdicts} promises; " if report.differ else ""
-    undecided = sum(not row.decides for row in report.verdicts)
-    remarks = sum(not family.decides for family in report.families)
-    more = f"; -v tells {undecided} undecided verdicts and {remarks} remarks" if undecided + remarks else ""
+    kinds = len(_lines(family for family in report.families if family.decides))
+    kinds_of = f"{kinds} {'kind' if kinds == 1 else 'kinds'} of difference"
+    differing = f" ({kinds_of}, {_number(verdicts, 'requirement')})" if report.differ else ""
+    undecided = _number(sum(not row.decides for row in report.verdicts), "undecided verdict")
+    remarks = _number(sum(not family.decides for family in report.families), "remark")
+    values = f"the values of {_number(report.repeated, 'answer')} compared"
     return (
-        f"{differing}compared: {report.requirements} requirements, {report.exchanges} exchanges, "
-        f"{report.repeated} of them by value{more}"
+        f"A and B: {report.outcome}{differing}; {report.requirements} requirements were decided by both, "
+        f"{values}; -v also shows {undecided} and {remarks}"
     )

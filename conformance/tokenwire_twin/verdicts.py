@@ -15,6 +15,8 @@ from tokenwire_twin.families import SURELY_SEEN_IN
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
 """Verdicts without evidence about the server."""
 
+_VIOLATED = (Verdict.FAIL, Verdict.WARN)
+
 _COUNT = re.compile(r"(?<![\w.+-])(?<!choice )(?<!event )(?<!position )(?<!entry )(?<!id )\d{1,4}(?![\w.])")
 """A number that counts something, and names no place."""
 _Exchanges = Collection[str] | None
@@ -42,6 +44,21 @@ class VerdictDifference:
     """The requirement from whose violation those of this one follow, on the side that violates it."""
     known: str = ""
     """The reason why it is known, with its link; empty otherwise."""
+    count: int = 0
+    """The number of exchanges that show the difference, as far as they are known."""
+    message: str = ""
+    """One violation in words, without its exchange."""
+
+    @property
+    def worst(self) -> str:
+        """The graver of the verdicts if any is a violation; empty otherwise."""
+        return next((bad for bad in _VIOLATED if bad in (self.one, self.other)), "")
+
+    @property
+    def broken_by(self) -> str:
+        """The side that violates it: A, B or both; empty without any."""
+        broken = [verdict in _VIOLATED for verdict in (self.one, self.other)]
+        return "both" if all(broken) else "AB"[broken.index(True)] if any(broken) else ""
 
     @property
     def name(self) -> str:
@@ -54,15 +71,25 @@ class VerdictDifference:
         return self.shown and not self.known
 
 
-def _why(summary: Summary | None) -> str:
+@dataclass(frozen=True)
+class _Why:
+    """The reason of a verdict: a violation in one exchange, or words."""
+
+    exchange: str
+    message: str
+
+    def __str__(self) -> str:
+        return f"{self.exchange}: {self.message}" if self.exchange else self.message
+
+
+def _why(summary: Summary | None) -> _Why:
     if summary is None:
-        return "not judged"
+        return _Why("", "not judged")
     if summary.bad:
         first = summary.bad[0]
         evidence = first.get("evidence") or []
-        place = f"{evidence[0]['exchange']}: " if evidence else ""
-        return f"{place}{first['message']}"
-    return summary.reason
+        return _Why(evidence[0]["exchange"] if evidence else "", first["message"])
+    return _Why("", summary.reason)
 
 
 def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exchanges) -> bool:
@@ -123,30 +150,45 @@ def verdict_differences(
         mine, yours = ours.get(requirement), theirs.get(requirement)
         verdicts = [summary.verdict if summary is not None else None for summary in (mine, yours)]
         violated = [dict(found.get(requirement, {})) if found is not None else {} for found in violations]
-        whys = _why(mine), _why(yours)
+        whys, count = (_why(mine), _why(yours)), len({*violated[0], *violated[1]})
         if verdicts[0] is verdicts[1]:
             failed = verdicts[0] is Verdict.FAIL
             apart = _apart(violated[0], violated[1], exchanges, beside) if failed else None
             if apart is None:
                 continue
-            whys, shown = apart, True
+            whys, count, shown = (apart.one, apart.other), apart.count, True
+            message = apart.message
         else:
             shown = _decided(mine, first, exchanges[1]) and _decided(yours, second, exchanges[0])
             found = {**violated[0], **violated[1]}
             shown = shown and {*verdicts} != {Verdict.PASS, Verdict.INFO}
             shown = shown and (not found or _surely(found, exchanges, beside))
+            message = whys[verdicts[0] not in _VIOLATED].message
         known = next(summary for summary in (mine, yours) if summary is not None)
         yield VerdictDifference(
             requirement,
             known.level,
             one=verdicts[0] or "",
             other=verdicts[1] or "",
-            why_one=whys[0],
-            why_other=whys[1],
+            why_one=str(whys[0]),
+            why_other=str(whys[1]),
             shown=shown,
             at=_dialects(*violated),
             follows=_follows(mine) or _follows(yours),
+            count=count,
+            message=message,
         )
+
+
+@dataclass(frozen=True)
+class _Apart:
+    """How two sides violate one requirement differently."""
+
+    one: _Why
+    other: _Why
+    count: int
+    """The number of exchanges in which they do."""
+    message: str
 
 
 def _apart(
@@ -154,7 +196,7 @@ def _apart(
     theirs: Mapping[str, str],
     exchanges: tuple[_Exchanges, _Exchanges],
     beside: Collection[str],
-) -> tuple[str, str] | None:
+) -> _Apart | None:
     """Return how each side violates a row that both violate; None if they do so alike.
 
     They do not if their words differ in one exchange, or if one side violates it in many exchanges in which
@@ -170,13 +212,25 @@ def _apart(
         for name in names
         if name in ours and name in theirs and _distinct(ours[name]) != _distinct(theirs[name])
     ]
-    shown = [*both, *(name for few in alone if len(few) >= SURELY_SEEN_IN for name in few)]
+    # The side that violates it in more exchanges alone comes first.
+    many = sorted((few for few in alone if len(few) >= SURELY_SEEN_IN), key=len, reverse=True)
+    shown = [*(name for few in many for name in few), *both]
     if not shown:
         return None
-    kept = "kept here"
-    return (
-        f"{shown[0]}: {ours.get(shown[0], kept)}; {len(alone[0])} exchanges are violated in A alone",
-        f"{theirs.get(shown[0], kept)}; {len(alone[1])} in B alone",
+    name = shown[0]
+    parts = [f"{len(few)} in {label} alone" for label, few in zip("AB", alone, strict=True) if few]
+    parts += [f"{len(both)} otherwise in A and B"] if both else []
+    words = ", ".join(parts)
+    if name in both:
+        example = f"{ours[name]} in A, {theirs[name]} in B"
+    else:
+        example = f"{ours[name]} in A" if name in ours else f"{theirs[name]} in B"
+    kept = "it holds in this exchange"
+    return _Apart(
+        _Why(name, ours.get(name, kept)),
+        _Why(name, theirs.get(name, kept)),
+        len(shown),
+        f"{words}; {example}",
     )
 
 

@@ -258,7 +258,7 @@ _TEXT = _RECORD.text or ""
             [replace(deliver(_RECORD, [6], [6], INCREMENTAL)[0], finish="stop")],
             rules(),
             0,
-            "is 'stop' where the record ends with 'length'",
+            "is 'stop', expected 'length'",
             id="other-finish",
         ),
         pytest.param(
@@ -272,7 +272,7 @@ _TEXT = _RECORD.text or ""
             [*deliver(_RECORD, [6], [6], INCREMENTAL), Delivered(output_ids=(7,))],
             rules(),
             1,
-            "before more of the record",
+            "before the rest of the output",
             id="after-finish",
         ),
         pytest.param([], rules(), 0, "without a finish", id="nothing"),

@@ -135,11 +135,11 @@ def _set(path: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("change", "kind", "subject", "words"),
     [
-        (_set("text", "hellO!"), "text", "", "at character 4"),
-        (_set("output_ids", [*IDS[:5], 9]), "output ids", "", "output id 5 is 9, but 33 in A"),
+        (_set("text", "hellO!"), "text", "", 'from character 4: "hello!" in A, "hellO!" in B'),
+        (_set("output_ids", [*IDS[:5], 9]), "output ids", "", "from output id 5: [33] in A, [9] in B"),
         (_set("meta_info/finish_reason/type", "stop"), "finish", "", "'stop'"),
-        (_set("meta_info/completion_tokens", 7), "counter", "completion_tokens", "7, but 6 in A"),
-        (_set("meta_info/weight_version", "2"), "value", "/meta_info/weight_version", "2, but default in A"),
+        (_set("meta_info/completion_tokens", 7), "counter", "completion_tokens", "6 in A, 7 in B"),
+        (_set("meta_info/weight_version", "2"), "value", "/meta_info/weight_version", "default in A, 2 in B"),
         (_set("meta_info/weight_version", None), "field", "/meta_info/weight_version", "only in A"),
         (_set("meta_info/new", 1), "field", "/meta_info/new", "only in B"),
     ],
@@ -183,7 +183,8 @@ def test_servers_that_do_not_repeat_themselves_are_compared_by_shape_only(tmp_pa
 def test_a_status_that_differs_is_all_that_is_said_of_the_answer(tmp_path: Path) -> None:
     refused = replace(answered("w"), status=400, reads=(Read(0.1, b'{"error":{"message":"no"}}'),))
     report = compared(tmp_path, (answered("w"),), (refused,))
-    assert [family.example.message for family in report.families] == ["200 in A, 400 in B: no"]
+    assert [family.name for family in report.families] == ["status: 200 in A, 400 in B: no"]
+    assert [family.example.message for family in report.families] == ["A answers, B refuses with 400: no"]
 
 
 def test_unlike_requests_are_not_held_against_each_other(tmp_path: Path) -> None:
@@ -261,9 +262,10 @@ def test_json_and_terminal_tell_the_same(tmp_path: Path, capsys: pytest.CaptureF
     }
     print_difference(make_console(), report)
     printed = capsys.readouterr().out
-    assert "output ids: differ  [1 at sglang-generate]\n      s: output id 3" in printed
+    assert "output ids: differ; the request has input_ids" in printed
+    assert "\n      s: from output id 3: " in printed
     assert "cumulative-ids-extend" in printed
-    assert printed.splitlines()[-1].startswith("A and B: different in 1 exchanges (")
+    assert "\nA and B: different in 1 of 3 exchanges (" in printed
 
 
 def test_a_new_object_is_one_difference(tmp_path: Path) -> None:
@@ -327,8 +329,8 @@ def test_the_last_line_counts_what_differs(tmp_path: Path, capsys: pytest.Captur
     report = compared(tmp_path, (streamed("s"),), (streamed("s", forgets_an_id=True),))
     verdicts = sum(row.decides for row in report.verdicts)
     print_difference(make_console(), report)
-    last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith(
-        f"A and B: different in 1 exchanges ({len(deciding(report))} families and {verdicts} promises; "
-    )
-    assert f"compared: {report.requirements} requirements, 3 exchanges, 3 of them by value" in last
+    last = " ".join(capsys.readouterr().out.rpartition("\n\n")[2].split())
+    assert len(deciding(report)) == 1
+    counts = f"1 kind of difference, {verdicts} requirements"
+    assert last.startswith(f"A and B: different in 1 of 3 exchanges ({counts}); ")
+    assert f"{report.requirements} requirements were decided by both, the values of 3 answers" in last

@@ -52,24 +52,66 @@ def test_a_server_and_itself_are_the_same(names: tuple[str, str]) -> None:
     assert report.repeated > 300
 
 
-@pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
-def test_two_front_ends_fit_on_four_screens(
-    sides: tuple[Path, Path], capsys: pytest.CaptureFixture[str]
-) -> None:
-    report = compared(*sides)
+def printed(report: DifferenceReport, columns: int, monkeypatch, capsys) -> list[str]:
+    monkeypatch.setenv("COLUMNS", str(columns))
     print_difference(make_console(), report)
-    lines = capsys.readouterr().out.splitlines()
+    lines: list[str] = capsys.readouterr().out.splitlines()
+    assert max(map(len, lines)) <= columns
+    return lines
+
+
+@pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
+def test_two_front_ends_fit_on_four_screens(sides: tuple[Path, Path], monkeypatch, capsys) -> None:
+    lines = printed(compared(*sides), 100, monkeypatch, capsys)
     assert len(lines) <= 120
-    first_screen = "\n".join(lines[:40])
+    text = " ".join(" ".join(lines).split())
+    assert "field /usage: only in A" in text
+    assert "FAIL top-logprobs-have-k" in text
+
+
+@pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
+@pytest.mark.parametrize("columns", [80, 100])
+def test_the_first_screen_answers_the_question(
+    sides: tuple[Path, Path], columns: int, monkeypatch, capsys
+) -> None:
+    lines = printed(compared(*sides), columns, monkeypatch, capsys)
+    text = "\n".join(lines[:40])
     for subject in Gravity:
-        assert subject is Gravity.REMARKS or f"  {subject} " in first_screen
-    assert "endpoint /v1/messages: B does not serve it: status 501" in first_screen
-    assert "Only n=# is supported." in first_screen
-    assert "untagged enum Prompt" in first_screen, "batches are refused"
-    printed = "\n".join(lines)
-    assert "field /usage: only in A" in printed
-    assert "series logprobs_content/top_logprobs: more in B" in printed, "a neighbour's k"
-    assert "top-logprobs-have-k  PASS in A, FAIL in B" in printed
+        assert subject is Gravity.REMARKS or f"  {subject} " in text
+    text = " ".join(text.split())
+    assert "/v1/messages: B does not serve it: status 501" in text
+    assert "prompt that is a list of lists" in text, "batches are refused"
+    assert "Only n=1 is supported." in text
+    if sides is PARSERS:
+        assert "the whole text is reasoning in A and content in B" in text
+    else:
+        assert "channels not compared: no answer of A or B has text that is split into reasoning" in text
+    assert "top_logprobs: more in B, as many as a concurrent request asked for" in text
+
+
+def test_no_line_counts_more_exchanges_than_were_asked() -> None:
+    report = compared(*STANDARD)
+    assert report.exchanges_that_differ <= report.asked
+    assert f"of {report.asked:,} exchanges" in report.outcome
+
+
+def test_what_a_neighbour_asked_for_is_named_as_the_cause() -> None:
+    for sides in (STANDARD, PARSERS):
+        leaks = [family for family in compared(*sides).families if family.leak]
+        assert {family.subject.rpartition("/")[2] for family in leaks} == {"top_logprobs"}
+        assert {family.says for family in leaks} == {"more in B"}
+
+
+def test_an_error_of_the_server_is_no_refusal() -> None:
+    family = named(compared(*STANDARD), "status: 400 in A, 500 in B")
+    assert family.gravity is Gravity.FAILED
+    assert family.example.message.startswith("A refuses with 400, B fails with 500: failed to submit")
+
+
+def test_what_refused_requests_have_in_common_is_named() -> None:
+    report = compared(*STANDARD)
+    assert named(report, "Only n=# is supported").asked.startswith("with n of 2")
+    assert named(report, "stop is not supported").asked == "with stop"
 
 
 def test_the_example_of_known_differences_covers_the_two_front_ends() -> None:
@@ -94,7 +136,10 @@ def test_families_are_few_and_the_gravest_come_first() -> None:
 def test_an_endpoint_that_one_side_lacks_is_one_difference() -> None:
     report = compared(*STANDARD)
     family = named(report, "endpoint /v1/responses")
-    assert (family.says, list(family.at)) == ("B does not serve it: status 404", ["openai-responses"])
+    assert (family.example.message, list(family.at)) == (
+        "B does not serve it: status 404",
+        ["openai-responses"],
+    )
     assert not any("openai-responses" in name for name in report.only_one)
 
 
@@ -106,10 +151,10 @@ def test_usage_that_one_endpoint_lacks_is_one_field() -> None:
 
 def test_text_in_another_channel_is_one_sentence() -> None:
     for sides in (PARSERS, CHANNELS):
-        family = named(compared(*sides), "channels: what is reasoning in A is content in B")
+        family = named(compared(*sides), "the whole text is reasoning in A and content in B")
         assert family.gravity is Gravity.CHANNELS
-    assert named(compared(*PARSERS), "what is reasoning in A is content in B").count > 100
-    lost = named(compared(*CHANNELS), "what is tool calls in A is content and tool calls in B")
+    assert named(compared(*PARSERS), "the whole text is reasoning in A and content in B").count > 100
+    lost = named(compared(*CHANNELS), "channels: tool calls in A, content and tool calls in B")
     assert any("behind-a-call" in name for name in lost.exchanges)
 
 
@@ -117,7 +162,9 @@ def test_words_that_one_side_does_not_ban_change_its_ids() -> None:
     """Each request was asked once of each side, under names that differ."""
     report = compared(*BAD_WORDS)
     assert report.exchanges == 3
-    assert named(report, "output ids: differ").exchanges == ("bad-words/python/completions",)
+    family = named(report, "output ids: differ")
+    assert family.exchanges == ("bad-words/python/completions",)
+    assert "bad_words" in family.asked
 
 
 def test_another_prompt_comes_before_all_that_follows_from_it() -> None:

@@ -114,11 +114,9 @@ def _judge_ids(record: Record, progress: DeliveryProgress, ids: Sequence[Any], r
         if wrong is not None:
             position = offset + wrong
             if position >= len(record.output_ids):
-                return Illegal(
-                    "output_ids", f"carries an id at position {position}, behind the record's last"
-                )
+                return Illegal("output_ids", f"has an id at position {position}, expected none")
             expected = repr(record.output_ids[position])
-            return Illegal("output_ids", f"has {ids[wrong]!r} at position {position}, the record {expected}")
+            return Illegal("output_ids", f"has {ids[wrong]!r} at position {position}, expected {expected}")
     delivered = offset + len(ids)
     if delivered < progress.ids:
         return Illegal("output_ids", f"goes back to {delivered} ids after {progress.ids} were delivered")
@@ -135,8 +133,8 @@ def _judge_text(record: Record, progress: DeliveryProgress, text: str, rules: Ru
         if shown is not None:
             return Illegal("text", f"shows the stop string {shown!r}")
         if text.startswith(record.text[offset:]):
-            return Illegal("text", "runs ahead of the record's text")
-        return Illegal("text", f"is not what the record says from character {offset}")
+            return Illegal("text", "runs ahead of the expected text")
+        return Illegal("text", f"is not the expected text from character {offset}")
     delivered = offset + len(text)
     if delivered < progress.text:
         return Illegal("text", f"goes back to {delivered} characters after {progress.text} were delivered")
@@ -175,14 +173,14 @@ def _judge_series(
         same = partial(alike, tolerance=rules.logprob_tolerance)
         wrong = None if whole is None else _first_difference(whole[start:], entries, same)
         if wrong is not None:
-            return Illegal(name, f"the entry of position {start + wrong} is not the record's")
+            return Illegal(name, f"has another entry than expected at position {start + wrong}")
     return None
 
 
 def _judge_finish(record: Record, ids: int, text: int, finish: str) -> Illegal | None:
     """Return the error if a finish comes before the whole record was delivered."""
     if record.finish is not None and finish != record.finish:
-        return Illegal("finish", f"is {finish!r} where the record ends with {record.finish!r}")
+        return Illegal("finish", f"is {finish!r}, expected {record.finish!r}")
     if record.output_ids is not None and ids < len(record.output_ids):
         return Illegal("output_ids", f"finishes after {ids} of {len(record.output_ids)} output ids")
     if record.text is not None and text < len(record.text):
@@ -204,7 +202,7 @@ def step(
     if progress.finished:
         # After the finish, a cumulative emission would repeat it, but the finish must come exactly once.
         idle = rules.mode is Delivery.INCREMENTAL and _is_idle(emission, progress)
-        return progress if idle else Illegal("finish", "comes before more of the record")
+        return progress if idle else Illegal("finish", "comes before the rest of the output")
     ids, text = progress.ids, progress.text
     if emission.output_ids is not None:
         judged = _judge_ids(record, progress, emission.output_ids, rules)
