@@ -142,7 +142,7 @@ def _apart(path: str, family: Sequence[Asked], others: Sequence[frozenset[Any]])
         return path, count
     if numbers or len(every) > _MOST_VALUES:
         return None
-    return f"{path} that is {' or '.join(sorted(map(str, every)))}", count
+    return f"{path} as {' or '.join(sorted(map(str, every)))}", count
 
 
 # What ran beside a request.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import chain, groupby
+from itertools import groupby
 
 from rich.console import Console
 from rich.text import Text
@@ -22,15 +22,17 @@ _WIDEST = 100
 """The longest lines without -v."""
 _LONGEST_REASON = 160
 _MOST_NAMED = 2
-_MOST_SCENARIOS = 4
+_MOST_SCENARIOS = 2
 _MOST_LINES = 118
 """Lines of a whole comparison without -v."""
 _KEPT = 10
 """The larger it is, the less the order of subjects decides which of them is shortened."""
-_SUMMARY_LINES = 2
+_SUMMARY_LINES = 3
 """Lines of a subject in the summary."""
 _EXAMPLE_LINES = 2
-_PLAIN = frozenset({"field", "endpoint", "status"})
+_MOST_NAMES_LINES = 2
+"""Lines of names of what is left out."""
+_PLAIN = frozenset({"field", "endpoint", "status", "finish"})
 """Kinds whose families say it all: an example adds nothing."""
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
 _BROKEN = frozenset({Verdict.FAIL, Verdict.WARN})
@@ -83,8 +85,8 @@ def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: in
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-_Block = tuple[str, list[list[Text]]]
-"""A subject, and the lines of each of its families."""
+_Block = tuple[str, list[tuple[str, list[Text]]]]
+"""A subject, with the short name, if it has one, and the lines of each of its families."""
 
 # Families.
 
@@ -269,7 +271,8 @@ def _row_blocks(rows: Sequence[VerdictDifference], width: int, *, verbose: bool)
         causes.sort(key=lambda row: (row.worst is not Verdict.FAIL, -row.count))
         if causes:
             lines = (
-                list(_row(row, following.get(row.requirement, []), width, verbose=verbose)) for row in causes
+                (row.requirement, [*_row(row, following.get(row.requirement, []), width, verbose=verbose)])
+                for row in causes
             )
             yield f"{Gravity.ROWS} broken by {title}", list(lines)
 
@@ -297,29 +300,31 @@ def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbos
 # All of it.
 
 
-def _shortened(blocks: Sequence[_Block], room: int) -> list[_Block]:
-    """Return the subjects with as many families as have room. Those with most lines lose some first, and the
-    graver ones keep more.
+def _cut_to(families: Sequence[tuple[str, list[Text]]], most: int, width: int) -> list[Text]:
+    """Return the lines of the first families, and what is left out."""
+    lines = [line for _, some in families[:most] for line in some]
+    if left := [name for name, _ in families[most:]]:
+        words = f"… {len(left)} more: {', '.join(left) if all(left) else '-v shows them'}"
+        folded = _folded(words, width, first="  ", rest="    ", most=_MOST_NAMES_LINES)
+        lines += [Text(line, "dim") for line in folded]
+    return lines
+
+
+def _shortened(blocks: Sequence[_Block], room: int, width: int) -> list[tuple[str, list[Text]]]:
+    """Return the lines of the subjects with as many families as have room. Those with most lines lose some
+    first, and the graver ones keep more.
     """
-    shown = {subject: len(families) for subject, families in blocks}
+    shown = [len(families) for _, families in blocks]
 
-    order = {subject: position for position, (subject, _) in enumerate(blocks)}
+    def lines(place: int) -> list[Text]:
+        return _cut_to(blocks[place][1], shown[place], width)
 
-    def lines(subject: str, families: list[list[Text]]) -> int:
-        return sum(map(len, families[: shown[subject]])) + (shown[subject] < len(families))
-
-    while sum(2 + lines(*block) for block in blocks) > room and any(most > 1 for most in shown.values()):
-        longest = max(
-            (block for block in blocks if shown[block[0]] > 1),
-            key=lambda block: lines(*block) * (_KEPT + order[block[0]]),
-        )
-        shown[longest[0]] -= 1
-    short = []
-    for subject, families in blocks:
-        more = len(families) - shown[subject]
-        rest = [[Text(f"  … {more} more: -v shows them", "dim")]] if more else []
-        short.append((subject, families[: shown[subject]] + rest))
-    return short
+    while sum(2 + len(lines(place)) for place in range(len(blocks))) > room:
+        places = [place for place, most in enumerate(shown) if most > 1]
+        if not places:
+            break
+        shown[max(places, key=lambda place: len(lines(place)) * (_KEPT + place))] -= 1
+    return [(subject, lines(place)) for place, (subject, _) in enumerate(blocks)]
 
 
 def print_difference(console: Console, report: DifferenceReport, *, verbose: bool = False) -> None:
@@ -345,10 +350,10 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
         say(line)
     blocks = list(_blocks(report, width, verbose=verbose))
     foot = [Text(line, "bold") for line in _folded(_counted(report), width)]
-    room = _MOST_LINES - len(head) - len(foot)
-    for subject, families in blocks if verbose else _shortened(blocks, room):
+    room = 10**6 if verbose else _MOST_LINES - len(head) - len(foot)
+    for subject, lines in _shortened(blocks, room, width):
         say(Text(f"\n{subject}"))
-        for line in chain.from_iterable(families):
+        for line in lines:
             say(line)
     say(Text(""))
     for line in foot:
@@ -359,7 +364,7 @@ def _blocks(report: DifferenceReport, width: int, *, verbose: bool) -> Iterator[
     for gravity, group in groupby(report.families, key=lambda family: family.gravity):
         families = [family for family in group if verbose or family.decides]
         if families:
-            yield gravity, list(_family_blocks(families, width, verbose=verbose))
+            yield gravity, [("", lines) for lines in _family_blocks(families, width, verbose=verbose)]
     rows = [row for row in report.verdicts if row.decides or verbose]
     yield from _row_blocks(rows, width, verbose=verbose)
 

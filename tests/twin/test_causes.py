@@ -19,9 +19,9 @@ OTHERS = [{"prompt": [1, number], "temperature": 0, "stop": None} for number in 
         ([{"prompt": [1], "bad_words": ["a"]}, {"prompt": [1], "bad_words": ["b", "c"]}], "bad_words"),
         (
             [{"prompt": [[1], [2]]}, {"prompt": ["a", "b"]}],
-            "prompt that is a list of lists or a list of texts",
+            "prompt as a list of lists or a list of texts",
         ),
-        ([{"prompt": [[1]]}] * 9 + [{"prompt": [1]}], "prompt that is a list of lists (9 of 10)"),
+        ([{"prompt": [[1]]}] * 9 + [{"prompt": [1]}], "prompt as a list of lists (9 of 10)"),
         ([{"prompt": [[1]]}] * 7 + [{"prompt": [1]}] * 3, ""),
         ([{"prompt": [1], "temperature": 0}], ""),
         ([{"prompt": [1], "temperature": 2}], "temperature of 2"),
