@@ -35,7 +35,7 @@ _NAMES = frozenset({"model", "rid", "request_id"})
 """Fields that may differ between two equal requests."""
 ABORTING = frozenset(
     {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one"}
-    | {"scheduled-aborts", "script-abort"}
+    | {"scheduled-aborts", "script-abort", "session-abort"}
 )
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})

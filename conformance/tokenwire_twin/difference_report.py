@@ -236,7 +236,8 @@ def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
                 return answer.exchange.name, NO_ANSWER if status is None else f"status {status}"
     # A live run asks no more of an endpoint that its first request did not find.
     words = side.report["target"].get("left_out", {}).get(dialect)
-    return None if words is None else (f"{dialect}/preflight", str(words))
+    asked = f"{dialects[dialect].endpoint.methods[0]} {path}: "
+    return None if words is None else (f"{dialect}/preflight", str(words).removeprefix(asked))
 
 
 def _request_key(answer: Answer) -> str:

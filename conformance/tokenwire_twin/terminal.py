@@ -13,6 +13,7 @@ from rich.text import Text
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Place
 from tokenwire.report.wording import cut, where
+from tokenwire.typed_table import counted
 from tokenwire_twin.answers import Gravity
 from tokenwire_twin.difference_report import LABELS, DifferenceReport
 from tokenwire_twin.families import Family
@@ -53,14 +54,10 @@ def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
     return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
 
 
-def _number(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _scenarios(names: Iterable[str]) -> str:
     """Return the scenarios of exchanges, those with most exchanges first."""
-    counted = Counter(name.split("/")[-2] if "/" in name else name for name in names)
-    return _named([f"{name} ({count})" for name, count in counted.most_common()], _MOST_SCENARIOS)
+    counts = Counter(name.split("/")[-2] if "/" in name else name for name in names)
+    return _named([f"{name} ({count})" for name, count in counts.most_common()], _MOST_SCENARIOS)
 
 
 def _place(label: str, place: Place | None, excerpt: str) -> str:
@@ -211,7 +208,7 @@ def _subject_words(gravity: Gravity, report: DifferenceReport, count: int) -> st
     chance = sum(family.by_chance for family in families)
     beside += f"; {chance} by chance" if chance else ""
     if answers := report.compared.get(gravity, 0):
-        return f" same in {_number(answers, 'answer')}{beside}"
+        return f" same in {answers:,} answers{beside}"
     if gravity not in _HOLDS:
         return f" same{beside}"
     return f" not compared: {_why_not_compared(gravity, report)}{beside}"
@@ -373,10 +370,10 @@ def _not_compared(report: DifferenceReport) -> Iterator[str]:
     """Yield what one side was not asked, or not in the same way."""
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
-            yield f"asked of {label} alone: {_number(len(only), 'exchange')} of {_scenarios(only)}"
+            yield f"asked of {label} alone: {counted(len(only), 'exchange')} of {_scenarios(only)}"
     asked = {name for family in report.families if family.kind == "request" for name in family.exchanges}
     if asked:
-        which = f"{_number(len(asked), 'exchange')} of {_scenarios(sorted(asked))}"
+        which = f"{counted(len(asked), 'exchange')} of {_scenarios(sorted(asked))}"
         yield f"not compared, because A and B were asked differently: {which}"
 
 
@@ -384,11 +381,14 @@ def _counted(report: DifferenceReport) -> str:
     """Describe the numbers of differences and of comparisons."""
     verdicts = sum(row.decides for row in report.verdicts)
     kinds = len(_lines(family for family in report.families if family.decides))
-    kinds_of = f"{kinds} {'kind' if kinds == 1 else 'kinds'} of difference"
-    differing = f" ({kinds_of}, {_number(verdicts, 'requirement')})" if report.differ else ""
-    undecided = _number(sum(not row.decides for row in report.verdicts), "undecided verdict")
-    remarks = _number(sum(not family.decides for family in report.families), "remark")
-    values = f"the values of {_number(report.repeated, 'answer')} compared"
+    differing = (
+        f" ({counted(kinds, 'kind')} of difference, {counted(verdicts, 'requirement')})"
+        if report.differ
+        else ""
+    )
+    undecided = counted(sum(not row.decides for row in report.verdicts), "undecided verdict")
+    remarks = counted(sum(not family.decides for family in report.families), "remark")
+    values = f"the values of {report.repeated:,} answers compared"
     return (
         f"A and B: {report.outcome}{differing}; {report.requirements} requirements were decided by both, "
         f"{values}; -v also shows {undecided} and {remarks}"
