@@ -371,14 +371,15 @@ def _text_around(text: str, position: int) -> str:
 
 def _parted(pair: _Pair, ours: Choice, theirs: Choice) -> str:
     """Describe the first place at which two outputs part, with what each has there; empty if they do not."""
-    ids = ours.output_ids, theirs.output_ids
-    if ids[0] is not None and ids[1] is not None and tuple(ids[0]) != tuple(ids[1]):
-        position = first_difference(*ids) or 0
-        return f"from output id {position}: {pair.in_sides(*(_ids_from(side, position) for side in ids))}"
-    texts = ours.text, theirs.text
-    if texts[0] is not None and texts[1] is not None and texts[0] != texts[1]:
-        position = first_difference(*texts) or 0
-        words = pair.in_sides(*(_text_around(text, position) for text in texts))
+    ids, others = ours.output_ids, theirs.output_ids
+    if ids is not None and others is not None and ids != others:
+        position = first_difference(ids, others) or 0
+        words = pair.in_sides(_ids_from(ids, position), _ids_from(others, position))
+        return f"from output id {position}: {words}"
+    text, other = ours.text, theirs.text
+    if text is not None and other is not None and text != other:
+        position = first_difference(text, other) or 0
+        words = pair.in_sides(_text_around(text, position), _text_around(other, position))
         return f"from character {position}: {words}"
     return ""
 
