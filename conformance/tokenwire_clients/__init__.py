@@ -1,1 +1,3 @@
-"""Judges clients: serves the vectors to a client, and compares its final content with the right record."""
+"""Tests clients: serves the vectors (streams with known content) to a client, and compares what the client
+has parsed.
+"""

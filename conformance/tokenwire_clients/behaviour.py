@@ -1,4 +1,7 @@
-"""Cases about the server's behaviour other than the bytes of a body, each made from a plain case."""
+"""Test cases about a server's behaviour, such as delays, broken connections and compression.
+
+Each is made from a plain case.
+"""
 
 from __future__ import annotations
 
@@ -10,39 +13,42 @@ from tokenwire.typed_table import suggestion
 from tokenwire_clients.vectors import Door, Vector, load_doors
 
 PLAIN = "text"
-"""The case with the bytes to serve."""
+"""The case whose bytes these cases serve."""
 AFTER_S = 1
-"""The value of Retry-After in seconds; clients that ignore it retry earlier."""
+"""The value of Retry-After in seconds. Earlier retries show that the client ignores it."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """Behaviour of a server other than the bytes of its answer."""
+    """The behaviour of the server in one case, besides the bytes that it sends."""
 
     comment: str
     sentence: str
     status: int = 200
-    """The status of the first answer; later ones have 200."""
+    """The status of the first answer. Later answers have status 200."""
     slow_s: float = 0.0
-    """The pause in seconds before each read."""
+    """Seconds to pause before each part of the answer."""
     keep_alives: int = 0
-    """The number of comments before the first event, each after a pause."""
+    """The number of comments (keep-alives) before the first event, with a pause before each."""
     whole: bool = False
-    """True if a proxy buffers the stream and sends all of it at once, with its length."""
+    """True if the stream is sent at once, with a Content-Length, as by a proxy that buffers."""
     zipped: bool = False
-    """True if a proxy compresses it for clients that accept that."""
+    """True if the stream is compressed for clients that accept this."""
     breaks: int = 0
-    """The number of reads after which the first answer breaks off; later ones are complete."""
+    """The number of parts after which the first answer breaks off; 0 for none. Later answers are complete."""
     keeps: bool | None = None
-    """True if the connection stays open after the answer, False if it closes. The next request shows the
-    client's choice. None if it is not checked.
+    """True if the connection stays open after the answer, False if it closes.
+
+    The client's next request must use it, or a new one. None if this is not checked.
     """
     held_open: bool = False
-    """True if the connection stays open without data after the first events, until the client disconnects."""
+    """True if the connection stays open without further data after the first events, until the client
+    disconnects.
+    """
 
     @property
     def may_tell(self) -> bool:
-        """True if a correct client may also report an error instead of retrying."""
+        """True if a correct client may report an error instead of retrying."""
         return self.status != 200 or self.breaks > 0
 
 
@@ -82,12 +88,12 @@ BEHAVIOURS = {
 
 
 def behaviour_of(case: str) -> Behaviour:
-    """Return the behaviour of a case; the default for a vector."""
+    """Return the behaviour in a case; the default behaviour for a vector."""
     return BEHAVIOURS.get(case, Behaviour("", ""))
 
 
 def cases_of(door: Door) -> Iterator[Vector]:
-    """Yield all cases of a door: its vectors and its behaviours."""
+    """Yield all cases for an endpoint: its vectors, and the cases about behaviour."""
     yield from door.cases.values()
     for name, behaviour in BEHAVIOURS.items():
         yield replace(
@@ -101,14 +107,14 @@ def cases_of(door: Door) -> Iterator[Vector]:
 
 @cache
 def all_cases() -> dict[tuple[str, str], tuple[Door, Vector]]:
-    """Return every case by its door and its id."""
+    """Return all cases by endpoint and id."""
     return {(door.name, case.id): (door, case) for door in load_doors().values() for case in cases_of(door)}
 
 
 def cases_named(names: Iterable[str]) -> dict[tuple[str, str], tuple[Door, Vector]]:
-    """Return the cases with these names, `DOOR/CASE` or `CASE` at all doors that have it.
+    """Return the cases with these names. `CASE` means the case at all endpoints, `DOOR/CASE` at one.
 
-    Raises ValueError for a name without a case.
+    Raises ValueError for an unknown name.
     """
     cases, found = all_cases(), dict[tuple[str, str], tuple[Door, Vector]]()
     for name in names:

@@ -1,4 +1,6 @@
-"""`tokenwire torture`: a server that serves every legal and illegal stream to a client, and judges it."""
+"""`tokenwire torture`: a server that serves difficult streams to a client, and judges what the client has
+parsed.
+"""
 
 from __future__ import annotations
 
@@ -32,35 +34,38 @@ def _torture(
     adapter: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="[COMMAND]...", help="Run it with TOKENWIRE_URL set, and report when it ends."
+            metavar="[COMMAND]...",
+            help="A program to run as the client, with TOKENWIRE_URL set. Its end ends the test.",
         ),
     ] = None,
     *,
     port: Annotated[
-        int, typer.Option("--port", metavar="N", min=0, max=65_535, help="Serve there; 0 is any free port.")
+        int,
+        typer.Option("--port", metavar="N", min=0, max=65_535, help="Port to serve at. 0 is any free port."),
     ] = 0,
     client: Annotated[
-        str, typer.Option("--client", metavar="NAME", help="What the report calls the client.")
+        str, typer.Option("--client", metavar="NAME", help="Name of the client in the report.")
     ] = "client",
     case: Annotated[
         list[str] | None,
-        typer.Option("--case", metavar="NAME", help="Serve this case alone: DOOR/CASE or CASE; repeatable."),
+        typer.Option("--case", metavar="NAME", help="Serve only this case: DOOR/CASE or CASE. Repeatable."),
     ] = None,
     report: Annotated[
-        Path, typer.Option("--report", metavar="DIR", help="Where the report is written.")
+        Path, typer.Option("--report", metavar="DIR", help="The folder for the report.")
     ] = Path("tokenwire-torture"),
 ) -> None:
-    """Serve the vectors to a client, and judge what it accumulates.
+    """Test a client: serve it difficult streams, and judge what it has parsed.
 
-    A case is a path or a model; GET /tokenwire/cases lists them. A client posts what it holds in the end to
-    /tokenwire/report/DOOR/CASE. Without a command, Ctrl-C ends it and writes the report.
+    A case is chosen by a path or by a model name; GET /tokenwire/cases lists them. After each case, the
+    client posts its parsed content to /tokenwire/report/DOOR/CASE. Without a COMMAND, press Ctrl-C to end the
+    test and to write the report.
 
-    Exit status: 0 the client keeps every sentence, 1 it breaks one, 2 wrong command line, 4 nothing was
-    reported.
+    Exit status: 0 the client satisfies all requirements, 1 it violates one, 2 wrong command line, 4 nothing
+    was reported.
     """
     outputs = writable_outputs(Outputs.within(report))
     if not load_doors():
-        raise typer.BadParameter("the vectors are not installed; take them from a release or a clone")
+        raise typer.BadParameter("the folder vectors/ is not installed; install a release, or use a clone")
     try:
         cases = cases_named(case) if case else all_cases()
     except ValueError as error:
@@ -87,7 +92,7 @@ def _torture(
 
 
 def _again(client: str, port: int, report: Path, adapter: Sequence[str]) -> tuple[str, ...]:
-    """Return the words of the command that asks one case again."""
+    """Return the command line that repeats one case."""
     served = ("--", *adapter) if adapter else ("--port", str(port)) if port else ()
     return (
         *("tokenwire", "torture", "--client", client, "--report", str(report), "--case", ANSWER),
@@ -96,12 +101,13 @@ def _again(client: str, port: int, report: Path, adapter: Sequence[str]) -> tupl
 
 
 def _run(adapter: list[str], url: str) -> None:
-    """Run an adapter until it ends. Raises BadParameter if it fails, because its reports are then
-    worthless.
+    """Run the user's command until it ends.
+
+    Raises BadParameter if it fails, because its reports are then worthless.
     """
     ended = subprocess.run(adapter, env={**os.environ, "TOKENWIRE_URL": url}, check=False)
     if ended.returncode:
-        raise typer.BadParameter(f"{adapter[0]} ended with status {ended.returncode}")
+        raise typer.BadParameter(f"{adapter[0]} failed with status {ended.returncode}; see its output")
 
 
 app = command(

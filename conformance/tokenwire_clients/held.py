@@ -1,4 +1,4 @@
-"""Reports of clients, and their differences from a correct client's."""
+"""Reports of clients, and their differences from the report of a correct client."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SINGLE = (
     "weight_versions",
     "finish",
 )
-"""Fields of a choice in a report. Fields that a client does not report are not judged."""
+"""The fields of a choice in a report. A field that a client does not report is not judged."""
 _FINISHES = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -31,11 +31,11 @@ _FINISHES = {
     "incomplete": "length",
     "tool_use": "tool_calls",
 }
-"""The record's words for the endpoints' finish reasons; a client may report either."""
+"""The record's finish reason for the finish reasons of other endpoints. A client may report either."""
 _COUNTED = ("prompt_tokens", "completion_tokens")
 _CALLS = {"type": ["array", "null"], "items": {"type": "object"}}
 _INDEX = {"type": ["integer", "number", "string", "boolean", "null"]}
-"""Whatever a client may take from a stream with a wrong index."""
+"""The type of a choice's index. It is permissive, because a client may copy a wrong index from a stream."""
 _CHOICE = {"type": "object", "properties": {"index": _INDEX, "calls": _CALLS}}
 _REPORT = jsonschema_rs.Draft202012Validator(
     {
@@ -53,23 +53,23 @@ class Difference(NamedTuple):
 
     field: str
     choice: Any
-    """The index of the choice; None for a field of the answer."""
+    """The index of the choice; None for a field outside of the choices."""
     expected: Any
     actual: Any
 
     @property
     def position(self) -> int | None:
-        """The index of the first wrong entry; None if the values have no entries."""
+        """The index of the first wrong character or entry; None if the values are not texts or lists."""
         if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
             return None
         return first_difference(self.expected, self.actual)
 
 
 def _plain(field: str, value: Any) -> Any:
-    """Return a value in its canonical form: one form for nothing, and the record's finish reasons."""
+    """Return a value in a canonical form: None for all empty values, and the record's finish reasons."""
     if field == "finish":
         return (_FINISHES.get(value, value) if isinstance(value, str) else value) or None
-    if isinstance(value, str):  # a report may have the surrogates of a character escaped or not
+    if isinstance(value, str):  # a report may have surrogate pairs as two characters
         value = value.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")
     if field == "calls":
         return [(call.get("id"), call.get("name"), _arguments(call.get("arguments"))) for call in value or ()]
@@ -77,7 +77,10 @@ def _plain(field: str, value: Any) -> Any:
 
 
 def _arguments(text: Any) -> Any:
-    """Return the arguments of a call as a JSON value if they are one, because clients may keep only that."""
+    """Parse the arguments of a call as JSON, because clients may keep only the parsed value.
+
+    Invalid JSON stays text.
+    """
     try:
         return json.loads(text)
     except (TypeError, ValueError):
@@ -85,14 +88,14 @@ def _arguments(text: Any) -> Any:
 
 
 def problem_of(report: Any) -> str:
-    """Explain why a value is not a valid report, with the place; empty if it is."""
+    """Explain why a value is not a valid report, with a JSON pointer; empty if it is valid."""
     error = next(_REPORT.iter_errors(report), None)
     return f"no report, at /{'/'.join(map(str, error.instance_path))}: {error.message}" if error else ""
 
 
 def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the differences between a report and the right record, field by field."""
-    if record["error"] is not None:  # a client reports the error, and the part before it is not an answer
+    """Yield the differences between the correct content (`record`) and a client's report, field by field."""
+    if record["error"] is not None:  # the client must report the error, and may drop the content before it
         if not report.get("error"):
             yield Difference("error", None, record["error"], report.get("error"))
         return
@@ -121,18 +124,18 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
 
 
 def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
-    """True if a client treats its content as a whole answer: no error, and a finish for each choice."""
+    """True if a client treats its content as complete: it reports no error, and a finish for each choice."""
     held = {choice.get("index", 0): choice.get("finish") for choice in report.get("choices", ())}
     return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
 
 
 def reported_fields(report: Mapping[str, Any]) -> frozenset[str]:
-    """Return the fields in a client's report, of the answer or of any choice."""
+    """Return the names of all fields in a client's report, within and outside of the choices."""
     return frozenset(report).union(*report.get("choices", ()))
 
 
 def held_by(stream: Stream) -> dict[str, Any]:
-    """Return our own parser's content of an answer, in the form of a client's report."""
+    """Return the content that our own parser finds in an answer, in the form of a client's report."""
     usage = {name: stream.usage.get(name) for name in _COUNTED} if stream.usage else None
     return {"choices": [_held(choice) for choice in stream.choices], "usage": usage, "error": stream.error}
 

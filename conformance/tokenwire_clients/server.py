@@ -1,7 +1,7 @@
-"""The server of `tokenwire torture`: it serves each case at its endpoint, and receives the clients' reports.
+"""The server of `tokenwire torture`: serves each case at its endpoint, and receives the clients' reports.
 
-A case is a path before the endpoint's (`/openai-chat/text/v1/chat/completions`), or the model of a request
-(`openai-chat/text`).
+A case is chosen by a path before the endpoint's path (`/openai-chat/text/v1/chat/completions`), or by the
+model of the request (`openai-chat/text`).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from tokenwire_clients.vectors import Door, Vector, reads_of
 
 _PREFIX = "/tokenwire/"
 _NUMBERS = itertools.count()
-"""Numbers of connections, because ports are reused."""
+"""Numbers for connections. Ports would not be unique, because they are reused."""
 _LEFT_OPEN = 3
-"""The number of reads before a stream is held open."""
+"""The number of parts after which a stream without an end stops sending."""
 
 
 def torture_server(
     session: Session, port: int = 0, pause: Callable[[float], object] = time.sleep
 ) -> contextlib.AbstractContextManager[str]:
-    """Serve on the loopback interface while the block runs; yield the URL. Raises OSError."""
+    """Serve on the loopback interface in this context; yield the URL. Raises OSError."""
 
     class Handler(_Handler):
         pass
@@ -45,9 +45,9 @@ class _Handler(LocalHandler):
     session: Session
     pause: Callable[[float], object]
     number = -1
-    """The number of the connection, which one handler serves."""
+    """The number of the connection. One handler serves one connection."""
     begins = True
-    """True before the first request on the connection."""
+    """True until the first request on the connection."""
 
     def setup(self) -> None:
         super().setup()
@@ -99,7 +99,7 @@ class _Handler(LocalHandler):
                 self.session.left(found[0].name, found[1].id)
 
     def _of(self, name: str) -> tuple[Door, Vector] | None:
-        """Return the case at the beginning of a path or a model's name."""
+        """Return the case that the beginning of a path or of a model name names; None if there is none."""
         door, _, rest = name.partition("/")
         return self.session.cases.get((door, rest.partition("/")[0].partition("?")[0]))
 
@@ -127,7 +127,7 @@ class _Handler(LocalHandler):
         self.send_header("Transfer-Encoding", "chunked")
         if behaviour.keeps is False:
             self.send_header("Connection", "close")
-            self.close_connection = False  # a client that sends another request nevertheless is detected
+            self.close_connection = False  # if the client uses the connection nevertheless, this is detected
         self.end_headers()
         for _ in range(behaviour.keep_alives):
             self.pause(behaviour.slow_s)
@@ -151,12 +151,12 @@ class _Handler(LocalHandler):
             self.send_chunk(b"")
 
     def _break_off(self) -> None:
-        """Close the connection in the middle of the body."""
+        """Close the connection within the body of an answer."""
         self.close_connection = True
 
     def _wait_for_the_client_to_leave(self, door: Door, case: Vector) -> None:
         self.close_connection = True
-        self.connection.recv(1, MSG_PEEK)  # or a reset, which also closes the connection
+        self.connection.recv(1, MSG_PEEK)  # a reset closes the connection as well
         self.session.left(door.name, case.id)
 
 

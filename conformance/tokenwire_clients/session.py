@@ -1,4 +1,4 @@
-"""The session of one client: its requests, its reports, and the verdicts on both."""
+"""The test of one client: its requests, its reports, and the verdicts on both."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ from tokenwire_clients.held import Difference, differences, finished, held_by, r
 from tokenwire_clients.vectors import Door, Vector, sentences, whole
 
 _LEAVES_WITHIN_S = 5.0
-"""Seconds within which a client that reports after disconnecting must have closed its connection."""
+"""Seconds within which a client that has reported must close a stream that does not end."""
 _SHOWN_READS = 5_000
 _READS_OF_A_CHARACTER = 5
-"""The most reads for a character in a case, except in short cases."""
+"""The most parts per character of text in which a long case is served."""
 _STOPS = "streams-are-read-to-their-end"
 _EVERY_DELTA = "every-delta-is-kept"
 _OF_TEXT = {_EVERY_DELTA, "cumulative-replaces"}
 UNENDED_FINISH = "-unended-finish"
 _APART_FROM_THE_FINISH = "-finish-alone"
-"""The case of the same answer whose finish is in an event without a token."""
+"""Suffix of the case with the same answer whose finish is in an event of its own, without a token."""
 _OF_FIELD = {
     "choices": "choices-are-kept-apart",
     "reasoning": "reasoning-is-kept-apart",
@@ -47,24 +47,24 @@ _OF_FIELD = {
     "customized_info": "lists-stay-in-step",
     "weight_versions": "lists-stay-in-step",
 }
-"""The sentence for each field that a client gets wrong even in the simplest cases."""
+"""The requirement that a client violates if it gets a field wrong even in the simplest cases."""
 _LISTS = {field for field, sentence in _OF_FIELD.items() if sentence == "lists-stay-in-step"}
 _ANYWHERE = {"error", "connection", "wait", "choices"}
-"""Fields that are wrong for the reason that the case is about."""
+"""Fields whose error always has the same cause: the subject of the case."""
 Key = tuple[str, str]
 
 
 class Asked(NamedTuple):
-    """A request of a client."""
+    """A request that a client has sent."""
 
     time: float
     connection: int
     begins: bool = False
-    """True if it is the first on its connection."""
+    """True if it is the first request on its connection."""
 
 
 class Finding(NamedTuple):
-    """A mistake of a client in a case, and the violated sentence."""
+    """A mistake of a client in one case, with the requirement that it violates."""
 
     case: Key
     sentence: str
@@ -73,32 +73,35 @@ class Finding(NamedTuple):
 
 @dataclass
 class Session:
-    """All facts about one client."""
+    """All requests and reports of one client, and the verdicts on them."""
 
     client: str = "client"
     command: tuple[str, ...] = ("tokenwire", "torture", "--case", ANSWER)
-    """The words of the command that asks one case again; `ANSWER` is the name of the case."""
+    """The command line that repeats one case. `ANSWER` is replaced by the name of the case."""
     cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
-    """The errors of each reported case."""
+    """The differences in each reported case; empty if the report is right."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
-    """The fields of each report."""
+    """The names of the fields in each report."""
     sent: dict[Key, int] = field(default_factory=dict)
-    """The number of reads of the last answer that the client received; more are sent only after that."""
+    """The number of parts of the latest answer that were sent.
+
+    A part is sent after the client received the one before.
+    """
     given_up: dict[Key, str] = field(default_factory=dict)
-    """The time at which an adapter gave up a case that its client was still reading."""
+    """The time after which an adapter gave up each case that its client was still reading."""
     stopped: dict[Key, bool] = field(default_factory=dict)
-    """True if the report of a case with errors is what comes up to the first finish."""
+    """True if the report of a wrong case has exactly the content up to the first finish."""
     unended: dict[str, bool] = field(default_factory=dict)
-    """True if a client takes an event that ends without a blank line, by door."""
+    """True if the client processes a last event that has no blank line after it, by endpoint."""
     _kept: Key | None = None
-    """The case after which the next request shows if its connection was kept."""
+    """The latest case about keeping the connection. The next request shows if the client kept it."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, door: str, case: str, asked: Asked) -> int:
-        """Record a request; return the number of earlier requests for this case."""
+        """Record a request; return the number of earlier requests for the same case."""
         with self._lock:
             if self._kept is not None:
                 self._see_connection(self._kept, asked)
@@ -107,7 +110,7 @@ class Session:
             return len(self.asked[door, case]) - 1
 
     def _see_connection(self, key: Key, asked: Asked) -> None:
-        """Judge the connection of the request after a case."""
+        """Check if a request uses the right connection, after a case about keeping it."""
         kept, before = behaviour_of(key[1]).keeps, self.asked[key][-1].connection
         wrong = asked.begins if kept else asked.connection == before
         words = ("one that is open", "a new one") if kept else ("another one", "the closed one")
@@ -115,11 +118,11 @@ class Session:
         self.reported[key] |= {"connection"}
 
     def left(self, door: str, case: str) -> None:
-        """Record that the client closed its connection."""
+        """Record that the client has closed its connection."""
         self._left[door, case].set()
 
     def listed(self, door: str = "") -> list[dict[str, Any]]:
-        """Return the cases of a door, or of all, with the requests that an adapter must send."""
+        """Return the cases of one endpoint or of all, with the requests that a client must send."""
         return [
             {
                 "door": name,
@@ -135,7 +138,7 @@ class Session:
         ]
 
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
-        """Record a client's report, and return the verdict and the findings."""
+        """Record a client's report; return the verdict and the mistakes."""
         if "given_up" in report:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
@@ -157,7 +160,7 @@ class Session:
         }
 
     def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
-        """Yield the differences of a client's report and behaviour from the right ones."""
+        """Yield the differences between a client's report and behaviour and the right ones."""
         _, case = self.cases[key]
         behaviour, record = behaviour_of(case.id), whole(case.record)
         if behaviour.held_open:
@@ -173,10 +176,10 @@ class Session:
             yield from differences(record, report)
 
     def _finding(self, key: Key, difference: Difference) -> Finding:
-        """Return a difference with the violated sentence.
+        """Return a difference with the requirement that it violates.
 
-        It is that of the first case in which the client gets the field wrong, either this one or one that it
-        is made from.
+        A case may be made from a simpler case. If the client gets the same field wrong there, the requirement
+        of the simpler case is violated.
         """
         if self.stopped.get(key) and self._shown_to_stop(key[0]):
             return Finding(key, _STOPS, difference)
@@ -187,7 +190,8 @@ class Session:
             id_ = all_cases()[door, id_][1].follows
         sentence, field_ = self.cases[first][1].sentence, difference.field
         about = sentences()[sentence].about
-        with_text = field_ in _LISTS and self._is_wrong(first, "text")  # of one event, both are lost
+        # An event that is lost has lost both text and ids.
+        with_text = field_ in _LISTS and self._is_wrong(first, "text")
         if (sentence in _OF_TEXT and not with_text) or (
             about and field_ not in about and field_ not in _ANYWHERE
         ):
@@ -201,7 +205,7 @@ class Session:
         return any(other.field == field_ for other in self.wrong.get(key, ()))
 
     def _stops(self, key: Key, report: Mapping[str, Any]) -> bool:
-        """True if a report is what comes up to the first finish."""
+        """True if a report has exactly the content up to the first finish."""
         door, case = self.cases[key]
         if case.id == "long" or report.get("error"):
             return False
@@ -219,8 +223,9 @@ class Session:
         return not any(differences({**held, "error": None}, report))
 
     def _shown_to_stop(self, door: str) -> bool:
-        """True if a legal stream shows at a door that the client stops at the first finish. A lost usage does
-        not show it.
+        """True if a valid stream shows that the client stops at the first finish.
+
+        Lost usage alone does not show it.
         """
         return any(
             stopped
@@ -242,7 +247,7 @@ class Session:
         ]
 
     def judgements(self) -> list[Judgement]:
-        """Return a verdict for each sentence at each door."""
+        """Return a verdict on each requirement at each endpoint."""
         found: dict[Key, list[Finding]] = defaultdict(list)
         for finding in self.findings():
             found[finding.sentence, finding.case[0]].append(finding)
@@ -296,9 +301,7 @@ class Session:
         )
 
     def _stream(self, key: Key) -> Stream:
-        """Return a case as a short stream for a report, because reading all of 100,000 events would take 20
-        s.
-        """
+        """Return a case as a stream for a report, shortened: parsing 100,000 events would take 20 s."""
         door, case = self.cases[key]
         furthest = max(difference.position or 0 for difference in self.wrong[key])
         exchange = case.exchange(door)
@@ -311,7 +314,7 @@ class Session:
 
     @property
     def remarks(self) -> tuple[str, ...]:
-        """Return remarks for the reader of the verdicts."""
+        """Return remarks for readers of the verdicts."""
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
         reported = f"{len(self.wrong)} of {counted(len(self.cases), 'case')} reported"
@@ -345,7 +348,9 @@ def _verdict(finding: Finding) -> Verdict:
 
 
 def _requirement(name: str) -> Requirement:
-    """Return a sentence for clients as a requirement, so that reports can show it."""
+    """Return a requirement for clients in the form of a requirement for servers, because reports show that
+    form.
+    """
     sentence = sentences()[name]
     return Requirement(
         name,
@@ -361,7 +366,10 @@ def _requirement(name: str) -> Requirement:
 
 
 def _observed(finding: Finding, stream: Stream) -> Observation:
-    """Return a finding as an observation, at the bytes of the value that the client got wrong."""
+    """Return a mistake as an observation.
+
+    Its place is the range of bytes with the value that the client got wrong.
+    """
     field, index, expected, actual = finding.difference
     words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"
     if field == "error":

@@ -1,4 +1,4 @@
-"""The released vectors: cases by door, their reads as bytes and their records as values."""
+"""The test vectors: cases by endpoint, each with the bytes to serve and the correct content."""
 
 from __future__ import annotations
 
@@ -20,7 +20,10 @@ RESULTS = ("valid", "acceptable", "invalid")
 
 
 def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
-    """Yield the reads of some rules: a text, bytes in base64, a text in pieces, or a repeated one."""
+    """Yield the parts of a body from their rules.
+
+    A rule is a text, bytes in base64, a text to split, or a text to repeat.
+    """
     for rule in rules:
         if isinstance(rule, str):
             yield rule.encode()
@@ -35,7 +38,7 @@ def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
 
 
 def whole(value: Any) -> Any:
-    """Return a value of a record with its repetitions expanded."""
+    """Return a value of the correct content, with its repetitions expanded."""
     if isinstance(value, list):
         return [whole(entry) for entry in value]
     if not isinstance(value, dict):
@@ -49,21 +52,23 @@ def whole(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class Vector:
-    """One test case for clients, as in a file of `vectors/`."""
+    """One test case for clients, from a file of `vectors/`."""
 
     id: str
     comment: str
     flags: tuple[str, ...]
-    """Flags; the first is the sentence that the case tests."""
+    """Names of requirements and features. The first one is the requirement that the case tests."""
     result: str
     request: Mapping[str, Any] = field(repr=False)
     reads: tuple[Any, ...] = field(repr=False)
     record: Any = field(repr=False)
-    """The final content of a correct client; for an invalid case, the content that it should report."""
+    """The content that a correct client has at the end; for an invalid case, the content that it should
+    report.
+    """
     requirement: str = ""
-    """The requirement of servers that it violates; for an acceptable case a SHOULD or MAY."""
+    """The requirement for servers that an invalid stream violates; for an acceptable one, a SHOULD or MAY."""
     follows: str = ""
-    """The case that it is made from. A failure there explains a failure here."""
+    """The simpler case from which this case is made. A mistake there explains a mistake here."""
     status: int = 200
     headers: Mapping[str, str] = field(default_factory=lambda: {"content-type": "text/event-stream"})
     ending: str = Ending.COMPLETE.value
@@ -73,7 +78,7 @@ class Vector:
         return self.flags[0]
 
     def exchange(self, door: Door) -> Exchange:
-        """Return the case as an exchange."""
+        """Return the case as an exchange between client and server."""
         reads = tuple(Read(number / 1000, read) for number, read in enumerate(reads_of(self.reads)))
         return Exchange(
             f"{door.name}/{self.id}",
@@ -104,20 +109,23 @@ class Sentence:
     level: Level
     sentence: str
     about: tuple[str, ...] = ()
-    """The fields of a report that it covers. It does not apply to a client that reports none of these."""
+    """The fields of a report that the requirement is about.
+
+    A client that reports none of these is not judged by it.
+    """
     implied_by: tuple[str, ...] = ()
-    """Sentences whose violation in the same case explains a violation of this one."""
+    """Requirements whose violation in the same case explains a violation of this one."""
 
 
 @cache
 def sentences() -> dict[str, Sentence]:
-    """Return the sentences for clients, by name."""
+    """Return the requirements for clients, by name."""
     table = read_yaml(spec_root() / "clients.yaml")
     return {name: typed(Sentence, row, f"sentence {name!r}") for name, row in table.items()}
 
 
 def read_door(file: Path) -> Door:
-    """Return the cases of one file. Raises OSError, ValueError."""
+    """Load the cases of one file. Raises OSError and ValueError."""
     document = json.loads(file.read_text("utf-8"))
     cases = [typed(Vector, row, f"case {row['id']!r} in {file.name}") for row in document["cases"]]
     return Door(document["door"], document["dialect"], document["path"], {case.id: case for case in cases})
@@ -125,6 +133,6 @@ def read_door(file: Path) -> Door:
 
 @cache
 def load_doors() -> dict[str, Door]:
-    """Return all doors by name."""
+    """Return all endpoints with their cases, by name."""
     files = sorted(beside_packages("vectors").glob("*-*.json"))
     return {door.name: door for door in map(read_door, files)}

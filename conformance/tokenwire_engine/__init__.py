@@ -1,1 +1,1 @@
-"""An engine below a real front end: it answers by the parrot's law, in the steps that requests order."""
+"""An engine below a real front end. It answers like a parrot, in the steps that requests ask for."""

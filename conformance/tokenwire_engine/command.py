@@ -1,4 +1,4 @@
-"""`tokenwire engine`: an engine with known answers below a real front end."""
+"""`tokenwire engine`: runs a real front end over an engine with predictable answers."""
 
 from __future__ import annotations
 
@@ -20,44 +20,45 @@ from tokenwire_engine.schedule import parse_schedule
 
 
 def _engine(
-    family: Annotated[Family, typer.Argument(help="Whose front end it is.")],
+    family: Annotated[Family, typer.Argument(help="The server family of the front end.")],
     words: Annotated[
         list[str],
-        typer.Argument(metavar="-- COMMAND…", help="How the front end is started, without a model."),
+        typer.Argument(metavar="-- COMMAND…", help="The command that starts the front end, without a model."),
     ],
     *,
-    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,
+    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of vocabulary.")] = Vocabulary.BYTE_LEVEL,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
+        Path | None, typer.Option(metavar="DIR", help="Use the tokenizer of the model in DIR instead.")
     ] = None,
     schedule: Annotated[
         str | None,
         typer.Option(
             metavar="SCHEDULE",
-            help="The schedule of requests that bring none; SGLang's have the keys of a mirror sampler.",
+            help="Schedule of requests that contain none. SGLang's attach what a mirror sampler attaches.",
         ),
     ] = None,
     version: Annotated[
         str,
-        typer.Option("--front-end-version", metavar="X.Y.Z", help="Speak to it as to this release."),
+        typer.Option("--front-end-version", metavar="X.Y.Z", help="Use the protocol of this release."),
     ] = "",
     trace: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write every message of the engine there.")
+        Path | None, typer.Option(metavar="FILE", help="Write every message of the engine into this file.")
     ] = None,
     log: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write what the front end prints there.")
+        Path | None, typer.Option(metavar="FILE", help="Write the output of the front end into this file.")
     ] = None,
     attached: Annotated[
-        bool, typer.Option("--attached", help="End when the standard input is closed.")
+        bool, typer.Option("--attached", help="Stop when the standard input is closed.")
     ] = False,
     again: Annotated[
         bool, typer.Option("--again", help="If the front end ends, start it again at the same address.")
     ] = False,
 ) -> None:
-    """Run a real front end over an engine whose answers are known: no weights, no kernels, no GPU.
+    """Run a real front end over Tokenwire's own engine, whose answers are predictable. No weights, kernels or
+    GPU are needed.
 
-    The front end is vLLM's or SGLang's own, unmodified. Each request may bring a schedule: which tokens
-    come in which step, and what else happens.
+    The front end is vLLM's or SGLang's own, unmodified. Each request may contain a schedule: the tokens of
+    each step, and other events such as an abort.
     """
     with usage_errors(ValueError):
         default = parse_schedule(DEFAULTS[family] if schedule is None else schedule)
@@ -87,7 +88,7 @@ def _engine(
 
 @contextlib.contextmanager
 def _ended(*, attached: bool) -> Iterator[Ending]:
-    """Yield an ending that SIGTERM, SIGINT or, if `attached`, the end of the standard input triggers."""
+    """Yield a flag that is set by SIGTERM, by SIGINT or, if `attached`, by the end of the standard input."""
     ending = Ending()
     numbers = (signal.SIGTERM, signal.SIGINT)
 
@@ -98,7 +99,8 @@ def _ended(*, attached: bool) -> Iterator[Ending]:
     if attached:
 
         def watch() -> None:
-            while os.read(0, 1 << 12):  # a buffer of Python would be locked when the process ends
+            # Unbuffered, because a buffer of Python would be locked when the process ends.
+            while os.read(0, 1 << 12):
                 pass
             ending.wish()
 

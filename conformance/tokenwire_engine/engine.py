@@ -1,4 +1,4 @@
-"""The engine: running requests, and the output of each of their steps. It knows no protocol and no socket."""
+"""The engine: running requests, and the output of each step. It is independent of protocols and sockets."""
 
 from __future__ import annotations
 
@@ -12,55 +12,55 @@ from tokenwire.parrot.law import Parrot
 from tokenwire_engine.schedule import End, Schedule
 
 RETRACTED_STEPS = 5
-"""Idle steps between a preemption and the next token."""
+"""The number of steps without output after a preemption."""
 
 
 class UncomputedError(ValueError):
-    """A request requires something that this engine does not compute."""
+    """A request needs something that this engine does not compute."""
 
     def __init__(self, subject: str) -> None:
-        super().__init__(f"{subject} is not computed")
+        super().__init__(f"this engine does not compute {subject}")
 
 
 def refusal(error: Exception) -> tuple[str, int]:
-    """Return the message and the status of the answer to a request that failed."""
+    """Return the message and the HTTP status for a request that failed with this exception."""
     if isinstance(error, ValueError):
         return str(error), 400
     return f"{type(error).__name__}: {error}", 500
 
 
 class Language(Protocol):
-    """A language that an answer must belong to."""
+    """A constraint for an answer, such as a grammar."""
 
     def allowed(self) -> frozenset[int]:
-        """Return the ids that may come next."""
+        """Return the ids that the constraint permits next."""
 
     def take(self, token: int) -> None:
-        """Advance by an id."""
+        """Append an id to the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Sampling:
-    """Parameters that change the ids of an answer, in addition to the law."""
+    """The sampling parameters of a request. Without them, the parrot determines the ids."""
 
     budget: int
     least: int = 0
-    """The least number of tokens."""
+    """The minimum number of tokens."""
     ends: frozenset[int] = frozenset()
     """Ids that end the answer."""
     barred: frozenset[int] = frozenset()
-    """Ids that are excluded from the first `least` tokens."""
+    """Ids that are excluded while the answer has fewer than `least` tokens."""
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: frozenset[int] | None = None
     language: Language | None = None
-    """The language of the answer; None without a constraint."""
+    """The constraint of the answer; None without one."""
     presence: float = 0.0
     frequency: float = 0.0
     repetition: float = 1.0
 
     @property
     def is_plain(self) -> bool:
-        """True if only the law determines the ids."""
+        """True if no parameter changes the ids that the parrot gives."""
         changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
         limited = self.allowed is not None or self.language is not None
         return not (self.bias or limited or changed)
@@ -68,12 +68,12 @@ class Sampling:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The end of a request."""
+    """The way in which a request ended."""
 
     kind: str
-    """One of stop, length, abort, error and repeat."""
+    """`stop`, `length`, `abort`, `error` or `repeat`."""
     matched: int | None = None
-    """The id that ended it."""
+    """The id that ended the answer; None if no id did."""
     status: int | None = None
 
 
@@ -83,7 +83,7 @@ class Emitted:
 
     name: str
     start: int
-    """The number of earlier outputs."""
+    """The number of tokens that the request had output before."""
     ids: tuple[int, ...]
     outcome: Outcome | None = None
     is_first: bool = False
@@ -91,26 +91,29 @@ class Emitted:
 
 
 class EngineDiedError(Exception):
-    """A request's schedule kills the engine."""
+    """A request's schedule demands that the engine crashes."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """The ids that follow a prompt."""
+    """The complete answer to a prompt."""
 
     ids: tuple[int, ...]
     likeliest: tuple[int, ...]
-    """The id that the law gives at each position; biases, penalties and exclusions may choose another."""
+    """The id that the parrot gives at each position.
+
+    Biases, penalties or constraints may have chosen another one.
+    """
     outcome: Outcome
 
 
 def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
-    """Return the ids that follow a prompt, and their end.
+    """Return the complete answer to a prompt.
 
-    Raises UncomputedError if the prompt has other ids than the parrot's, or if every id is excluded.
+    Raises UncomputedError if an id of the prompt is not in the vocabulary, or if all ids are excluded.
     """
     if not prompt or not all(0 <= token < law.vocab_size for token in prompt):
-        raise UncomputedError("a prompt that is not of ids of the parrot")
+        raise UncomputedError("a prompt with ids outside of the vocabulary")
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
@@ -139,7 +142,10 @@ def _likeliest(
     prompt: Sequence[int],
     given: Counter[int],
 ) -> int:
-    """Return the id with the greatest logit after biases and penalties; `given` are those of the answer."""
+    """Return the id with the greatest logit after biases and penalties.
+
+    `given`: the ids of the answer so far, counted.
+    """
     seen = given.keys() | set(prompt)
 
     def score(token: int) -> float:
@@ -154,26 +160,26 @@ def _likeliest(
         allowed &= sampling.language.allowed()
     candidates = sorted(allowed - banned)
     if not candidates:
-        raise UncomputedError("a request that bars every id")
+        raise UncomputedError("an answer if all ids are excluded")
     return max(candidates, key=score)
 
 
 @lru_cache(maxsize=1 << 14)
 def rank(law: Parrot, likeliest: int, token: int) -> int:
-    """Return the rank of an id if `likeliest` is the output; the likeliest has rank 1."""
+    """Return the rank of an id at a position whose repeated id is `likeliest`. The best rank is 1."""
     own = law.logit(likeliest, token)
     return sum(law.logit(likeliest, other) >= own for other in range(law.vocab_size))
 
 
 class Running:
-    """A running request."""
+    """A request in progress."""
 
     def __init__(self, name: str, prompt: Sequence[int], right: Answer, schedule: Schedule) -> None:
         self.name, self.prompt, self.right, self.schedule = name, tuple(prompt), right, schedule
         self.given = 0
-        """The number of outputs so far."""
+        """The number of tokens that the request has output."""
         self.accepted: list[int] = []
-        """The number of accepted drafts in each step."""
+        """The number of accepted draft tokens in each step."""
         self._steps = 0
         self._idle = schedule.wait
         self._fresh = True
@@ -182,11 +188,12 @@ class Running:
         self._order: Outcome | None = None
 
     def end(self, outcome: Outcome) -> None:
-        """End the request at the next step, whatever its schedule."""
+        """End the request at the next step, regardless of its schedule."""
         self._order = outcome
 
     def step(self) -> list[Emitted]:
-        """Return the outputs to send after the next step; empty while it idles or holds its outputs.
+        """Run a step, and return the outputs to send. The list is empty if the step has none, or if they are
+        held back.
 
         Raises EngineDiedError.
         """
@@ -241,7 +248,7 @@ class Running:
 
 
 class Engine:
-    """Requests by name, and their steps."""
+    """All requests by name. A step of the engine is a step of each running request."""
 
     def __init__(self) -> None:
         self.running: dict[str, Running] = {}
@@ -249,11 +256,11 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True if a step would have no output."""
+        """True if no request is running."""
         return not self.running
 
     def add(self, request: Running) -> None:
-        """Add a request; one of a batch starts once the batch is complete."""
+        """Add a request. If its schedule names a batch, it starts when the batch is complete."""
         self._waiting[request.name] = request
         join = request.schedule.join
         batch = [name for name, one in self._waiting.items() if one.schedule.join == join]
@@ -261,11 +268,14 @@ class Engine:
             self.running |= {name: self._waiting.pop(name) for name in batch}
 
     def take(self, name: str) -> Running | None:
-        """Remove a request and return it; None for an unknown one."""
+        """Remove a request and return it; None for an unknown name."""
         return self._waiting.pop(name, None) or self.running.pop(name, None)
 
     def step(self) -> Iterator[tuple[Running, Emitted]]:
-        """Run a step of every request and remove those that end. Raises EngineDiedError."""
+        """Run a step of each request, remove those that end, and return the outputs.
+
+        Raises EngineDiedError.
+        """
         for request in list(self.running.values()):
             for emitted in request.step():
                 if emitted.outcome is not None:

@@ -1,4 +1,4 @@
-"""The common ground of the protocols: which releases are known, and a trace of the messages."""
+"""Code for both protocols, vLLM's and SGLang's: the known releases, and a trace of messages."""
 
 from __future__ import annotations
 
@@ -8,15 +8,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 Releases = Mapping[str, Sequence[str]]
-"""The fields of the outputs of each known release."""
+"""The fields of an output in each known release, by version."""
 
 
 class UnknownVersionError(ValueError):
-    """A front end of a release whose protocol is not known. The message says what differs, and what to do."""
+    """The protocol of the front end's release is unknown.
+
+    The message says what differs, and what the user can do.
+    """
 
 
 def newest(known: Releases) -> str:
-    """Return the newest of some releases."""
+    """Return the newest of these versions."""
     return max(known, key=lambda version: tuple(map(int, re.findall(r"\d+", version))))
 
 
@@ -25,8 +28,8 @@ def demand_known(
 ) -> None:
     """Check that a release is known, and that its outputs have the known fields.
 
-    `fields` are those of the installed one, or None if they are not available. `as_version` treats it as a
-    known release. Raises UnknownVersionError.
+    `fields`: the fields of the installed release; None if they cannot be determined. `as_version`: treat the
+    release like this known one. Raises UnknownVersionError.
     """
     like = as_version or version
     compared = like if like in known else newest(known)
@@ -34,22 +37,22 @@ def demand_known(
     gone = [name for name in known[compared] if name not in (known[compared] if fields is None else fields)]
     if like in known and not (new or gone):
         return
-    change = f"; beside {compared} its outputs add {new or 'nothing'} and lack {gone or 'nothing'}"
+    change = f"; compared with {compared}, its outputs add {new or 'nothing'} and lack {gone or 'nothing'}"
     raise UnknownVersionError(
-        f"{server} {version} is not known to this engine (known: {', '.join(known)})"
-        f"{'' if fields is None else change}; --front-end-version {newest(known)} speaks to it as to that one"
+        f"{server} {version} is unknown to this engine (known: {', '.join(known)})"
+        f"{'' if fields is None else change}; --front-end-version {newest(known)} uses that protocol"
     )
 
 
 class Trace:
-    """A file for every message, as JSON Lines."""
+    """A file that records every message as JSON Lines."""
 
     def __init__(self, path: str | Path | None) -> None:
-        """Open the file; None or an empty path keeps nothing."""
-        # Open as long as the process lives.
+        """Open the file. Without a path, nothing is recorded."""
+        # The file stays open as long as the process runs.
         self._file = Path(path).open("a", encoding="utf-8", buffering=1) if path else None  # noqa: SIM115
 
     def note(self, way: str, content: object) -> None:
-        """Write a message that went `way`: in or out."""
+        """Record a message. `way`: `in` or `out`."""
         if self._file is not None:
             self._file.write(json.dumps({way: content}, default=repr) + "\n")

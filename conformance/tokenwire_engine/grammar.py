@@ -1,4 +1,4 @@
-"""Constraints of a request: the ids that may come next, computed by llguidance if it is installed."""
+"""Computes which ids a constraint of a request permits, with llguidance if it is installed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tokenwire_engine.engine import UncomputedError
 
 try:
     import llguidance
-except ImportError:  # the extra `engine` installs it; a front end's environment may lack it
+except ImportError:  # the extra `engine` installs llguidance; the environment of a front end may not have it
     llguidance = None  # type: ignore[assignment]
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
@@ -26,12 +26,12 @@ def _tokenizer(folder: Path) -> Any:
 
 
 class Grammar:
-    """A language, and the state of an answer in it."""
+    """A constraint, and the part of the answer that was generated so far."""
 
     def __init__(self, kind: Any, value: Any, folder: Path) -> None:
-        """Compile a language of one of the known kinds; `folder` has the tokenizer.
+        """Compile a constraint of a known kind. `folder`: the folder with the tokenizer.
 
-        Raises UncomputedError for an unknown language.
+        Raises UncomputedError for other kinds.
         """
         if llguidance is None:
             raise UncomputedError(f"{kind} (llguidance is not installed here)")
@@ -46,10 +46,10 @@ class Grammar:
             raise UncomputedError(f"{kind} ({self._matcher.get_error()})")
 
     def allowed(self) -> frozenset[int]:
-        """Return the ids that may come next."""
+        """Return the ids that the constraint permits next."""
         bits = int.from_bytes(self._matcher.compute_bitmask(), "little")
         return frozenset(place for place in range(bits.bit_length()) if bits >> place & 1)
 
     def take(self, token: int) -> None:
-        """Advance by an id."""
+        """Append an id to the answer."""
         self._matcher.consume_token(token)

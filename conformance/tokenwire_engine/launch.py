@@ -1,4 +1,4 @@
-"""Starts a front end with the engine below it, waits until it answers, and ends both."""
+"""Starts a front end over the engine, waits until it answers, and stops both."""
 
 from __future__ import annotations
 
@@ -31,41 +31,44 @@ from tokenwire_parrot.checkpoint import write_parrot
 _HOST = "127.0.0.1"
 _POLL_S = 0.05
 _GRACE_S = 3.0
-"""Seconds that a front end may take to end before it is killed."""
+"""Seconds before a front end that does not stop is killed."""
 _LOG_LINES = 15
 _MOST_PORT = {"vllm": 65535, "sglang": 55535}
-"""The highest port of a front end, because SGLang's gRPC port is 10,000 above it."""
+"""The highest port for a front end. SGLang's gRPC port is 10,000 higher."""
 _PACKAGES = ("tokenwire", "tokenwire_engine")
 
 
 class Family(StrEnum):
-    """The front ends that the engine knows."""
+    """The server families whose front ends are supported."""
 
     VLLM = "vllm"
     SGLANG = "sglang"
 
 
 DEFAULTS = {Family.VLLM: "", Family.SGLANG: "info=mirror_token_id,mirror_position"}
-"""The schedule of requests without one. SGLang's tokens get the values that its samplers can attach."""
+"""The default schedule of requests. For SGLang, it attaches the same values to tokens as its samplers can."""
 
 
 @dataclass(frozen=True)
 class Wanted:
-    """A front end to start, with its options."""
+    """The front end to start, with its options."""
 
     family: Family
     words: tuple[str, ...]
-    """The command line of the front end, without a model and without ports."""
+    """The command line of the front end, without model and ports."""
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL
     tokenizer: Path | None = None
-    """The folder of a model whose tokenizer the parrot uses; None for one of our own."""
+    """The folder of a model whose tokenizer is used; None for one of our vocabularies."""
     schedule: Schedule = field(default_factory=Schedule)
-    """The schedule of requests without one."""
+    """The schedule of requests that do not contain one."""
     version: str = ""
-    """The release to speak to; empty to ask the front end."""
+    """The release whose protocol is used; empty to ask the front end for its version."""
     trace: Path | None = None
     log: Path | None = None
-    """The file for the front end's own output; None for a temporary file, shown if it fails."""
+    """The file for the front end's output.
+
+    None: a temporary file, whose end is shown if the front end fails.
+    """
     ready_s: float = 300.0
 
     def at(self, port: int) -> Wanted:
@@ -73,7 +76,7 @@ class Wanted:
         return self if self.flag("--port") else replace(self, words=(*self.words, "--port", str(port)))
 
     def flag(self, name: str) -> str:
-        """Return the value of a flag on the command line; empty if it is missing."""
+        """Return the value of a flag on the command line; empty if the flag is missing."""
         for place, word in enumerate(self.words):
             if word == name:
                 return self.words[place + 1] if place + 1 < len(self.words) else ""
@@ -92,7 +95,7 @@ _MISSING = {
 
 
 def program(words: Sequence[str]) -> str:
-    """Return the path of a program. Raises UsageError with the way out if it is missing."""
+    """Return the path of a program. Raises UsageError if it is missing, with advice."""
     found = shutil.which(words[0])
     if found is None:
         name = Path(words[0]).name
@@ -102,9 +105,9 @@ def program(words: Sequence[str]) -> str:
 
 
 def _place_of_serve(words: Sequence[str]) -> int:
-    """Return the place at which the flags of a vLLM front end begin. Raises UsageError."""
+    """Return the index at which the flags of a vLLM command begin. Raises UsageError."""
     if "serve" not in words:
-        raise UsageError(f"{' '.join(words)!r} does not serve; write `vllm-rs serve` or `vllm serve`")
+        raise UsageError(f"{' '.join(words)!r} is not a serve command; write `vllm-rs serve` or `vllm serve`")
     return words.index("serve") + 1
 
 
@@ -116,39 +119,39 @@ _ABOUT_VLLM = (
 
 
 def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
-    """Return the release of a vLLM front end, and the fields of its outputs if its source is available.
+    """Return the version of a vLLM front end, and the fields of its outputs if its source code is available.
 
     Raises UsageError.
     """
     if is_rust(words):
         told = _printed([words[0], "--version"])
-    else:  # the program itself takes many seconds to print it
+    else:  # running the program for its version would take many seconds
         python = words[0] if "-m" in words else _interpreter(words[0])
         told = _printed([python, "-c", _ABOUT_VLLM])
     found = re.search(r"(?<!\d)\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)
     if found is None:
-        raise UsageError(f"{words[0]} names no release of vLLM; say it with --front-end-version")
+        raise UsageError(f"{words[0]} does not print its version; add --front-end-version X.Y.Z")
     lines = told.splitlines()
     source = Path(lines[-1]).parent / "v1" / "engine" / "__init__.py"
     return found[0], fields_in(source, "EngineCoreOutput") if source.is_file() else None
 
 
 def is_rust(words: Sequence[str]) -> bool:
-    """True for vLLM's Rust front end."""
+    """True if a command is vLLM's Rust front end."""
     return Path(words[0]).name == "vllm-rs"
 
 
 def _printed(command: Sequence[str]) -> str:
-    """Return the output of a program. Raises UsageError if it fails."""
+    """Return what a program prints. Raises UsageError if it fails."""
     told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if told.returncode:
         last = told.stderr.strip().splitlines()[-1:]
-        raise UsageError(f"{command[0]} does not tell its release: {''.join(last)}")
+        raise UsageError(f"{command[0]} does not print its version: {''.join(last)}")
     return told.stdout
 
 
 def fields_in(source: Path, name: str) -> tuple[str, ...]:
-    """Return the fields of a class in a source file, in order, without running it."""
+    """Return the names of the fields of a class, by parsing its source file without running it."""
     tree = ast.parse(source.read_text("utf-8"))
     classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef) and node.name == name]
     lines = [line for one in classes for line in one.body if isinstance(line, ast.AnnAssign)]
@@ -174,7 +177,7 @@ def vllm_command(wanted: Wanted, folder: Path, port: int, handshake: int) -> lis
 
 
 def sglang_command(wanted: Wanted, folder: Path, port: int) -> list[str]:
-    """Return the command line of SGLang's own server, with our scheduler below it."""
+    """Return the command line of SGLang's server with our scheduler."""
     words = list(wanted.words)
     place = next((i for i, word in enumerate(words) if word == "-m"), 0)
     interpreter = words[:place] if place else [_interpreter(words[0])]
@@ -187,17 +190,20 @@ def sglang_command(wanted: Wanted, folder: Path, port: int) -> list[str]:
 
 
 def _interpreter(script: str) -> str:
-    """Return the interpreter in the first line of a console script."""
+    """Return the Python interpreter that the first line of a script names."""
     with Path(program([script])).open("rb") as file:
         line = file.readline().decode(errors="replace").strip()
     if not line.startswith("#!"):
-        raise UsageError(f"{script} is not a script of Python; write `python -m sglang.launch_server`")
+        raise UsageError(f"{script} is not a Python script; write `python -m sglang.launch_server`")
     return line.removeprefix("#!").split()[0]
 
 
 @dataclass
 class Ending:
-    """A flag to end, which a signal handler may set. An event would deadlock there because of its lock."""
+    """A flag that ends the program. A signal handler may set it.
+
+    `threading.Event` is not suitable, because its lock could deadlock in a signal handler.
+    """
 
     wished: bool = False
 
@@ -206,7 +212,7 @@ class Ending:
         self.wished = True
 
     def wait(self) -> bool:
-        """Wait a little; True if the flag is set."""
+        """Wait a short time; return True if the flag is set."""
         if not self.wished:
             time.sleep(_POLL_S)
         return self.wished
@@ -221,10 +227,10 @@ class FrontEnd:
     process: subprocess.Popen[bytes]
     log: Path
     seconds: float
-    """Seconds from its start to its first answer."""
+    """Seconds from the start of the front end to its first answer."""
 
     def wait(self, ending: Ending) -> int | None:
-        """Wait until it ends or the flag is set; return its status, or None."""
+        """Wait until the front end ends, or until the flag is set. Return its exit status, or None."""
         while not ending.wait():
             if (status := self.process.poll()) is not None:
                 return status
@@ -233,9 +239,9 @@ class FrontEnd:
 
 @contextlib.contextmanager
 def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd]:
-    """Run a front end with the engine below it while the block runs. Raises UsageError.
+    """Run a front end over the engine in this context. Raises UsageError.
 
-    `ending` stops waiting for its first answer.
+    `ending`: a flag that stops waiting for the first answer.
     """
     ending = ending or Ending()
     words = (program(wanted.words), *wanted.words[1:])
@@ -269,7 +275,7 @@ def front_end(wanted: Wanted, ending: Ending | None = None) -> Iterator[FrontEnd
 
 
 def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:
-    """Return the law of a new parrot without weights. Raises UsageError."""
+    """Write a parrot without weights; return its rules. Raises UsageError."""
     try:
         return write_parrot(
             folder, vocabulary=wanted.vocabulary, tokenizer=wanted.tokenizer, with_weights=False
@@ -279,7 +285,7 @@ def _write_parrot(folder: Path, wanted: Wanted) -> Parrot:
 
 
 def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str]:
-    """Start the engine's thread; return the command line of the front end that it joins."""
+    """Start the engine in a thread; return the command line of the vLLM front end that connects to it."""
     try:
         from tokenwire_engine import vllm
     except ImportError as error:
@@ -306,7 +312,9 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
 
 
 def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mapping[str, str]:
-    """Return the variables by which SGLang's interpreter finds this package and no other one of ours."""
+    """Return environment variables with which SGLang's interpreter can import this package, and no other
+    package of ours.
+    """
     packages = scratch / "packages"
     packages.mkdir()
     for name in _PACKAGES:
@@ -326,7 +334,7 @@ def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mappin
 def _demand_answer(
     url: str, process: subprocess.Popen[bytes], log: Path, until: float, ending: Ending
 ) -> None:
-    """Wait until a front end answers. Raises UsageError with the end of its log."""
+    """Wait until the front end answers. Raises UsageError with the end of its log if it does not."""
     while not _answers(url):
         status = process.poll()
         if status is not None:
@@ -351,7 +359,7 @@ def _tail(log: Path) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a front end and all processes that it started."""
+    """Stop a front end and all processes that it has started."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)

@@ -1,23 +1,23 @@
-"""The schedule of a request: what it wants of the engine, beside its tokens.
+"""The schedule of a request: what the engine does in each step.
 
-A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may be given once:
+A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may occur once:
 
 | word | meaning |
 |---|---|
-| `steps=2,0,4` | tokens of each step; 0 is an idle step; the last number goes on |
-| `wait=3` | idle steps before the first token |
-| `join=3:NAME` | wait until three requests of the batch NAME are there; all of them start in one step |
-| `hold=4` | keep the outputs of four steps, and send them at once |
-| `info=a@3,b/step` | keys of `customized_info`: from output 3 on; one value a step instead of one a token |
-| `retract=2` | after two tokens the request is preempted once, and goes on five steps later |
-| `abort=5`, `repeat=5` | the engine ends the request at five tokens, aborted or for repetition |
-| `error=5:503` | it fails at five tokens, with this status |
-| `die=5` | the engine itself ends at five tokens |
-| `late` | the end comes in a step of its own, without a token |
-| `drafts=3` | three tokens are proposed in each step; all but the first of its tokens were accepted |
-| `cached=8` | eight tokens of the prompt come from the cache |
-| `logprobs=nan@2`, `=none@2` | the logprob of output 2 is NaN, or its entry is missing |
-| `weights=v7`, `kv=PEER` | the version of the weights; what a prefill hands over |
+| `steps=2,0,4` X |
+| `wait=3` | number of steps without output before the first token |
+| `join=3:NAME` | wait for three requests with the batch NAME, and start them in the same step |
+| `hold=4` | hold back the outputs of four steps, and send them at once |
+| `info=a@3,b/step` | keys of `customized_info`: `a` from output 3 on; `b` with one value per step |
+| `retract=2` | preempt the request once, after two tokens; it goes on five steps later |
+| `abort=5`, `repeat=5` | end the request after five tokens, as aborted or because of a repetition |
+| `error=5:503` | let the request fail after five tokens, with this status |
+| `die=5` | let the engine crash after five tokens |
+| `late` | report the end in a step of its own, without a token |
+| `drafts=3` | report three draft tokens in each step; all tokens of the step but one were accepted |
+| `cached=8` | report that eight tokens of the prompt were cached |
+| `logprobs=nan@2`, `=none@2` | report NaN as the logprob of output 2, or leave out its entry |
+| `weights=v7`, `kv=PEER` | report this version of the weights; report PEER in the KV transfer parameters |
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from functools import partial
 from typing import Any
 
 KEY = "tokenwire"
-"""The key of `vllm_xargs` and of `custom_params` for the schedule of a request."""
+"""The key under which `vllm_xargs` and `custom_params` contain the schedule of a request."""
 IN_REQUEST_ID = re.compile(r"schedule\(([^()]*)\)")
-"""Matches a schedule in a request id, for endpoints that pass on no other field."""
+"""Matches a schedule within a request id. Some endpoints pass only the request id on to the engine."""
 _LONGEST = 1000
 _MOST = 1 << 20
 _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
@@ -39,13 +39,13 @@ _NAME = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 
 @dataclass(frozen=True)
 class Key:
-    """A key of `customized_info`, and the outputs with a value."""
+    """A key of `customized_info`, and the outputs that get a value for it."""
 
     name: str
     first: int = 0
-    """The output at which its values begin."""
+    """The index of the first output with a value."""
     by_step: bool = False
-    """True if it has one value in each step, in place of one for each token."""
+    """True if there is one value for each step, and not one for each token."""
 
     def __str__(self) -> str:
         return f"{self.name}{'/step' * self.by_step}{f'@{self.first}' if self.first else ''}"
@@ -53,22 +53,25 @@ class Key:
 
 @dataclass(frozen=True)
 class End:
-    """An end by the engine at a number of tokens: abort, error or repetition."""
+    """An end that the engine causes after a number of tokens: an abort, an error or a detected repetition."""
 
     kind: str
     at: int
     status: int = 500
-    """The status of an error, as the front end answers it."""
+    """The HTTP status of an error."""
 
 
 @dataclass(frozen=True)
 class Schedule:
-    """A parsed schedule. The default is one token in each step, and the end that the request defines."""
+    """A parsed schedule.
+
+    By default, each step has one token, and the request's own parameters decide the end.
+    """
 
     steps: tuple[int, ...] = (1,)
     wait: int = 0
     join: tuple[int, str] = (1, "")
-    """The size of the batch, and its name."""
+    """The size and the name of the batch to which the request belongs."""
     hold: int = 1
     info: tuple[Key, ...] = ()
     retract: int | None = None
@@ -78,16 +81,16 @@ class Schedule:
     drafts: int = 0
     cached: int = 0
     logprobs: tuple[str, int] | None = None
-    """The value (nan or none) and the output."""
+    """A wrong logprob: its kind (`nan` or `none`), and the index of the output."""
     weights: str = ""
     kv: str = ""
 
     def step(self, number: int) -> int:
-        """Return the tokens of a step; steps are numbered from 0."""
+        """Return the number of tokens in a step. Steps are numbered from 0."""
         return self.steps[min(number, len(self.steps) - 1)]
 
     def __str__(self) -> str:
-        """Return the text of the schedule, without defaults."""
+        """Return the schedule as text, without default values."""
         words = []
         for field in fields(self):
             value = getattr(self, field.name)
@@ -116,7 +119,7 @@ def _name(text: str) -> str:
 def _steps(text: str) -> tuple[int, ...]:
     steps = tuple(map(_number, text.split(",")))
     if not steps[-1]:
-        raise ValueError("the last step goes on, so it needs a token at least")
+        raise ValueError("the last step is repeated, so it must have at least one token")
     return steps
 
 
@@ -158,11 +161,11 @@ _READ: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     **{name: (name, _number) for name in ("wait", "retract", "die", "drafts", "cached")},
     **{name: (name, _name) for name in ("weights", "kv")},
 }
-"""The field of `Schedule` that each word sets, and the parser of its value."""
+"""For each word of a schedule: the field of `Schedule` that it sets, and the parser of its value."""
 
 
 def _written(name: str, value: Any) -> str:
-    """Return the word that sets a field."""
+    """Return the word of a schedule that sets this field."""
     match value:
         case True:
             return name
@@ -178,33 +181,35 @@ def _written(name: str, value: Any) -> str:
 
 
 def parse_schedule(text: str) -> Schedule:
-    """Parse a schedule. Raises ValueError with the word and its legal values."""
+    """Parse a schedule. Raises ValueError with the wrong word and the legal values."""
     if len(text) > _LONGEST:
-        raise ValueError(f"a schedule of {len(text)} characters; {_LONGEST} at most")
+        raise ValueError(f"the schedule has {len(text)} characters; at most {_LONGEST} are allowed")
     found: dict[str, Any] = {}
     for word in filter(None, (part.strip() for part in text.split(";"))):
         name, _, value = word.partition("=")
         if name not in _READ:
-            raise ValueError(f"the schedule word {name!r} is unknown; known are {', '.join(sorted(_READ))}")
+            raise ValueError(f"unknown schedule word {name!r}; known words are {', '.join(sorted(_READ))}")
         try:
             field, read = _READ[name]
             parsed = read(value)
         except ValueError as error:
             raise ValueError(f"schedule word {word!r}: {error}") from error
         if field in found:
-            raise ValueError(f"schedule word {word!r}: it, or another end, was given already")
+            raise ValueError(
+                f"schedule word {word!r}: this word, or another one that ends the request, occurs twice"
+            )
         found[field] = parsed
     return Schedule(**found)
 
 
 def schedule_of(given: object, request_id: str, default: Schedule) -> Schedule:
-    """Return the schedule of a request: in its field, or else in its id, or else the default.
+    """Return the schedule of a request: from its field, or else from its request id, or else the default.
 
     Raises ValueError.
     """
     if isinstance(given, str):
         return parse_schedule(given)
     if given is not None:
-        raise ValueError(f"{KEY} is a schedule, which is a string; got {type(given).__name__}")
+        raise ValueError(f"the schedule ({KEY}) must be a string, not {type(given).__name__}")
     found = IN_REQUEST_ID.search(request_id)
     return parse_schedule(found[1]) if found else default

@@ -1,10 +1,12 @@
-"""SGLang's server over the engine. Its own HTTP server, tokenizer manager, detokenizer, `Req`, stop checks,
-collection of `customized_info` and output streamer run unmodified; its model, cache and scheduler do not run.
+"""SGLang's server over Tokenwire's engine.
+
+SGLang's own HTTP server, tokenizer manager, detokenizer, `Req`, stop checks, collection of `customized_info`
+and output streamer run unmodified. Its model, cache and scheduler do not run.
 
     python -m tokenwire_engine.sglang --model-path DIR --device cpu [flags of sglang.launch_server]
 
-It runs in SGLang's environment. The messages between SGLang's processes are private and change with each
-release, but the function of the scheduler's process is an argument of `launch_server`.
+This module runs in SGLang's environment. It replaces the scheduler process, which is an argument of
+`launch_server`. The messages between SGLang's processes are private and change with each release.
 """
 
 from __future__ import annotations
@@ -58,18 +60,19 @@ STREAMERS: Releases = {
     "0.5.13": (*_SHARED, "disaggregation_mode", "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
     "0.5.23": (*_SHARED, "disaggregation_mode", "enable_hicache_storage", "rust_server"),
 }
-"""The fields of the output streamer in each known release, except private ones. 0.5.12 has none, because its
-scheduler reads its own.
+"""The public arguments of the output streamer in each known release.
+
+In 0.5.12 there is no separate streamer, so the list is empty.
 """
 _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FlushCacheReqInput": ("FlushCacheReqOutput", {"success": True}),
     "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
 }
-"""Answers to control messages by class name; all others get none."""
+"""The answer to each control message, by class name. Other control messages get no answer."""
 _ERRORS = {400: "BadRequestError", 500: "InternalServerError"}
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
-"""Sampling parameters with a language, by its kind."""
+"""The sampling parameters that contain a constraint, by the kind of constraint."""
 
 
 class Absent:
@@ -84,37 +87,38 @@ class Absent:
         return Absent(f"{self._name}.{name}")
 
     def __call__(self, *_: object, **__: object) -> None:
-        raise RuntimeError(f"{self._name} is not installed, and this engine runs no kernels")
+        raise RuntimeError(f"{self._name} is not installed; this engine does not run kernels")
 
 
 class WithoutKernels(MetaPathFinder, Loader):
-    """Finds SGLang's kernels if they are not installed, because releases up to 0.5.12 import them even on a
-    CPU.
+    """Makes imports of SGLang's kernels succeed if they are not installed.
+
+    Releases up to 0.5.12 import the kernels even on a CPU.
     """
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
-        """Return a module of absent names for the package of kernels, and for no other."""
+        """Return an empty module for the package of kernels; None for all other packages."""
         return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == _KERNELS else None
 
     def exec_module(self, module: ModuleType) -> None:
-        """Fill the module with absent names."""
+        """Give the module placeholders for all names."""
         module.__getattr__ = Absent(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of SGLang that run, which releases keep in different places."""
+    """The parts of SGLang that run unmodified. Their location depends on the release."""
 
     collect: Callable[..., None]
-    """The function that collects `customized_info`."""
+    """SGLang's function that collects `customized_info`."""
     streamer: Callable[..., Any]
     fields: Sequence[str]
-    """The arguments of the streamer."""
+    """The names of the streamer's arguments."""
     channels: Any
 
 
 def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
-    """Return the parts of the installed release."""
+    """Return these parts of the installed release."""
     components = f"{_MANAGERS}.scheduler_components"
     try:
         streamer = import_module(f"{components}.output_streamer").SchedulerOutputStreamer
@@ -133,7 +137,7 @@ def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
 
 
 def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
-    """Return the parts of a release whose scheduler contains them (0.5.12)."""
+    """Return these parts of a release whose scheduler contains them (0.5.12)."""
     import zmq
 
     methods = import_module(f"{_MANAGERS}.scheduler_output_processor_mixin").SchedulerOutputProcessorMixin
@@ -152,7 +156,10 @@ def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts
 def prompt_scores(
     law: Parrot, prompt: Sequence[int], start: int, top: int, named: Sequence[int]
 ) -> Mapping[str, list[Any]]:
-    """Return the logprobs of a prompt from a position on, by the names of `Req`. The first token has none."""
+    """Return the logprobs of a prompt from a position on, under the names that `Req` has.
+
+    The first token has none.
+    """
     tokens = prompt[start:]
     likeliest = [prompt[place - law.lag(place)] for place in range(start + 1, len(prompt))]
 
@@ -170,9 +177,9 @@ def prompt_scores(
 
 
 def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any]:
-    """Return the values that a sampler attaches for a key to the outputs of a step.
+    """Return the values of a key of `customized_info` for the outputs of a step.
 
-    `start` outputs came before, after a prompt of `prompt` tokens.
+    `start`: the number of earlier outputs. `prompt`: the number of prompt tokens.
     """
     if not ids or start + len(ids) <= key.first:
         return []
@@ -186,9 +193,7 @@ def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any
 
 
 def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, Emitted]]]:
-    """Return the payloads of a step: the first output of each request, then the second of those with several,
-    and so on.
-    """
+    """Divide the outputs of a step into payloads with at most one output per request."""
     by_request: dict[str, list[tuple[Running, Emitted]]] = {}
     for running, emitted in steps:
         by_request.setdefault(running.name, []).append((running, emitted))
@@ -196,7 +201,10 @@ def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, 
 
 
 def plain(value: Any, depth: int = 2) -> Any:
-    """Return a message as JSON can hold it: an object as its fields with the name of its class."""
+    """Convert a message to JSON values.
+
+    An object becomes a dict of its fields, with the name of its class.
+    """
     if value is None or isinstance(value, (str, int, float)):
         return value
     if isinstance(value, Mapping):
@@ -210,12 +218,12 @@ def plain(value: Any, depth: int = 2) -> Any:
 
 
 def log_of(req: Any) -> Any:
-    """Return the object with the logprobs of a request, which is itself up to 0.5.12."""
+    """Return the object that contains the logprobs of a request. Up to 0.5.12, this is the request itself."""
     return getattr(req, "logprob", req)
 
 
 def output_of(req: Any) -> Mapping[str, Any]:
-    """Return the record of a request as SGLang's streamer gets it."""
+    """Return the arguments for SGLang's streamer about a request."""
     return {
         **{"rid": req.rid, "output_ids": list(req.output_ids), "customized_info": req.customized_info},
         "finished": plain(req.finished_reason),
@@ -224,9 +232,10 @@ def output_of(req: Any) -> Mapping[str, Any]:
 
 
 class Scheduler:
-    """Replaces SGLang's scheduler: takes requests, and passes the outputs of a step to SGLang's own streamer.
+    """Replaces SGLang's scheduler: receives requests, and passes the outputs of each step to SGLang's own
+    streamer.
 
-    Attributes with SGLang's names are those that the Rust server reads of a scheduler.
+    SGLang's Rust server reads attributes with SGLang's names.
     """
 
     def __init__(self, server_args: Any, port_args: Any) -> None:
@@ -294,7 +303,7 @@ class Scheduler:
                 return got
 
     def handle(self, message: Any) -> None:
-        """Handle a message."""
+        """Process one message."""
         name = type(message).__name__
         self.trace.note("in", plain(message))
         match name:
@@ -319,11 +328,12 @@ class Scheduler:
                     self.channels.send_to_tokenizer.send_output(output, message)
 
     def order_end(self, rid: str, req: Any) -> None:
-        """End a request at the next step, as the scheduler does for an abort."""
+        """End a request at the next step, as SGLang's scheduler does for an abort."""
         running = self.engine.take(rid)
         if running is None:
             return
-        if running.given == 0:  # it waited: SGLang's scheduler answers it outside of the output stream
+        # The request was waiting; SGLang's scheduler answers it outside of the output stream.
+        if running.given == 0:
             del self.requests[rid]
             abort = self.io.AbortReq(rid=rid)
             if self.rust is not None:
@@ -336,7 +346,7 @@ class Scheduler:
         self.engine.running[rid] = running
 
     def add(self, message: Any) -> None:
-        """Add a request: compute its answer, and record it in SGLang's own `Req`."""
+        """Add a request: compute its answer, and create SGLang's `Req` for it."""
         if hasattr(message, "unwrap_pickle_fields"):
             message.unwrap_pickle_fields()
         params, prompt = message.sampling_params, list(message.input_ids or [])
@@ -360,7 +370,7 @@ class Scheduler:
         self.requests[message.rid] = req
         try:
             running = self.running(message, req, prompt)
-        except Exception as error:  # it ends only this request, and becomes its answer
+        except Exception as error:  # the error ends only this request, and becomes its answer
             words, status = refusal(error)
             req.to_finish = self.abort_class(words, status, _ERRORS[status])
             schedule = Schedule(info=self.default.info)
@@ -369,7 +379,7 @@ class Scheduler:
         self.engine.add(running)
 
     def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
-        """Return a running request with its answer. Raises ValueError, UncomputedError."""
+        """Return a request in progress, with its computed answer. Raises ValueError and UncomputedError."""
         custom = message.sampling_params.custom_params
         given = custom.get(KEY) if isinstance(custom, dict) else None
         schedule = schedule_of(given, message.rid, self.default)
@@ -383,7 +393,10 @@ class Scheduler:
         return Running(message.rid, prompt, right, schedule)
 
     def sampling_of(self, params: Any) -> Sampling:
-        """Return the sampling of a request. `Req` decides its end, so no id ends it here."""
+        """Return the sampling parameters of a request, without ids that end it:
+
+        SGLang's `Req` decides the end.
+        """
         ends = frozenset(params.stop_token_ids or ())
         if not params.ignore_eos:
             ends |= frozenset(self.model_config.hf_eos_token_id or ())
@@ -400,7 +413,7 @@ class Scheduler:
         )
 
     def language_of(self, params: Any) -> Grammar | None:
-        """Return the language of a request's constraint. Raises UncomputedError."""
+        """Return the constraint of a request; None without one. Raises UncomputedError."""
         for kind, name in _LANGUAGES.items():
             if value := getattr(params, name, None):
                 return Grammar(kind, value, Path(self.rust_server_tokenizer_path()))
@@ -409,7 +422,7 @@ class Scheduler:
     # Steps.
 
     def step(self) -> None:
-        """Run a step; SGLang's streamer sends its outputs. Raises EngineDiedError."""
+        """Run a step, and send its outputs through SGLang's streamer. Raises EngineDiedError."""
         for wave in waves(self.engine.step()):
             ready = []
             for running, emitted in wave:
@@ -429,7 +442,7 @@ class Scheduler:
                     self.requests.pop(req.rid, None)
 
     def extend(self, req: Any, running: Running, emitted: Emitted) -> None:
-        """Add the outputs of a step to a request's record, and let `Req` check for its end."""
+        """Append the outputs of a step to a request, and let SGLang's `Req` check for its end."""
         schedule, places = running.schedule, range(emitted.start, emitted.start + len(emitted.ids))
         if emitted.is_first:
             req.cached_tokens = req.cached_tokens_device = min(schedule.cached, len(running.prompt))
@@ -438,12 +451,12 @@ class Scheduler:
         req.output_ids.extend(array("q", emitted.ids))
         for place in places if req.return_logprob else ():
             self.log_token(log_of(req), running, place)
-        # SGLang samples a token of each request, also of one whose budget is 0 or that it refuses.
+        # SGLang samples one token even if the token limit is 0, or if it refuses the request.
         sampled = emitted.ids or ((0,) if emitted.is_first else ())
         for key in schedule.info:
             for value in values_of(key, emitted.start, sampled, len(running.prompt)):
                 result = SimpleNamespace(customized_info={key.name: [value]})
-                self.collect(None, 0, req, result)  # SGLang's own collection, value by value
+                self.collect(None, 0, req, result)  # SGLang's own function collects the values, one by one
         outcome = emitted.outcome
         if outcome is not None and outcome.kind in {"error", "abort", "repeat"} and not req.to_finish:
             kind = "InternalServerError" if outcome.status else None
@@ -452,7 +465,7 @@ class Scheduler:
         look_for_end(new_accepted_len=max(1, len(emitted.ids)))
 
     def log_token(self, log: Any, running: Running, place: int) -> None:
-        """Add the logprobs of one output."""
+        """Append the logprobs of one output."""
         change = running.schedule.logprobs
         if change == ("none", place):
             return
@@ -460,7 +473,7 @@ class Scheduler:
         value = float("nan") if change == ("nan", place) else self.law.logprob(likeliest, token)
         log.output_token_logprobs_val.append(value)
         log.output_token_logprobs_idx.append(token)
-        if log.top_logprobs_num > 0:  # SGLang appends only requested values
+        if log.top_logprobs_num > 0:  # SGLang appends only values that were requested
             top = self.law.top(likeliest, log.top_logprobs_num)
             log.output_top_logprobs_val.append([value for _, value in top])
             log.output_top_logprobs_idx.append([other for other, _ in top])
@@ -470,7 +483,7 @@ class Scheduler:
             log.output_token_ids_logprobs_idx.append(named)
 
     def run(self) -> None:
-        """Process messages until the process is ended, or a schedule kills the engine."""
+        """Process messages until the process is stopped, or until a schedule demands a crash."""
         while True:
             if self.engine.is_idle:
                 if self.rust is not None:
@@ -485,7 +498,7 @@ class Scheduler:
 
 
 def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: Any) -> None:
-    """Run in place of SGLang's function of this name, in the process that it starts."""
+    """The scheduler process. It replaces SGLang's function of the same name."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     pipe = next(one for one in rest if hasattr(one, "send"))
     publish(server_args, gpu_id)
@@ -507,10 +520,10 @@ def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: 
 
 
 def publish(server_args: Any, gpu_id: int) -> None:
-    """Publish the settings in this process, as each release does."""
+    """Publish the server's settings within this process, as each release does."""
     try:
         context = import_module("sglang.srt.runtime_context")
-    except ImportError:  # up to 0.5.13
+    except ImportError:  # releases up to 0.5.13
         setter: Callable[[Any], None] = import_module(
             "sglang.srt.server_args"
         ).set_global_server_args_for_scheduler

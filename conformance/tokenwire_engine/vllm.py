@@ -1,7 +1,8 @@
-"""The protocol between vLLM's front ends and its engine process, spoken from the engine's side.
+"""The engine's side of the protocol between vLLM's front ends and their engine process.
 
-The front end binds the sockets and the engine connects: a handshake, then inputs and outputs for each API
-server. All payloads are msgpack; requests and outputs are arrays, to which releases append fields.
+The front end binds the sockets, and the engine connects. A handshake is followed by inputs and outputs for
+each API server. All payloads are msgpack. Requests and outputs are arrays; new releases append fields to
+them.
 """
 
 from __future__ import annotations
@@ -56,7 +57,7 @@ _UNCOMPUTED = (
     *("bad_words", "_bad_words_token_ids", "repetition_detection"),
     *("thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
 )
-"""Sampling parameters that this engine does not compute. Requests with them are refused."""
+"""Sampling parameters that this engine does not support. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
     "get_supported_tasks": ["generate"],
     "is_sleeping": False,
@@ -68,34 +69,34 @@ _UTILITIES: Mapping[str, Any] = {
     "is_scheduler_paused": False,
     "get_weight_version": "default",
 }
-"""The answers to control calls; all others get an empty one."""
+"""The answers to control calls. All other control calls get an empty answer."""
 _EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
 _DEATH_S = 0.5
-"""Seconds for the last message of a dying engine to leave."""
+"""Seconds in which the last message of a crashing engine is sent."""
 
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 
 
 @dataclass(frozen=True)
 class VllmOptions:
-    """The way to join a front end, and the engine's reports about itself."""
+    """Options for connecting to a vLLM front end."""
 
     handshake: str
     law: Parrot
     folder: Path
-    """The folder of the parrot's tokenizer."""
+    """The folder with the parrot's tokenizer."""
     version: str = newest(OUTPUTS)
     max_model_len: int = 4096
     schedule: Schedule = field(default_factory=Schedule)
-    """The schedule of requests without one."""
+    """The schedule of requests that do not contain one."""
     tick_ms: int = 1
-    """Milliseconds between steps."""
+    """Milliseconds between two steps."""
     trace: Path | None = None
-    """A file for every message, as JSON Lines."""
+    """A file that records every message as JSON Lines; None for none."""
 
 
 def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[Any, ...]:
-    """Return an array in the form of vLLM's serializer: of numpy ('<i8', '<f4') or torch ('int64',
+    """Return an array in the form of vLLM's serializer, as numpy's ('<i8', '<f4') or as torch's ('int64',
     'float32').
     """
     flat = list(values)
@@ -112,9 +113,10 @@ def logprob_rows(
     tensors: bool = False,
     nan: frozenset[int] = frozenset(),
 ) -> tuple[Any, ...]:
-    """Return logprobs of rows of (the likeliest id, the id at the place).
+    """Return logprob arrays. Each row is the likeliest id and the id at that position.
 
-    Each has the second id first, then the top, or those of named ids. Rows in `nan` have no number.
+    A row has the latter id first, and then the top logprobs, or those of named ids. For rows in `nan`, the
+    logprob is NaN.
     """
     ids: list[int] = []
     values: list[float] = []
@@ -133,12 +135,13 @@ def logprob_rows(
 
 
 def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sampling:
-    """Return the sampling of a request, with `room` for tokens; `folder` has the tokenizer.
+    """Return the sampling parameters of a request.
 
-    Raises UncomputedError for parameters that are not computed here, and without any.
+    `room`: the most tokens that fit into the context. `folder`: the folder with the tokenizer. Raises
+    UncomputedError for parameters that are not supported, and for a request without sampling parameters.
     """
     if params is None:
-        raise UncomputedError("a request that is not sampled")
+        raise UncomputedError("a request without sampling")
     for name in _UNCOMPUTED:
         if params.get(name):
             raise UncomputedError(name)
@@ -161,17 +164,17 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
 
 
 def _language(wanted: Mapping[str, Any] | None, folder: Path) -> Grammar | None:
-    """Return the language of structured outputs; None without one."""
+    """Return the constraint of structured outputs; None without one."""
     kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
     named = [kind for kind in kinds if wanted and wanted.get(kind) not in (None, False)]
     return Grammar(named[0], (wanted or {})[named[0]], folder) if named else None
 
 
 class VllmEngine:
-    """An engine as vLLM's front ends see it: messages in, messages out."""
+    """The engine from the point of view of vLLM's front ends: it receives and sends messages."""
 
     def __init__(self, options: VllmOptions, send: Callable[[int, bytes], object]) -> None:
-        """Initialize. `send` takes the number of an API server, and a message for it."""
+        """Create an engine. `send`: called with the number of an API server and a message for it."""
         self.options, self._send = options, send
         self.engine = Engine()
         self._requests: dict[str, dict[str, Any]] = {}
@@ -179,7 +182,7 @@ class VllmEngine:
         self._trace = Trace(options.trace)
 
     def ready(self) -> bytes:
-        """Return the first message to each API server, with every field that any known release requires."""
+        """Return the first message to each API server. It has every field that any known release requires."""
         longest = self.options.max_model_len
         return _pack(
             {
@@ -198,13 +201,13 @@ class VllmEngine:
         )
 
     def receive(self, kind: bytes, payload: bytes) -> None:
-        """Handle a message of the front end."""
+        """Process a message from the front end."""
         content: Any = _unpack(payload) if kind in (ADD, ABORT, UTILITY) else None
         self._trace.note("in", [kind.hex(), content])
         if kind == ADD:
             self._add(dict(zip(REQUEST, content, strict=False)))
         elif kind == ABORT:
-            for name in content:  # as in EngineCore: a client that aborts gets no output
+            for name in content:  # vLLM's EngineCore does not send output to a client that aborts, either
                 self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
@@ -220,7 +223,7 @@ class VllmEngine:
             given = (params.get("extra_args") or {}).get(KEY)
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
             right = answer(self.options.law, prompt, sampling)
-        except Exception as error:  # it ends only this request, and becomes its answer
+        except Exception as error:  # the error ends only this request, and becomes its answer
             row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
             self._output(client, [self._row({**row, "error": _error(*refusal(error))})], ended=[name])
             return
@@ -268,7 +271,7 @@ class VllmEngine:
         return found
 
     def _prefilled(self, params: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
-        """Return the fields about the prompt in a request's first output."""
+        """Return the fields about the prompt, which a request's first output contains."""
         prompt, law, now = running.prompt, self.options.law, time.monotonic()
         handed_over = (params.get("extra_args") or {}).get("kv_transfer_params") or {}
         peer = handed_over.get("remote_engine_id")  # a prefill computed all of the prompt but its last token
@@ -310,8 +313,9 @@ class VllmEngine:
 
 
 def _error(message: str, status: int) -> dict[str, Any]:
-    """Return an error of a request: 400 blames the request, 503 invites a retry, and 500 blames the
-    engine.
+    """Return an output that ends a request with an error.
+
+    With status 400 the request is at fault, 503 invites a retry, and with 500 the engine is at fault.
     """
     code = "validation_error" if status == 400 else "internal_error"
     return {"code": code, "message": message, "retryable": status == 503}
@@ -326,7 +330,9 @@ def _drafted(proposed: int, accepted: Sequence[int]) -> dict[str, Any]:
 
 
 def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) -> None:
-    """Join a front end, and answer it until the process ends, or a schedule kills the engine."""
+    """Connect to a front end, and process its messages until the process is stopped or a schedule demands a
+    crash.
+    """
     context, identity = zmq.Context(), (0).to_bytes(2, "little")
 
     def connected(kind: int, address: str) -> zmq.Socket[bytes]:

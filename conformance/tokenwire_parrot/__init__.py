@@ -1,1 +1,1 @@
-"""Writes the parrot: a checkpoint whose right answers `tokenwire.parrot` computes."""
+"""Writes the checkpoint of a parrot, a test model whose right answers `tokenwire.parrot` computes."""

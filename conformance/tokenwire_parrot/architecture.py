@@ -1,4 +1,7 @@
-"""The shapes of a parrot, as in `config.json`, without numpy and without the weights."""
+"""The architecture of a parrot, as `config.json` describes it.
+
+This module needs neither numpy nor the weights.
+"""
 
 from __future__ import annotations
 
@@ -8,18 +11,18 @@ from typing import Any
 from tokenwire.parrot.law import Parrot, positions_of
 
 HEADS = 4
-"""Heads of queries, keys and values, so that tensor parallelism of 1, 2 and 4 divides them."""
+"""The number of heads for queries, keys and values. Tensor parallelism of 1, 2 and 4 divides it."""
 INNER = 128
-"""The width of the feed-forward part, which has no effect."""
+"""The width of the feed-forward part, which is zero and has no effect."""
 ROPE_THETA = 10.0
-"""The base of the rotary embedding, small enough for every frequency to distinguish near distances."""
+"""The base of the rotary embedding. It is so small that every frequency distinguishes small distances."""
 
 
 def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str, Any]:
-    """Return the fields of `config.json` about shapes.
+    """Return the fields of `config.json` that describe the architecture.
 
-    A Llama with biases computes the same, and keeps its tokenizer. Transformers gives every Qwen2 model the
-    tokenizer of Qwen2, whatever its files contain.
+    The default is Qwen2. With a foreign tokenizer, it is a Llama with biases, which computes the same:
+    transformers would replace the tokenizer of a Qwen2 model by its own.
     """
     family = {"attention_bias": True, "mlp_bias": False, "head_dim": head_size, "pretraining_tp": 1}
     qwen2 = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1}
@@ -35,7 +38,7 @@ def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-12,
         "max_position_embeddings": positions_of(parrot.distance),
-        # Both keys, because servers of before 2026 read the first, later ones the second.
+        # Two names for one field: servers until 2025 parse the first, later ones the second.
         "rope_theta": ROPE_THETA,
         "rope_parameters": {"rope_theta": ROPE_THETA, "rope_type": "default"},
         "attention_dropout": 0.0,

@@ -1,4 +1,4 @@
-"""Writes the checkpoint of a parrot as servers load it. Its bytes are always the same."""
+"""Writes the checkpoint of a parrot, in the format that servers load. Its bytes are always the same."""
 
 from __future__ import annotations
 
@@ -36,14 +36,14 @@ def write_parrot(
     gguf: bool = False,
     with_weights: bool = True,
 ) -> Parrot:
-    """Write a checkpoint into a folder, with a tokenizer of a kind or of another model.
+    """Write a checkpoint into a folder, with one of our vocabularies or with the tokenizer of another model.
 
-    With `gguf`, one file for llama.cpp is added. Front ends without a model need no weights. Raises
-    ValueError for options that do not fit together, FileNotFoundError if `tokenizer` has none, and
-    ImportError if numpy or gguf is needed and missing.
+    `gguf`: also write a file for llama.cpp. Weights are optional, because front ends without a model do not
+    need them. Raises ValueError for options that exclude each other, FileNotFoundError if `tokenizer` has no
+    tokenizer, and ImportError if numpy or gguf is missing.
     """
     if distance < LEAST_DISTANCE:
-        raise ValueError(f"the distance is {distance}; it is {LEAST_DISTANCE} at least")
+        raise ValueError(f"the distance is {distance}; it must be at least {LEAST_DISTANCE}")
     if tokenizer is None:
         words = tokenizer_files(vocabulary, positions_of(distance))
         size = len(words.files["tokenizer.json"]["model"]["vocab"])
@@ -52,7 +52,7 @@ def write_parrot(
     parrot = Parrot(size, distance)
     llama = tokenizer is not None or vocabulary is Vocabulary.SENTENCEPIECE
     if gguf and llama:
-        raise ValueError("a GGUF file is written with a byte-level vocabulary of ours only")
+        raise ValueError("a GGUF file needs the vocabulary byte-level or split-markers; remove --tokenizer")
     weights = {}
     if with_weights:
         from tokenwire_parrot.weights import tensors
@@ -80,7 +80,7 @@ def write_parrot(
 
 
 def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
-    """Write the safetensors format: the length of a header in JSON, the header, the numbers."""
+    """Write a safetensors file: the length of the header, the header as JSON, the numbers."""
     from tokenwire_parrot.weights import bfloat16_bytes
 
     data = {name: bfloat16_bytes(array) for name, array in weights.items()}
@@ -96,7 +96,7 @@ def _write_safetensors(path: Path, weights: Mapping[str, Array]) -> None:
 
 
 def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
-    """Return another model's tokenizer, and its number of ids."""
+    """Return the tokenizer of another model, and the number of its ids."""
     path = folder / "tokenizer.json"
     document = _read(path)
     try:
@@ -109,14 +109,14 @@ def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
     named = settings if isinstance(settings, dict) else {}
     eos = _id_of(named.get("eos_token"), known)
     if eos is None:
-        raise ValueError(f"{folder / 'tokenizer_config.json'} names no eos_token; a text could not end")
+        raise ValueError(f"{folder / 'tokenizer_config.json'} has no eos_token; use a tokenizer that has one")
     bos, pad = _id_of(named.get("bos_token"), known), _id_of(named.get("pad_token"), known)
     return TokenizerFiles({}, bos, eos, pad), size
 
 
 def _read(path: Path) -> Any:
     if not path.is_file():
-        raise FileNotFoundError(f"there is no {path}; give the folder of a model with a fast tokenizer")
+        raise FileNotFoundError(f"{path} does not exist; name the folder of a model with a fast tokenizer")
     try:
         return json.loads(path.read_text("utf-8"))
     except ValueError as error:

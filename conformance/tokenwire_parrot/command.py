@@ -14,29 +14,32 @@ from tokenwire_parrot.checkpoint import write_parrot
 
 
 def _parrot(
-    folder: Annotated[Path, typer.Argument(metavar="DIR", help="Where the checkpoint goes: a new folder.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new folder for the checkpoint.")],
     *,
     distance: Annotated[
         int,
         typer.Option(
-            metavar="T", min=LEAST_DISTANCE, max=2**20, help="Ids of the longest script; a power of two."
+            metavar="T",
+            min=LEAST_DISTANCE,
+            max=2**20,
+            help="Length of the longest script, in ids. A power of two.",
         ),
     ] = DISTANCE,
     head_size: Annotated[str, typer.Option(metavar="64|128", help="Size of an attention head.")] = "64",
-    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of the tokenizer.")] = Vocabulary.BYTE_LEVEL,
+    vocabulary: Annotated[Vocabulary, typer.Option(help="Kind of vocabulary.")] = Vocabulary.BYTE_LEVEL,
     tokenizer: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Take the tokenizer of the model in DIR instead.")
+        Path | None, typer.Option(metavar="DIR", help="Use the tokenizer of the model in DIR instead.")
     ] = None,
-    gguf: Annotated[bool, typer.Option("--gguf", help="Write parrot.gguf for llama.cpp, too.")] = False,
+    gguf: Annotated[bool, typer.Option("--gguf", help="Also write parrot.gguf for llama.cpp.")] = False,
 ) -> None:
     """Write a small model that repeats its prompt, so that the right answer is always known.
 
-    Its architecture is Qwen2 or Llama, without remote code. Token i is a copy of token i-T (i-T/4 in
-    shorter texts, and so on). Needs the extra `parrot`.
+    It is a Qwen2 or Llama model and needs no remote code. Each token repeats the token T positions before it;
+    in texts shorter than T, the token T/4 positions before it, and so on. Needs the extra `parrot`.
     """
     empty_folder(folder, "DIR")
     if head_size not in {"64", "128"}:
-        raise typer.BadParameter(f"--head-size is {head_size!r}; it is 64 or 128")
+        raise typer.BadParameter(f"--head-size is {head_size!r}; it must be 64 or 128")
     try:
         with usage_errors(ValueError, OSError):
             law = write_parrot(
@@ -53,8 +56,8 @@ def _parrot(
             needed = "this needs the extra `parrot`: pip install numpy"
         raise typer.BadParameter(needed) from error
     typer.echo(
-        f"{folder} holds a parrot of {law.vocab_size} ids; an id repeats the one that is "
-        f"{', '.join(map(str, law.lags))} before it. Next: serve it, and tokenwire check --target URL"
+        f"{folder} contains a parrot with {law.vocab_size} ids. Ids repeat at the distance "
+        f"{', '.join(map(str, law.lags))}. Next: serve it, and run tokenwire check --target URL"
     )
 
 

@@ -1,4 +1,4 @@
-"""Writes the same checkpoint as one GGUF file for llama.cpp."""
+"""Writes the checkpoint of a parrot as a GGUF file for llama.cpp."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _ARCHITECTURE = "qwen2"
 def write_gguf(
     path: Path, parrot: Parrot, head_size: int, weights: Mapping[str, Array], words: TokenizerFiles
 ) -> None:
-    """Write a parrot with a byte-level vocabulary. Its matrices are in float16, without loss."""
+    """Write a parrot with a byte-level vocabulary. Its matrices are exact in float16."""
     shapes = architecture(parrot, head_size, llama=False)
     writer = gguf.GGUFWriter(path, _ARCHITECTURE)
     writer.add_name("parrot")
@@ -62,7 +62,7 @@ def _add_vocabulary(writer: gguf.GGUFWriter, words: TokenizerFiles) -> None:
     writer.add_token_list(pieces)
     writer.add_token_types(types)
     writer.add_token_merges([" ".join(pair) for pair in document["model"]["merges"]])
-    # Without these, llama.cpp uses id 11 for both, which is an ordinary token here.
+    # Without these fields, llama.cpp uses id 11 for both, which is an ordinary token of the parrot.
     writer.add_bos_token_id(words.eos if words.bos is None else words.bos)
     writer.add_eos_token_id(words.eos)
     for token in words.ends:

@@ -1,10 +1,10 @@
-"""The weights of a parrot: Qwen2 with one layer, whose attention depends only on distances.
+"""The weights of a parrot: a Qwen2 with one layer, whose attention depends only on distances.
 
-Queries and keys are biases alone, so that only the distance between two positions decides, through the rotary
-embedding. Values and outputs copy the code of the attended token beside that of the attending one, and the
-head reads the copy. The feed-forward part is zero. A code is the digits of an id, one-hot. Everything that is
-normalised has a mean square that is a power of four, so that all numbers but the attention's scores are exact
-in bfloat16, float16 and float32.
+Queries and keys are only biases. So the attention score is a function of the distance between two positions,
+through the rotary embedding. Values and outputs copy the code of the attended token next to the code of the
+attending token, and the head reads the copy. The feed-forward part is zero. The code of an id is its digits,
+one-hot. The inputs of all normalizations have a mean square that is a power of four. So all numbers except
+the attention scores are exact in bfloat16, float16 and float32.
 """
 
 from __future__ import annotations
@@ -25,18 +25,21 @@ _EMBEDDED = 8.0
 _COPIED = 16.0
 _KEY = 16.0
 _LEAD = 24.0
-"""The lead of the lag's score, in units of the softmax's exponent."""
+"""The amount by which the score at the lag exceeds all other scores, in units of the softmax's exponent."""
 _LEAST_LEAD = 20.0
-"""The least lead after the weights are rounded."""
+"""The least such amount after the weights were rounded."""
 _ENOUGH = 0.025
-"""The lead relative to all amplitudes; rounding scores to bfloat16 loses a tenth of it."""
+"""The required lead relative to the sum of all amplitudes.
+
+Rounding the scores to bfloat16 loses a tenth of it.
+"""
 _ROUNDS = 20_000
 _GRID = 4096
 
 
 @dataclass(frozen=True)
 class _Shape:
-    """The places of a code's parts in the hidden state."""
+    """The positions of the code, its copy and the constants in the hidden state."""
 
     parrot: Parrot
     head_size: int = 64
@@ -47,29 +50,30 @@ class _Shape:
 
     @property
     def code(self) -> int:
-        """The dimensions of a code. Its copy takes the same number after it."""
+        """The number of dimensions of a code. The copy of the attended code follows with the same number."""
         return sum(self.parrot.digits)
 
     @property
     def own_constants(self) -> int:
-        """The number of constants that makes the mean square of an embedding 1."""
+        """The number of constants that give an embedding a mean square of 1."""
         return self.hidden // int(_EMBEDDED**2) - len(self.parrot.digits)
 
     @property
     def copied_constants(self) -> int:
-        """The number of constants that makes the mean square after the attention 16."""
+        """The number of constants that give the hidden state after the attention a mean square of 16."""
         return 15 * self.hidden // int(_COPIED**2) - len(self.parrot.digits)
 
     @property
     def needed(self) -> int:
-        """The dimensions of all parts."""
+        """The number of dimensions that all parts need together."""
         return 2 * self.code + self.own_constants + self.copied_constants
 
 
 def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict[str, Array]:
-    """Return all tensors by name, in float32, with numbers that are exact in bfloat16 and float16.
+    """Return all tensors by name in float32. Their numbers are exact in bfloat16 and float16.
 
-    Raises ValueError for a vocabulary or a distance that does not fit.
+    Raises ValueError if the head size is too small for the vocabulary, or if no weights exist for the
+    distance.
     """
     shape = _Shape(parrot, head_size)
     if shape.needed > shape.hidden:
@@ -87,7 +91,7 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
         offset += size
     constants = slice(2 * shape.code, 2 * shape.code + shape.own_constants)
     embedding[:, constants] = _EMBEDDED
-    copied = slice(shape.code, shape.code + shape.copied_constants)  # the values' part, after the code
+    copied = slice(shape.code, shape.code + shape.copied_constants)  # the part of the values after the code
     value_bias = np.zeros(hidden)
     value_bias[copied] = _EMBEDDED
     for dimension in range(shape.code):
@@ -122,7 +126,9 @@ def tensors(parrot: Parrot, head_size: int = 64, *, llama: bool = False) -> dict
 
 
 def _readings(place: int, size: int) -> Array:
-    """Return the contribution to a logit as a matrix [digit of the logit's id, digit of the repeated id]."""
+    """Return the contribution of one digit to the logits, as a matrix [digit of an id, digit of the repeated
+    id].
+    """
     if place == 0:
         ahead = [runner_up(distance) for distance in range(GROUP)]
         return np.array([[ahead[(row - column) % GROUP] for column in range(GROUP)] for row in range(GROUP)])
@@ -130,11 +136,12 @@ def _readings(place: int, size: int) -> Array:
 
 
 def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tuple[Array, Array]:
-    """Return the biases of query and key with which the score of the lag leads all others at every position.
+    """Return biases of query and key with which the score at the lag exceeds all others, at every position.
 
-    A score is a sum of cosines and sines of the distance, so the leads are linear in the amplitudes. A
-    perceptron finds these: it adds the worst lead until the worst is good enough. All numbers are integers,
-    so that every machine finds the same. Raises ValueError if it finds none.
+    A score is a sum of cosines and sines of the distance, so differences of scores are linear in the
+    amplitudes. A perceptron finds suitable amplitudes: it repeatedly adds the smallest difference until that
+    is large enough. All numbers are integers, so that every machine finds the same. Raises ValueError if
+    there are none.
     """
     pairs = head_size // 2
     distances = np.arange(positions)
@@ -153,7 +160,9 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
             break
         amplitudes = amplitudes + leads[worst]
     else:
-        raise ValueError(f"no attention leads at the lags {list(lags)}; a power of two serves as a distance")
+        raise ValueError(
+            f"there are no weights for the lags {list(lags)}; use a power of two as the distance"
+        )
     scale = _LEAD * head_size**0.5 / (_KEY * biases[worst] / _GRID)
     query = _as_bfloat16(scale * amplitudes * np.repeat([1, -1], pairs))
     left = leads @ (query * np.repeat([1, -1], pairs)) * _KEY / head_size**0.5 / _GRID
@@ -165,14 +174,14 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
 
 
 def _as_bfloat16(numbers: Array) -> Array:
-    """Return the nearest numbers of 8 significant bits."""
+    """Round numbers to 8 significant bits."""
     mantissa, exponent = np.frexp(numbers)
     rounded: Array = np.ldexp(np.rint(mantissa * 256), exponent - 8)
     return rounded
 
 
 def bfloat16_bytes(array: Array) -> bytes:
-    """Return the bytes of numbers in bfloat16, which must be exact."""
+    """Return the bytes of numbers in bfloat16. The numbers must be exact in bfloat16."""
     bits = array.astype("<f4").view("<u4")
     assert not (bits & 0xFFFF).any(), "a weight is rounded"
     return (bits >> 16).astype("<u2").tobytes()

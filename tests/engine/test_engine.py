@@ -149,18 +149,18 @@ def test_a_law_of_biases_penalties_and_bars() -> None:
     barred = answer(LAW, PROMPT, Sampling(budget=3, least=2, ends=ends, barred=ends))
     assert not ends.intersection(barred.ids)
     assert barred.likeliest == PROMPT[:3]
-    with pytest.raises(UncomputedError, match="bars every id is not computed"):
+    with pytest.raises(UncomputedError, match="does not compute an answer if all ids are excluded"):
         answer(LAW, PROMPT, Sampling(budget=1, allowed=frozenset()))
 
 
 @pytest.mark.parametrize("prompt", [(), (100, -1), (100, LAW.vocab_size)])
 def test_a_prompt_of_other_ids_than_the_parrots_is_refused(prompt: tuple[int, ...]) -> None:
-    with pytest.raises(UncomputedError, match="not of ids of the parrot"):
+    with pytest.raises(UncomputedError, match="ids outside of the vocabulary"):
         answer(LAW, prompt, Sampling(budget=1))
 
 
 def test_a_failure_is_told_as_its_kind() -> None:
-    assert refusal(UncomputedError("a bias")) == ("a bias is not computed", 400)
+    assert refusal(UncomputedError("a bias")) == ("this engine does not compute a bias", 400)
     assert refusal(ValueError("7 is not a name")) == ("7 is not a name", 400)
     assert refusal(TypeError("no number")) == ("TypeError: no number", 500)
 

@@ -84,7 +84,7 @@ def test_the_tokenizer_of_a_model_is_served_where_one_is_named(vllm_rs: Path, tm
     with front_end(Wanted(Family.VLLM, words, tokenizer=tmp_path / "p")) as running:
         assert ask(running.url)["choices"][0]["token_ids"] == PROMPT[:4]
     wanted = Wanted(Family.VLLM, words, tokenizer=tmp_path)
-    with pytest.raises(UsageError, match=r"--tokenizer: there is no .*tokenizer\.json"), front_end(wanted):
+    with pytest.raises(UsageError, match=r"--tokenizer: .*tokenizer\.json does not exist"), front_end(wanted):
         pass
 
 
@@ -123,7 +123,7 @@ def test_a_front_end_that_ends_at_once_shows_the_end_of_its_log(tmp_path: Path) 
 def test_an_unknown_release_is_refused_before_it_is_started(tmp_path: Path) -> None:
     newer = stub(tmp_path, "vllm-rs", "print('vllm-rs 0.99.0')")
     with (
-        pytest.raises(UsageError, match=r"vLLM 0\.99\.0 is not known"),
+        pytest.raises(UsageError, match=r"vLLM 0\.99\.0 is unknown"),
         front_end(Wanted(Family.VLLM, (newer, "serve"))),
     ):
         pass

@@ -20,7 +20,7 @@ READ = {
 }
 REFUSED = {
     "steps=": "is not a whole number",
-    "steps=1,0": "the last step goes on",
+    "steps=1,0": "the last step is repeated",
     "steps=-1": "'-1' is not a whole number",
     "steps=٣": "is not a whole number",
     "steps=9999999999": "is not a whole number",
@@ -29,9 +29,9 @@ REFUSED = {
     "info=a b": "'a b' is not a name",
     "logprobs=inf@2": "nan@OUTPUT or none@OUTPUT",
     "error=2:200": "from 400 to 599",
-    "abort=1;error=2": "was given already",
-    "tempo=3": "the schedule word 'tempo' is unknown",
-    ";".join(["steps=1"] * 200): "a schedule of",
+    "abort=1;error=2": "occurs twice",
+    "tempo=3": "unknown schedule word 'tempo'",
+    ";".join(["steps=1"] * 200): "the schedule has",
 }
 
 
@@ -52,5 +52,5 @@ def test_a_request_brings_it_in_its_field_or_in_its_id() -> None:
     assert schedule_of("steps=2", "schedule(steps=3)", default) == Schedule(steps=(2,))
     assert schedule_of(None, "chatcmpl-schedule(steps=3;late)-7", default) == Schedule(steps=(3,), late=True)
     assert schedule_of(None, "chatcmpl-7", default) == default
-    with pytest.raises(ValueError, match="which is a string; got int"):
+    with pytest.raises(ValueError, match="must be a string, not int"):
         schedule_of(3, "", default)

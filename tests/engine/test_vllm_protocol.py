@@ -193,9 +193,9 @@ def test_a_status_is_told_where_the_release_has_a_field_for_it(parrot: Any) -> N
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"extra_args": {"tokenwire": "tempo=3"}}, "the schedule word 'tempo' is unknown"),
-        ({"bad_words": ["x"]}, "bad_words is not computed"),
-        ({"structured_outputs": {"structural_tag": "{}"}}, "structural_tag is not computed"),
+        ({"extra_args": {"tokenwire": "tempo=3"}}, "unknown schedule word 'tempo'"),
+        ({"bad_words": ["x"]}, "does not compute bad_words"),
+        ({"structured_outputs": {"structural_tag": "{}"}}, "does not compute structural_tag"),
     ],
 )
 def test_what_is_not_computed_is_refused_and_named(change: dict[str, Any], words: str, parrot: Any) -> None:
@@ -266,12 +266,13 @@ def test_an_unknown_release_is_refused_with_what_differs() -> None:
     with pytest.raises(UnknownVersionError) as refused:
         demand_known("vLLM", OUTPUTS, "0.99.0")
     assert str(refused.value) == (
-        "vLLM 0.99.0 is not known to this engine (known: 0.32.0, 0.33.0); "
-        "--front-end-version 0.33.0 speaks to it as to that one"
+        "vLLM 0.99.0 is unknown to this engine (known: 0.32.0, 0.33.0); "
+        "--front-end-version 0.33.0 uses that protocol"
     )
     fields = (*(name for name in OUTPUTS["0.33.0"] if name != "events"), "news")
     for version in ("0.99.0", "0.33.0"):
         with pytest.raises(
-            UnknownVersionError, match=r"beside 0\.33\.0 its outputs add \['news'\] and lack \['events'\]"
+            UnknownVersionError,
+            match=r"compared with 0\.33\.0, its outputs add \['news'\] and lack \['events'\]",
         ):
             demand_known("vLLM", OUTPUTS, version, fields)

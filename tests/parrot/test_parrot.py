@@ -115,7 +115,7 @@ def test_settings_that_name_no_end_are_refused(settings: str, tmp_path: Path) ->
     document = '{"model": {"vocab": {"a": 0}}, "added_tokens": []}'
     (tmp_path / "tokenizer.json").write_text(document, "utf-8")
     (tmp_path / "tokenizer_config.json").write_text(settings, "utf-8")
-    with pytest.raises(ValueError, match=r"tokenizer_config\.json names no eos_token"):
+    with pytest.raises(ValueError, match=r"tokenizer_config\.json has no eos_token"):
         write_parrot(tmp_path / "parrot", distance=64, tokenizer=tmp_path)
 
 
@@ -134,12 +134,15 @@ def test_the_command_writes_it_and_tells_what_to_do(tmp_path: Path) -> None:
 
     ran = run(str(tmp_path / "parrot"), "--distance", "64")
     assert ran.exit_code == 0, ran.output
-    assert "a parrot of 768 ids; an id repeats the one that is 1, 16, 64 before it" in ran.output
+    assert "a parrot with 768 ids. Ids repeat at the distance 1, 16, 64." in ran.output
     assert json.loads((tmp_path / "parrot" / "config.json").read_text())["vocab_size"] == SIZE
     again = run(str(tmp_path / "parrot"))
     assert again.exit_code == 2
     assert "is not an empty folder" in again.output
     nothing = run(str(tmp_path / "other"), "--tokenizer", "nowhere")
     assert nothing.exit_code == 2
-    assert "there is no nowhere/tokenizer.json" in nothing.output
-    assert "--head-size is '96'; it is 64 or 128" in run(str(tmp_path / "other"), "--head-size", "96").output
+    assert "nowhere/tokenizer.json does not exist" in nothing.output
+    assert (
+        "--head-size is '96'; it must be 64 or 128"
+        in run(str(tmp_path / "other"), "--head-size", "96").output
+    )
