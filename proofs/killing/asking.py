@@ -21,14 +21,14 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.settings import Settings
-from tokenwire.target.capability import WEIGHT_UPDATES
+from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES
 from tokenwire_faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.doors.fault_package import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Asked with every fault."""
 GATEWAY = "gateway"
-DECLARED = {"updated-weights": WEIGHT_UPDATES}
+DECLARED = {"updated-weights": WEIGHT_UPDATES, "waiting-timeout": WAITING_TIMEOUT}
 """The capability that must be declared for each scenario."""
 AT_ONCE = 3
 """Processes that ask; what a server takes for itself is left to two cores."""

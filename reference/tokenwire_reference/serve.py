@@ -157,6 +157,7 @@ def _rank(
         EngineArgs(
             max_running_requests=args.max_running_requests,
             max_queued_requests=args.max_queued_requests,
+            request_waiting_timeout=args.request_waiting_timeout,
             chunked_prefill_size=args.chunked_prefill_size,
             max_total_tokens=args.max_total_tokens,
             page_size=args.page_size,

@@ -69,6 +69,10 @@ class ServerArgs:
         None, "Requests that may wait; more are refused with 503.", between=(1, _INT32)
     )
     """None for any number."""
+    request_waiting_timeout: float | None = _flag(
+        None, "Seconds that a request may wait; it is then refused with 503.", between=(0.001, 86400)
+    )
+    """None for any time."""
     max_total_tokens: int | None = _flag(None, "Tokens that the KV cache holds.", between=(1, _INT32))
     chunked_prefill_size: int = _flag(
         512, "Prompt tokens that one step computes at most.", between=(1, _INT32)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from control_calls import sent_at
 from pair import Pair
 from stream_builder import (
     GONE,
@@ -28,6 +29,7 @@ from tokenwire.ask import SentField
 from tokenwire.checks.check import Target
 from tokenwire.record import Finish, Stream, Usage
 from tokenwire.target.advertised import Advertised
+from tokenwire.target.capability import WAITING_TIMEOUT
 from tokenwire.target.determinism import Comparison
 from tokenwire.wire.exchange import Ending, HttpRequest
 
@@ -42,6 +44,11 @@ def sent_fields(**values: Any) -> dict[str, SentField]:
 def bad(name: str, value: Any, **asked: Any) -> dict[str, Any]:
     """A request with one bad value."""
     return {"sent": sent_fields(**{"input_ids": PROMPT, name: value}), **asked}
+
+
+def timed_out(words: str) -> Stream:
+    """The refusal of a request that waited for two seconds."""
+    return sent_at(refusal(503, error={"error": {"message": words}}), 1, 2)
 
 
 def told_usage(stream: Stream, *counts: tuple[int, dict[str, Any]]) -> Stream:
@@ -76,6 +83,8 @@ ONE = Reply(ids=IDS[:1], text=TEXT[:1])
 FAILED = {"message": "the worker died", "code": 502}
 IN_TIME = with_error(incremental(), FAILED, 5)
 NO_TOKENIZER = Target(advertised=Advertised(tokenizer=False))
+RUNNING = sent_at(named(incremental(), "generate/running"), 1.5, 5)
+"""A stream that gets all its tokens while another request waits."""
 
 
 def asking(stream: Stream, **asked: Any) -> Stream:
@@ -295,6 +304,12 @@ FINISH_AND_ERROR_PAIRS = [
         (whole(), refusal(503), refusal()),
         (whole(), DIED, DIED),
         why="cut",
+    ),
+    Pair(
+        "waiting-timeout-is-named",
+        (RUNNING, timed_out("Request waiting timeout reached.")),
+        (RUNNING, timed_out("Service Unavailable")),
+        target=Target(capabilities=frozenset({WAITING_TIMEOUT})),
     ),
     Pair("stream-errors-say-why", IN_TIME, with_error(incremental(), {"message": "the worker died"}, 5), 5),
     Pair("stream-errors-are-final", IN_TIME, with_error(incremental(), FAILED, 2), 3),

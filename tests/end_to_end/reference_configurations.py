@@ -59,7 +59,7 @@ _SCRIPT_DIALECTS = tuple(
 
 _WITH_PARSERS = (
     *("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns"),
-    *("conversations", "custom-tools", "reasoning-controls", "plain-path"),
+    *("conversations", "custom-tools", "reasoning-controls", "plain-path", "response-life"),
 )
 CONFIGURATIONS = {
     "cumulative": Configuration(
@@ -105,6 +105,13 @@ CONFIGURATIONS = {
     "scripts": Configuration(
         ("--model", "builtin:parrot", "--api-dialect", "vllm", "--incremental-streaming-output"),
         (*("--budget", "quick"), *_SCRIPT_DIALECTS, *_SCRIPTS),
+    ),
+    "time-outs": Configuration(
+        ("--max-running-requests", "2", "--request-waiting-timeout", "0.2"),
+        (
+            *("--declare", "waiting-timeout", "--scenario", "waiting-timeout"),
+            *("--dialect", "sglang-generate"),
+        ),
     ),
     "retractions": Configuration((*_MIRROR, "--test-retract-interval", "5")),
     "no tokenizer": Configuration((*_MIRROR, "--skip-tokenizer-init")),

@@ -183,3 +183,27 @@ def test_nothing_is_cut_in_silence(tiny_qwen2: LoadedModel, run_to_end: Run) -> 
     assert fits.finish == FinishReason("length", length=512 - len(PROMPT))
     with pytest.raises(ValueError, match="exceed the context length of 512"):
         engine.add(ask(prompt=PROMPT, new=513 - len(PROMPT)))
+
+
+def test_a_request_that_waits_too_long_for_its_first_step_is_refused(tiny: LoadedModel) -> None:
+    now = [0.0]
+    args = EngineArgs(max_running_requests=1, request_waiting_timeout=2.0)
+    engine = Engine(tiny, args, clock=lambda: now[0])
+    running, early, late = ask("running", new=20), ask("early"), ask("late")
+    engine.add(running)
+    engine.add(early)
+    engine.step()
+    now[0] = 1.5
+    engine.add(late)
+    now[0] = 2.0
+    assert engine.step() == [running]
+    now[0] = 2.5
+    assert engine.step() == [early, running]
+    message = "Request waiting timeout reached: no step for it within 2 s."
+    assert early.finish == FinishReason("abort", message=message, status_code=503)
+    engine.abort("running")
+    while not engine.idle:
+        engine.step()
+    assert late.finish is not None
+    assert late.finish.type != "abort"
+    engine.check_integrity()

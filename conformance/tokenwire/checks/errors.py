@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping
 
 from tokenwire.checks.about import EVENTS, about
-from tokenwire.checks.check import Target, check
+from tokenwire.checks.check import Target, check, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.bad_values import bad_values
 from tokenwire.checks.reading.fields import end_place
-from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, was_refused, words_of
+from tokenwire.checks.reading.refusals import NOT_ABOUT_THE_REQUEST, put_off, was_refused, words_of
+from tokenwire.checks.reading.times import began, over
 from tokenwire.dialects.dialect import dialect_of, policy_of
-from tokenwire.record import Event, Stream, integer
+from tokenwire.record import Answer, Event, Stream, integer
+from tokenwire.target.capability import WAITING_TIMEOUT
 from tokenwire.target.death import error_code
 
 
@@ -106,3 +109,35 @@ def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observati
     carried = any(choice.output_ids is not None for choice in stream.choices)
     message, expected = f"a request of token ids got no ids (status {status})", "a record with output ids"
     yield expect(end_place(stream), expected, expected if carried else status, message, holds=carried)
+
+
+_MEANWHILE = 4
+"""Events of others that show that a request waited, and was not turned away at once."""
+_TIMEOUT = re.compile(r"time[d -]*out|deadline|too long", re.IGNORECASE)
+
+
+def _events_between(streams: tuple[Answer, ...], start: float, end: float) -> int:
+    """Return the number of events that streams got between two times."""
+    beside = (
+        (stream, began(stream.exchange)) for stream in streams if stream.asked.stream and stream.answered
+    )
+    return sum(
+        start <= sent + event.place.time <= end
+        for stream, sent in beside
+        if sent is not None and sent < end
+        for event in stream.load().events
+    )
+
+
+@check_run("waiting-timeout-is-named")
+def _waiting_timeout_is_named(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check the words for requests that were put off after others had got tokens meanwhile."""
+    if WAITING_TIMEOUT not in target.capabilities:
+        return
+    for stream in filter(put_off, streams):
+        start, end = began(stream.exchange), over(stream.exchange)
+        if start is None or end is None or _events_between(streams, start, end) < _MEANWHILE:
+            continue
+        words = words_of(stream.error)
+        message = f"the words for a request that waited too long do not name the time-out: {words!r}"
+        yield expect(end_place(stream), "a time-out", words, message, holds=bool(_TIMEOUT.search(words)))

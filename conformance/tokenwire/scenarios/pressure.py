@@ -4,7 +4,9 @@ from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario, together
-from tokenwire.asking.tap import SlowReader
+from tokenwire.asking.tap import SlowReader, Tap
+from tokenwire.scenarios.abort import long_ask
+from tokenwire.target.capability import WAITING_TIMEOUT
 
 _STREAMS = 16
 _LONG_PROMPT = PROMPT * 4
@@ -70,3 +72,27 @@ async def _crowd(talk: Conversation) -> None:
             for label, ask in asks.items()
         )
     )
+
+
+_RUNNING = 1000
+"""Tokens of the requests that the others wait for."""
+_WAITING = 6
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True)
+async def _waiting_timeout(talk: Conversation) -> None:
+    """Requests behind a stream of many tokens, on a server that is declared to end what waits too long. Then
+    one by itself, which has to be answered.
+    """
+    if WAITING_TIMEOUT not in talk.declared:
+        return
+    tap = Tap()
+    short = Ask(input_ids=(PROMPT,), max_new_tokens=4)
+
+    async def wait() -> None:
+        if await tap.events(1):
+            asks = {f"waiting-{number}": long_ask(talk, _RUNNING) for number in range(_WAITING)}
+            await talk.ask_all(asks)
+
+    await together(talk.ask("running", replace(long_ask(talk, _RUNNING), stream=True), tap=tap), wait())
+    await talk.ask("afterwards", short)

@@ -187,6 +187,11 @@ def _batch_invariance(run: _Evidence) -> _Found:
     )
 
 
+def _declared_only(name: str) -> _Find:
+    """Find nothing but the declaration of something that no answer needs to show."""
+    return lambda run: _Found("declared" if name in run.declared else "", seen=False)
+
+
 def _logprob_rule(name: str) -> _Find:
     """Return a search for a claim of a rule of output logprobs, if answers have logprobs. Checks verify the
     claim.
@@ -209,6 +214,7 @@ def _any_logprob_rule(run: _Evidence) -> _Found:
 _shows_ids = shows("output-ids")
 WEIGHT_UPDATES = "weight-updates"
 BATCH_INVARIANCE = "batch-invariance"
+WAITING_TIMEOUT = "waiting-timeout"
 DECLARED_RULE = "declared-logprob-rule"
 _NOT_TOLD = "neither a declaration nor a document of the server names it"
 _NOT_THE_PARROT = "no answer repeats its prompt like the model of `tokenwire parrot`, with a known vocabulary"
@@ -239,6 +245,10 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
     "parrot": (_known_model, _NOT_THE_PARROT),
     "parrot-logprobs": (_known_numbers, _NOT_THE_PARROT),
     BATCH_INVARIANCE: (_batch_invariance, _NOT_TOLD),
+    WAITING_TIMEOUT: (
+        _declared_only(WAITING_TIMEOUT),
+        "no declaration says that the server ends what waits too long",
+    ),
     "stream-interval": (_interval, "no interval is advertised, and no two streams kept different intervals"),
     **{
         str(mode): (_mode(mode), f"no stream is {mode}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import random
+import time
 from collections import deque
 from collections.abc import Callable, Set
 from dataclasses import dataclass
@@ -47,6 +48,8 @@ class EngineArgs:
     max_running_requests: int = 64
     max_queued_requests: int | None = None
     """The most requests that may wait; None for any number."""
+    request_waiting_timeout: float | None = None
+    """Seconds that a request may wait for its first step; None for any time."""
     chunked_prefill_size: int = 512
     """The most prompt tokens in a step."""
     max_total_tokens: int | None = None
@@ -66,8 +69,16 @@ class EngineArgs:
 class Engine:
     """Continuous batching over a paged KV cache."""
 
-    def __init__(self, model: Model, args: EngineArgs | None = None, hooks: Hooks | None = None) -> None:
+    def __init__(
+        self,
+        model: Model,
+        args: EngineArgs | None = None,
+        hooks: Hooks | None = None,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self.model = model
+        self._clock = clock
         self.args = args = args or EngineArgs()
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
@@ -141,6 +152,7 @@ class Engine:
         most = self.args.max_queued_requests
         if most is not None and len(self.scheduler.waiting) >= most:
             raise QueueFullError("The request queue is full.")
+        sequence.came = self._clock()
         self.scheduler.add(sequence)
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
@@ -203,6 +215,8 @@ class Engine:
         """Run one batch; return the requests that got a token or ended. An ended one is returned only
         once.
         """
+        if (seconds := self.args.request_waiting_timeout) is not None:
+            self._end_what_waits(seconds)
         touched = list(self._ended)
         self._ended.clear()
         if self._paused:
@@ -223,6 +237,13 @@ class Engine:
             if self.args.test_retract_interval and self._steps % self.args.test_retract_interval == 0:
                 self._retract_youngest({request.rid for request in sampled})
         return touched
+
+    def _end_what_waits(self, seconds: float) -> None:
+        """End requests that have waited longer than this for their first step."""
+        latest = self._clock() - seconds
+        for sequence in [s for s in self.scheduler.waiting if s.came < latest and not s.computed]:
+            message = f"Request waiting timeout reached: no step for it within {seconds:g} s."
+            self._end(sequence, FinishReason("abort", message=message, status_code=503))
 
     def check_integrity(self) -> None:
         """Check that no pages leaked, and that no finished request still lives. Raises

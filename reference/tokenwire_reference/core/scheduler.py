@@ -37,6 +37,8 @@ class Sequence:
     """The number of `token_ids` with keys and values in `pages`."""
     pages: list[int] = field(default_factory=list)
     """The pages of the sequence. The list is replaced, never changed in place."""
+    came: float = 0.0
+    """The time when it began to wait, by the engine's clock."""
     seat: int = -1
     """The seat of the sequence while it runs, -1 otherwise. There are as many seats as requests may run."""
     keys: PrefixKeys = field(init=False, repr=False)
