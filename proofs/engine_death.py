@@ -1,8 +1,8 @@
-"""The death of an engine in the middle of answers, as a front end shows it, and the life after it.
+"""Let an engine die in the middle of answers, and check what its front end sends, then and after a restart.
 
-Three requests start in one step: a stream in which the engine dies, and a stream and a whole answer beside it
-that would go on. Each has to end, and none as if it were complete. Then the front end is started again, and
-has to give the right answer.
+Three requests start in one step: a stream in which the engine dies, and a stream and a whole answer that run
+beside it. Each answer must end, and none may look complete. Then the front end is started again and must give
+the right answer.
 
     python -m proofs.engine_death 'vllm-rs serve'
     python -m proofs.engine_death --record DIR 'python -m sglang.launch_server'
@@ -30,7 +30,9 @@ _TIMEOUT_S = 30.0
 _JOIN = "join=3:death"
 _FINISHES = frozenset({"abort", "error"})
 _DIES, _BESIDE = "death", "beside-a-death"
-"""Scenarios of a capture: the request that kills the engine, and those under way with it."""
+"""Scenarios of the recorded exchanges: the request that kills the engine, and the requests that run beside
+it.
+"""
 _REQUESTS = {
     "stream-in-which-it-dies": (True, f"{_JOIN};die={AT}"),
     "stream-beside-it": (True, f"{_JOIN};wait=999999"),
@@ -39,7 +41,7 @@ _REQUESTS = {
 
 
 def shown(exchange: Exchange, stream: Stream) -> str:
-    """Return how an answer ended, in words."""
+    """Describe how an answer ended."""
     error = f", error {stream.error!r}" if stream.error is not None else ""
     finishes = [choice.finish.type for choice in stream.choices if choice.finish is not None]
     finish = f", finish {finishes[0]}" if finishes else ""
@@ -47,7 +49,7 @@ def shown(exchange: Exchange, stream: Stream) -> str:
 
 
 def is_honest(exchange: Exchange, stream: Stream) -> bool:
-    """True if an answer ended in time, and tells that it is not complete."""
+    """True if an answer ended in time, and shows that it is incomplete."""
     refused = exchange.status is not None and exchange.status >= 400
     finishes = {choice.finish.type for choice in stream.choices if choice.finish is not None}
     told = refused or stream.error is not None or bool(finishes & _FINISHES)
@@ -55,9 +57,9 @@ def is_honest(exchange: Exchange, stream: Stream) -> bool:
 
 
 async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchange, Stream]]:
-    """Let the engine die. Return the answers that were under way, by the names of their requests.
+    """Let the engine die. Return the answers that were running, by the names of their requests.
 
-    `record` is a folder for a capture of them.
+    `record` is a folder for a capture of these answers.
     """
     asked = await found_at(Recorder(url, timeout_s=_TIMEOUT_S))
     capture = CaptureWriter(record) if record is not None else None
@@ -76,20 +78,24 @@ async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchan
 
 
 async def live(url: str) -> list[tuple[str, str]]:
-    """The requirements that an answer violates after the front end was started again."""
+    """Return the requirements that an answer violates after the front end was started again, with
+    messages.
+    """
     asked: FrontEnd = await found_at(Recorder(url, timeout_s=_TIMEOUT_S))
     return await asked.failures((ScheduledRequest("plain", parse_schedule(""), TOKENS, stream=True),))
 
 
 def findings(answers: Mapping[str, tuple[Exchange, Stream]]) -> Iterator[str]:
-    """Yield the requests whose answers do not tell that the engine died."""
+    """Yield a line for each answer that does not show that the engine died."""
     for name, (exchange, stream) in answers.items():
         if not is_honest(exchange, stream):
             yield f"{name}: {shown(exchange, stream)}"
 
 
 def main() -> int:
-    """Print how each answer ended; status 1 if one does not tell, or if the second life is wrong."""
+    """Print how each answer ended. Return 1 if one looks complete, or if the answer after the restart is
+    wrong.
+    """
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("command", help="the command that starts a front end")
     parser.add_argument(

@@ -1,8 +1,8 @@
-"""Fuzz the readers of servers' output: captures through replay and reports, connections through watch.
+"""Fuzz the parsers of server output: captures through replay and reports, and connections through watch.
 
-Recorded answers are damaged: values are replaced, bytes are lost, doubled and changed, in a body, in a
-capture's lines, or on a connection. The result is read, judged and reported. There must be no traceback, and
-checks must not fail themselves.
+Recorded answers are damaged. Values are replaced, and bytes are lost, doubled and changed: in a body, in the
+lines of a capture, or on a connection. The result is parsed, judged and reported. There must be no traceback,
+and no check may crash.
 
     python -m proofs.fuzz_answers                    200,000 inputs of each kind
     python -m proofs.fuzz_answers --inputs 1000 --seed 7
@@ -48,12 +48,14 @@ from tokenwire_live.watch.spool import Kind, Record
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 _LARGEST_SEED = 6000
-"""Bytes of the answers of one seed: small ones are judged fast, and a change hits something."""
+"""The maximum size of the answers in one seed, in bytes. Small answers are judged fast, and damage has more
+effect.
+"""
 _LARGEST_FILE = 50_000
 _MOST_OF_A_KIND = 2
 _TOLD_IN_FULL = 50
 _BATCH = 2000
-"""Inputs that hypothesis keeps in mind together."""
+"""The number of inputs in one run of hypothesis, which keeps all of them in memory."""
 INTERRUPTED_BY_NOTHING = settings(
     deadline=None,
     database=None,
@@ -94,7 +96,7 @@ _MOST_EDITS = 4
 
 @dataclass(frozen=True)
 class Damage:
-    """One damage. Places are parts of a whole, so that one edit fits any data."""
+    """One change of some bytes. Its place is a fraction, so that it applies to data of any length."""
 
     kind: str
     place: float
@@ -116,7 +118,7 @@ class Damage:
                 return data[:offset] + data[offset + self.size :]
             case "double":
                 return data[: offset + self.size] + data[offset:]
-            case _:  # flip a bit
+            case _:  # the kind "flip" changes one bit
                 return (
                     data[:offset]
                     + bytes(byte ^ 1 << self.size % 8 for byte in data[offset : offset + 1])
@@ -145,7 +147,7 @@ def damaged(data: bytes, edits: Sequence[Damage]) -> bytes:
 
 @cache
 def seeds() -> tuple[tuple[Exchange, ...], ...]:
-    """Small answers out of the fixtures, those of one server to a request and its kin together."""
+    """Return small answers from the fixtures. A seed has answers of one server to similar requests."""
     found: dict[tuple[str, ...], list[tuple[Exchange, ...]]] = {}
     for path in sorted(FIXTURES.glob("*/*/*.jsonl.gz")):
         if path.stat().st_size > _LARGEST_FILE:
@@ -166,7 +168,7 @@ def seeds() -> tuple[tuple[Exchange, ...], ...]:
 
 
 def written(exchanges: Sequence[Exchange]) -> bytes:
-    """Return a capture of these."""
+    """Return the bytes of a capture with these exchanges."""
     file = io.BytesIO()
     writer = ExchangeWriter(file)
     for exchange in exchanges:
@@ -175,7 +177,7 @@ def written(exchanges: Sequence[Exchange]) -> bytes:
 
 
 def written_by_others(exchanges: Sequence[Exchange]) -> bytes:
-    """Return the same in the form of other recorders."""
+    """Return the bytes of a capture with these exchanges in the format of other recorders."""
     lines = [
         {
             "name": exchange.name,
@@ -204,9 +206,10 @@ def with_body(exchange: Exchange, body: bytes) -> Exchange:
 
 
 def examine_capture(data: bytes) -> None:
-    """Replay a capture, judge it, and report what it violates. Raises AssertionError, or what is raised.
+    """Replay a capture, judge it, and report its violations. Raises AssertionError or the exception that
+    occurred.
 
-    Only a few inputs are reported in every form, because a page takes a hundred times the time of judging.
+    Only a few inputs are reported in all formats, because a page takes a hundred times as long as judging.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "damaged.jsonl")
@@ -232,7 +235,7 @@ def examine_capture(data: bytes) -> None:
 
 
 class _Receiver:
-    """Keeps the exchanges that were observed: an error raised here would look like one of the reader."""
+    """Collects the observed exchanges. An exception raised here would look like one of the reader."""
 
     def __init__(self) -> None:
         self.exchanges: list[Exchange] = []
@@ -246,7 +249,7 @@ class _Receiver:
 
 
 def connection(exchange: Exchange) -> tuple[bytes, bytes]:
-    """Return the bytes of a client and a server on a connection, for one exchange."""
+    """Return the bytes that a client and a server send on a connection for one exchange."""
     line = next(iter(written([exchange]).splitlines()))
     asked = re.search(rb'"body":(.*)}$', line)
     question = asked[1] if asked else b""
@@ -259,7 +262,9 @@ def connection(exchange: Exchange) -> tuple[bytes, bytes]:
 
 
 def examine_connection(asked: bytes, answered: bytes, cut: float) -> None:
-    """Observe a connection, in two pieces each way, and judge what was heard. Raises AssertionError."""
+    """Observe a connection, with two pieces in each direction, and judge the exchanges. Raises
+    AssertionError.
+    """
     receiver, budget = _Receiver(), Budget(most=2 << 20, largest=1 << 20)
     reader = ConnectionReader(receiver, budget)
     position = 0
@@ -309,17 +314,17 @@ PROPERTIES: dict[Callable[..., None], dict[str, st.SearchStrategy[Any]]] = {
         "which": st.integers(0, 2),
     },
 }
-"""Each with what it takes besides a seed and edits."""
+"""Each property, with its further arguments besides a seed and edits."""
 
 
 def examine(examined: Callable[..., None], number: int, inputs: int) -> None:
-    """Try a property on what hypothesis draws by a number: the same number, the same inputs."""
+    """Test a property with inputs that hypothesis draws from `number`. Equal numbers draw equal inputs."""
     drawn = given(seed=SEEDS, edits=EDITS, **PROPERTIES[examined])(examined)
     seed(number)(settings(INTERRUPTED_BY_NOTHING, max_examples=inputs)(drawn))()
 
 
 def batches(inputs: int, first_seed: int) -> Iterator[tuple[int, int]]:
-    """Yield each with its seed and its size."""
+    """Yield the seed and the size of each batch."""
     for number, start in enumerate(range(0, inputs, _BATCH)):
         yield first_seed + number, min(_BATCH, inputs - start)
 

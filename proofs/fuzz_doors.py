@@ -1,13 +1,14 @@
-"""Requests that schemathesis makes of the reference's own OpenAPI document, of which none fails the server.
+"""Requests that schemathesis generates from the reference's OpenAPI document. None of them may crash the
+server.
 
-The server runs in this process, with a small model. Half of the requests fit the document, the other half
-break it. No answer may have a status of 500 or above, in the head or in a stream; in the end, nothing is
-left of any request.
+The server runs in this process, with a small model. Half of the requests fit the document, and the other half
+violate it. No answer may have a status of 500 or above, in its head or in an event. At the end, the server
+must not keep any request.
 
-    python -m proofs.fuzz_doors                              100 requests of each kind to each door
+    python -m proofs.fuzz_doors                              100 requests of each kind to each endpoint
     python -m proofs.fuzz_doors --examples 1000 --dialect vllm --seed 7
 
-Exit status: 0 nothing failed, 1 something did.
+Exit status: 0 if nothing failed, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -44,10 +45,10 @@ Send = Callable[[dict[str, Any]], httpx.Response]
 def fuzz(
     dialect: str, examples: int, *, random_seed: int | None = None, only: Collection[str] = ()
 ) -> Counter[tuple[str, int]]:
-    """Send `examples` requests of each kind to each door, and count the statuses of each path.
+    """Send `examples` requests of each kind to each endpoint, and count the statuses by path.
 
-    Without a seed, the requests are the same each time. `only` names the paths; without it, all are asked.
-    Raises AssertionError for a request that failed, and for what is left of one.
+    Without a seed, the requests are the same each time. `only` names the paths; if it is empty, all paths are
+    used. Raises AssertionError for a request that fails, and for a request that is still running at the end.
     """
     statuses: Counter[tuple[str, int]] = Counter()
     with _served(dialect) as send:
@@ -70,8 +71,8 @@ def fuzz(
 
 
 def _asking(mode: GenerationMode, send: Send, statuses: Counter[tuple[str, int]]) -> Callable[[Case], None]:
-    """Make the function that sends one request, counts its answer, and raises AssertionError for a
-    failed one.
+    """Return a function that sends one request and counts its status. It raises AssertionError if the request
+    fails.
     """
 
     def ask(case: Case) -> None:
@@ -88,7 +89,7 @@ def _asking(mode: GenerationMode, send: Send, statuses: Counter[tuple[str, int]]
 
 @contextlib.contextmanager
 def _served(dialect: str) -> Iterator[Send]:
-    """Yield a server in this process; what sends it a request and gives the answer."""
+    """Run a server in this process, and yield a function that sends it a request and returns the response."""
     loop = asyncio.new_event_loop()
     args = ServerArgs(api_dialect=dialect, enable_metrics=True, chunked_prefill_size=CONTEXT_LENGTH)
     torch.set_num_threads(args.cpu_threads)
@@ -97,7 +98,7 @@ def _served(dialect: str) -> Iterator[Send]:
     client = httpx.AsyncClient(transport=app, base_url="http://reference")
 
     def send(request: dict[str, Any]) -> httpx.Response:
-        """Send a request; a pause that it may have made ends before the next one."""
+        """Send a request. If it paused the server, end the pause before the next request."""
         asked = {
             name: request[name] for name in ("method", "url", "headers", "params", "json") if name in request
         }
@@ -119,12 +120,14 @@ def _served(dialect: str) -> Iterator[Send]:
 
 
 def _plain(number: str) -> float:
-    """7 for 7.0, which is an integer to JSON Schema and not to the server."""
+    """Return 7 for 7.0, which is an integer in JSON Schema, but not for the server."""
     return int(float(number)) if float(number).is_integer() else float(number)
 
 
 def _sharpened(document: dict[str, Any]) -> dict[str, Any]:
-    """Return a document of which more requests can run: ids that the model has, and budgets that fit."""
+    """Return a document whose requests are valid more often: the ids exist in the model, and the budgets are
+    small.
+    """
     schemas = document["components"]["schemas"]
     for name, schema in schemas.items():
         if name.endswith(".tokenId"):
@@ -138,7 +141,7 @@ def _sharpened(document: dict[str, Any]) -> dict[str, Any]:
 
 
 def main() -> int:
-    """Run the command line."""
+    """Run the command line program."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

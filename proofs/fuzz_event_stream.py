@@ -1,6 +1,6 @@
 """Fuzz the parser of event streams: `python -m proofs.fuzz_event_stream [libFuzzer's options]`, with atheris.
 
-The tests try the same properties on what hypothesis draws.
+The tests check the same properties with inputs from hypothesis.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ from tokenwire.wire.event_stream import EventStreamParser, parse_event_stream
 
 
 def examine(data: bytes) -> None:
-    """Hold the parser to its word on some bytes. Raises AssertionError.
+    """Check the properties of the parser on some bytes. Raises AssertionError.
 
-    It never raises; what it gives does not depend on the cut; events lie in the body, one behind the other;
-    and it makes no more text than it was given bytes, but for the marks of what is not UTF-8.
+    - It never raises an exception, and its result does not depend on how the bytes are divided.
+    - Events lie in the body one after another.
+    - Its text is no longer than the bytes, except for U+FFFD in place of invalid bytes.
     """
     events, rest, undecodable_at = parse_event_stream(data)
     for cut in {0, 1, len(data) // 2, len(data) - 1} if data else ():

@@ -1,8 +1,8 @@
-"""The hand-over of requests between two front ends: the engine of one prefills, that of the other decodes.
+"""Check the hand-over of requests between two front ends: one engine prefills, and the other one decodes.
 
-The first front end is asked for one token, and its answer has to bring what the engine hands over
-(`kv_transfer_params`). The second is asked with that, whole and streamed. Its answers have to be right, and
-its engine has to have received what was handed over: it then counts the prompt as cached.
+The first front end is asked for one token. Its answer must contain the data for the hand-over
+(`kv_transfer_params`). The second front end gets a request with this data, whole and streamed. Its answers
+must be right. Its engine must have received the cached prompt, which it then reports as cached.
 
     python -m proofs.hand_over 'vllm-rs serve' 'vllm serve'
 """
@@ -26,22 +26,24 @@ from tokenwire_engine.schedule import Schedule
 
 PEER = "prefill-1"
 COUNTED = "--enable-prompt-tokens-details"
-"""The flag by which a vLLM front end shows cached tokens."""
+"""The flag that makes a vLLM front end report cached tokens."""
 _FIELD = "kv_transfer_params"
 
 
 async def _asked(at: FrontEnd, case: ScheduledRequest, **members: Any) -> tuple[bytes, Stream]:
-    """Send a request with further members in its body; return the bytes of the answer, and the answer."""
+    """Send a request with further members in its body. Return the bytes of the answer, and the
+    parsed answer.
+    """
     request = at.request(case, str(case.schedule))
     name = f"hand-over/{next(at.numbers)}"
     sent = replace(request, body={**request.body, **members})
     exchange = await at.recorder.send(name, "hand-over", sent)
-    # The answer is that to the request without these members, of which the suite knows nothing.
+    # The answer is parsed as if the request lacked these members, because dialects do not know them.
     return b"".join(read.data for read in exchange.reads), at.dialect.read(replace(exchange, request=request))
 
 
 async def prefill(url: str) -> Any:
-    """Return what the answer to a prefill hands over; None if it brings nothing."""
+    """Return the hand-over data in the answer to a prefill request. None if the answer has none."""
     at = await found_at(Recorder(url))
     case = ScheduledRequest("plain", Schedule(kv=PEER), TOKENS, stream=False)
     body, _ = await _asked(at, case, max_tokens=1, **{_FIELD: {"do_remote_decode": True}})
@@ -49,7 +51,7 @@ async def prefill(url: str) -> Any:
 
 
 async def decode(url: str, handed_over: Mapping[str, Any]) -> list[str]:
-    """Return what is wrong with the answers to a request that was prefilled elsewhere."""
+    """Return the errors in the answers to a request that another engine prefilled."""
     at = await found_at(Recorder(url))
     wrong = []
     for form, stream in (("whole", False), ("streamed", True)):
@@ -61,7 +63,7 @@ async def decode(url: str, handed_over: Mapping[str, Any]) -> list[str]:
 
 
 def uncounted(answer: Stream) -> Iterator[str]:
-    """Yield what is wrong if an answer does not count its prompt as cached, but for its last token."""
+    """Yield an error if an answer does not report its prompt, except the last token, as cached."""
     counts = answer.usage or {}
     cached, prompt = (
         (counts.get("prompt_tokens_details") or {}).get("cached_tokens"),
@@ -72,7 +74,7 @@ def uncounted(answer: Stream) -> Iterator[str]:
 
 
 def wanted(command: str) -> Wanted:
-    """Return a front end that shows cached tokens. Raises SystemExit for another than vLLM's."""
+    """Return a front end that reports cached tokens. Raises SystemExit if the command does not start vLLM."""
     if "sglang" in command:
         raise SystemExit(
             "SGLang's front ends hand nothing over: their engines do, over a network of their own"
@@ -81,7 +83,7 @@ def wanted(command: str) -> Wanted:
 
 
 def main() -> int:
-    """Print what was handed over, and what is wrong; status 1 if anything is."""
+    """Print the hand-over data and the errors. Return 1 if there are errors."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("prefill", help="the command that starts the front end of the prefill")
     parser.add_argument("decode", help="that of the decode")

@@ -1,4 +1,4 @@
-"""Servers that break every promise of HTTP, event streams and JSON: known ones, and as many as are drawn."""
+"""Servers that violate HTTP, event streams and JSON in every way: a list of known cases, and random cases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ from typing import Self
 from tokenwire.dialects.dialect import load_dialects
 
 Conduct = Callable[[socket.socket], None]
-"""The conduct on a connection after its request was read; it raises OSError if the client disconnects."""
+"""What a server does on a connection after it has read the request. It raises OSError if the client
+disconnects.
+"""
 
 MEGABYTE = b"x" * (1 << 20)
 _RECORD = json.dumps(
@@ -36,15 +38,17 @@ _RECORD = json.dumps(
 
 @dataclass(frozen=True)
 class Hostile:
-    """A target, and how a run against it must end."""
+    """A hostile server, and how a run against it must end."""
 
     conduct: Conduct
     words: tuple[str, ...]
-    """The sentence that tells of it holds these."""
+    """Words that the final message of the run must contain."""
     polite_at_first: bool = False
-    """It answers the first words of the suite as a server should."""
+    """True if it answers the first requests of the suite correctly."""
     hangs: bool = False
-    """It is over only with the client's patience. All others must be over by what they send."""
+    """True if only the client's timeout ends an exchange. All other servers end exchanges by what
+    they send.
+    """
 
 
 def head(content_type: str = "application/json", *more: str, status: str = "200 OK") -> bytes:
@@ -53,7 +57,7 @@ def head(content_type: str = "application/json", *more: str, status: str = "200 
 
 
 def sends(*pieces: bytes) -> Conduct:
-    """Send some bytes and close."""
+    """Return a conduct that sends some bytes and closes the connection."""
 
     def conduct(connection: socket.socket) -> None:
         for piece in pieces:
@@ -63,7 +67,7 @@ def sends(*pieces: bytes) -> Conduct:
 
 
 def hangs_after(*pieces: bytes) -> Conduct:
-    """Send some bytes and wait until the client leaves."""
+    """Return a conduct that sends some bytes and then waits until the client disconnects."""
 
     def conduct(connection: socket.socket) -> None:
         sends(*pieces)(connection)
@@ -83,7 +87,7 @@ def endless(beginning: bytes, piece: bytes) -> Conduct:
 
 
 def drips(data: bytes) -> Conduct:
-    """One byte in half a second, until the client leaves."""
+    """Return a conduct that sends one byte every half second, until the client disconnects."""
 
     def conduct(connection: socket.socket) -> None:
         connection.settimeout(0.5)
@@ -226,8 +230,9 @@ _PIECES = (
 
 
 def drawn(seed: int) -> Hostile:
-    """Return the hostile server of a seed: a head, a body of some pieces, and an end. Of words
-    nothing is known.
+    """Return a random hostile server for a seed: a head, a body of some pieces, and an end.
+
+    Nothing is known about the message of a run against it.
     """
     choice = random.Random(seed)
     start = head(choice.choice(_TYPES), *choice.choice(_FRAMINGS), status=choice.choice(_STATUSES))
@@ -243,7 +248,9 @@ def drawn(seed: int) -> Hostile:
 
 
 class HostileServer:
-    """Listens on a free loopback port and treats every connection in one way; a context manager."""
+    """Listens on a free loopback port, and treats all connections in the same way. It is a
+    context manager.
+    """
 
     def __init__(self, hostile: Hostile) -> None:
         self._hostile = hostile
@@ -267,12 +274,12 @@ class HostileServer:
             threading.Thread(target=self._treat, args=(connection,), daemon=True).start()
 
     def _accepted(self) -> Iterator[socket.socket]:
-        with contextlib.suppress(OSError):  # closed: the end
+        with contextlib.suppress(OSError):  # the listener was closed
             while True:
                 yield self._listener.accept()[0]
 
     def _treat(self, connection: socket.socket) -> None:
-        with contextlib.suppress(OSError), connection:  # the client left
+        with contextlib.suppress(OSError), connection:  # the client disconnected
             method = _read_request(connection)
             self._conduct(method)(connection)
 
@@ -285,7 +292,7 @@ class HostileServer:
 
 
 def _read_request(connection: socket.socket) -> bytes:
-    """Read a request to its end; its method."""
+    """Read a whole request, and return its method."""
     data = b""
     while b"\r\n\r\n" not in data:
         data += connection.recv(1 << 16) or _left()
@@ -298,4 +305,4 @@ def _read_request(connection: socket.socket) -> bytes:
 
 
 def _left() -> bytes:
-    raise ConnectionResetError("the client left before its request was over")
+    raise ConnectionResetError("the client disconnected before the end of its request")

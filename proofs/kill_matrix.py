@@ -1,18 +1,19 @@
 """The kill matrix: every fault of the reference engine against every requirement of the specification.
 
-A suite that accepts a broken server is worth nothing, and so is one that blames it for something else. So
-each fault is applied on the wire, in every delivery mode in which it can show, and all requirements are
-judged. A fault has to be killed by a requirement that names it in `spec/requirements`. A requirement has to
-kill what it names, and at least one fault. Any other red verdict is an unexpected kill, unless
-`killing/consequences.yaml` lists it: a lost event breaks more than its own sentence. Which of several
-sentences about one thing it breaks depends on the cut of the streams, so `killing/families.yaml` lists
-kindred sentences. A new kill beside a known one of its family is reported, but is not a complaint.
+A suite is worthless if it accepts a broken server, or blames a server for the wrong thing. So each fault is
+enabled in every delivery mode in which it can show, and all requirements are judged. A fault must be killed
+by a requirement that names it in `spec/requirements`. A requirement must kill the faults that it names, and
+at least one fault. A requirement that fails without naming the fault is an unexpected kill, unless
+`killing/consequences.yaml` lists it, because a lost event violates several requirements. Which of several
+related requirements a fault violates depends on how streams are divided. So `killing/families.yaml` lists
+related requirements. A new kill of a requirement that is related to a known kill is reported, but is not a
+complaint.
 
     python -m proofs.kill_matrix                            the whole matrix
-    python -m proofs.kill_matrix --fault event-dropped      one row of it; repeatable
+    python -m proofs.kill_matrix --fault event-dropped      one fault; repeatable
     python -m proofs.kill_matrix --html matrix.html --json matrix.json
 
-Exit status: 0 all agree, 1 not.
+Exit status: 0 without complaints, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -36,9 +37,10 @@ from tokenwire_faults.catalogue import load_faults
 
 
 def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequence[str] = ()) -> Matrix:
-    """Try some faults, or all: start the servers that they need, ask, judge, and stop the servers.
+    """Try the named faults, or all: start the servers that they need, send requests, judge, and stop the
+    servers.
 
-    All servers get `flags` besides their own.
+    All servers get `flags` in addition to their own.
     """
     faults = {name: fault for name, fault in load_faults().items() if not names or name in names}
     pairs = [(fault, server) for fault in faults.values() for server in servers_for(fault)]
@@ -57,7 +59,7 @@ def kill_matrix(names: Sequence[str] = (), *, quiet: bool = True, flags: Sequenc
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Try the faults, report, and return the exit status."""
+    """Try the faults, print the report, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

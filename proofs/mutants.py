@@ -1,15 +1,16 @@
-"""Mutants of our own code: a small fault in a line of the judge or of the engine, which a test must see.
+"""Mutants of our own code: a small error in a line of the judge or of the engine, which a test must detect.
 
-Each mutant of a fixed sample is tried by the tests that run its line, the fastest first, until one fails.
-(`proofs.mutations` changes streams, and so tries the checks; this changes the code, and so tries the tests.)
+Each mutant of a fixed sample is tried with the tests that run its line, the fastest first, until one fails.
+(`proofs.mutations` changes streams, and so tests the checks. This program changes the code, and so tests the
+tests.)
 
-    python -m proofs.mutants                     300 mutants, half of them of the judge, half of the engine
+    python -m proofs.mutants                     300 mutants, half of the judge, half of the engine
     python -m proofs.mutants --sample 40 --seed 1
     python -m proofs.mutants --only conformance/tokenwire/checks/usage.py --sample 1000
-    python -m proofs.mutants --again OUTPUT      only those that survived an earlier run, which printed this
+    python -m proofs.mutants --again OUTPUT      only the survivors in the output of an earlier run
 
-The judge and the engine are tried beside each other, each in a process of its own.
-Exit status: 0 if tests kill at least 90 %, 1 if not.
+The judge and the engine are tried at the same time, each in its own process. Exit status: 0 if tests kill at
+least 90 %, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -44,26 +45,26 @@ TESTS = {"the judge": "tests/conformance", "the engine": "tests/reference"}
 """The tests for each part. They do not run our programs in other processes, which have no mutants."""
 EQUIVALENT = Path(__file__).parent / "code_mutation" / "equivalent.yaml"
 ANY = "any"
-"""Means every mutation of a line among the equivalent ones."""
+"""The entry for all mutations of a line, in the file of equivalent mutants."""
 REQUIRED = 0.9
 _TOLD_EVERY = 25
 
 
 @dataclass(frozen=True)
 class Asked:
-    """The mutants to try of a part, and the tests to try them with."""
+    """The mutants of one part to try, and the tests to use."""
 
     part: str
     paths: Sequence[Path]
     count: int
     seed: int
     again: str
-    """The output of an earlier run: of the sample, those mutants that it names; all where it is empty."""
+    """The output of an earlier run. Only the mutants that it names are tried; if it is empty, all are."""
     tests: Sequence[Path]
 
 
 def run(asked: Asked) -> Counter[Outcome]:
-    """Try a sample of the mutants of some files; print those that survive as they are found."""
+    """Try a sample of the mutants of some files, and print each survivor."""
     part = asked.part
     every = [mutant for path in asked.paths for mutant in _mutants(path)]
     covering = gather(ROOT, asked.tests, _files(CODE[part]), ROOT / ".nox" / "mutants")
@@ -84,7 +85,7 @@ def run(asked: Asked) -> Counter[Outcome]:
 
 
 def main() -> int:
-    """Print each survivor as it is found, and the share that was killed."""
+    """Print each survivor, and the share of killed mutants."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -110,7 +111,7 @@ def main() -> int:
     if not meant:
         parser.error(f"--only names none of the code that is mutated ({CODE}), or --tests no test ({TESTS})")
     again = options.again.read_text("utf-8") if options.again else ""
-    os.chdir(ROOT)  # tests are known by their places in it
+    os.chdir(ROOT)  # tests are named by their paths in this folder
     import_others()
     asked = [
         Asked(part, paths, options.sample // len(meant), options.seed, again, trying[part])
@@ -124,7 +125,7 @@ def main() -> int:
 
 
 def _mutants(path: Path) -> list[Mutant]:
-    """Return the mutants of a file, without those that are known to do what the code does."""
+    """Return the mutants of a file, without those that are known to behave like the original code."""
     name = str(path.relative_to(ROOT))
     known = yaml.safe_load(EQUIVALENT.read_text("utf-8"))
     equivalent = {(item["line"], item["mutation"]) for item in known if item["file"] == name}

@@ -380,7 +380,7 @@ def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
     """
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
-    # Matching changes the matcher, and the cached one is needed for the next text.
+    # Matching changes a matcher, so a copy of the cached matcher is used.
     matcher = _matcher(kind, source).deep_copy()
     data = list(text.encode())
     begun = matcher.try_consume_tokens(data) == len(data)

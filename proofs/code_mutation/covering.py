@@ -1,5 +1,5 @@
-"""A map from tests to the lines that they run, and their times: gathered once for a state of the
-tree, by file.
+"""The lines that each test runs, and the time that each test takes. They are gathered once for each state of
+the code.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from proofs.code_mutation.forking import in_fork, run_pytest
 from proofs.code_mutation.making import Mutant
 
 _IN_OTHER_PROCESSES = {"tokenwire", "start_reference", "serve_reference"}
-"""Fixtures of tests that run our programs in processes of their own, where no mutant is."""
+"""Fixtures of tests that run our programs in other processes, which do not contain the mutant."""
 _LONGEST_FILE_S = 1200
 
 
 @dataclass
 class Covering:
-    """The tests of each file of tests that run a line, and the CPU seconds that each test takes."""
+    """For each line of code, the tests that run it. For each test, the CPU seconds that it takes."""
 
     seconds: dict[str, float] = field(default_factory=dict)
     lines: dict[str, dict[int, set[str]]] = field(
@@ -36,8 +36,9 @@ class Covering:
     imported: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
 
     def of(self, mutant: Mutant) -> set[str]:
-        """Return the tests that run its line; of a line that runs as the module is imported, those
-        that run any.
+        """Return the tests that run the line of a mutant.
+
+        If the line runs when the module is imported, return the tests that run any line of the module.
         """
         lines, imported = self.lines.get(mutant.path, {}), self.imported.get(mutant.path, set())
         for line in (mutant.line, mutant.statement):
@@ -49,7 +50,9 @@ class Covering:
 
 
 class Gathering:
-    """A pytest plugin: what each test runs, its own fixtures' work as that of all tests of its file."""
+    """A pytest plugin that records the lines that each test runs. Work of fixtures counts for all tests of
+    the file.
+    """
 
     def __init__(self, measured: coverage.Coverage) -> None:
         self._measured, self.seconds = measured, dict[str, float]()
@@ -76,7 +79,9 @@ class Gathering:
 
 
 def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) -> Covering:
-    """Run all tests whose outcome is not yet in `kept`. Raises RuntimeError if one fails without a mutant."""
+    """Run all test files without a stored result in `kept`. Raises RuntimeError if a test fails without a
+    mutant.
+    """
     kept.mkdir(parents=True, exist_ok=True)
     shared = [path for path in (root / "tests").rglob("*.py") if not path.name.startswith("test_")]
     base = _digest(root, sorted([*shared, *(root / "spec").rglob("*.yaml"), *code]))
@@ -89,7 +94,7 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
             status = in_fork(partial(_measure, path, code, data), _LONGEST_FILE_S, 2 * _LONGEST_FILE_S)
             if status not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
                 raise RuntimeError(
-                    f"{path.relative_to(root)} ended with status {status} without any mutant; mend it first"
+                    f"{path.relative_to(root)} ended with status {status} without a mutant; fix it first"
                 )
             print(f"{path.relative_to(root)}: {time.monotonic() - start:.0f} s", flush=True)
         _add(covering, root, data, json.loads(lines_file.read_text("utf-8")), code)
@@ -97,7 +102,7 @@ def gather(root: Path, tests: Sequence[Path], code: Sequence[Path], kept: Path) 
 
 
 def _measure(tests: Path, code: Sequence[Path], data: Path) -> int:
-    """Run the tests of a file, and write what they ran, and then their seconds."""
+    """Run the tests of a file, then store the lines that they ran and the seconds that they took."""
     measured = coverage.Coverage(data_file=str(data), config_file=False, include=[str(path) for path in code])
     gathering = Gathering(measured)
     measured.start()

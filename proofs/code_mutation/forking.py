@@ -1,4 +1,4 @@
-"""Runs of pytest in forks of a process that has imported all but our own code."""
+"""Run pytest in forks of a process that has already imported all large libraries, but not our own code."""
 
 from __future__ import annotations
 
@@ -35,23 +35,27 @@ _MORE = (
 
 
 def import_others() -> None:
-    """Import what is large and not ours, so that no fork has to."""
+    """Import large libraries once, so that no fork has to import them."""
     if shutil.which("nvidia-smi") is None:
-        os.environ["TRITON_INTERPRET"] = "1"  # as the tests do; Triton reads it when torch first imports it
+        # like in the tests; Triton reads this variable when torch first imports it
+        os.environ["TRITON_INTERPRET"] = "1"
     os.environ["HYPOTHESIS_STORAGE_DIRECTORY"] = tempfile.mkdtemp(prefix="mutants-")
     for name in (*_OTHERS, *_MORE):
         import_module(name)
 
 
 def in_fork(run: Callable[[], int], cpu_s: int, wall_s: float) -> int | None:
-    """Return the exit status of a run in a process of its own, silent; None if it was not over in time.
+    """Run a function in a fork without output, and return its exit status. None if it exceeded its time.
 
-    cpu_s: what it may compute, the same on a busy machine; wall_s: for one that only waits.
+    cpu_s: the limit of CPU seconds, which does not depend on the load of the machine. wall_s: the limit of
+    elapsed seconds, for a process that only waits.
     """
     process = get_context("fork").Process(target=_become, args=(run, cpu_s))
     process.start()
     assert process.pid is not None
-    with contextlib.suppress(ProcessLookupError, PermissionError):  # it is over, or was faster
+    with contextlib.suppress(
+        ProcessLookupError, PermissionError
+    ):  # the process may have ended, or may have done this itself
         os.setpgid(process.pid, process.pid)
     process.join(wall_s)
     status = process.exitcode
@@ -62,7 +66,7 @@ def in_fork(run: Callable[[], int], cpu_s: int, wall_s: float) -> int | None:
 
 
 def run_pytest(*words: str, plugin: object) -> int:
-    """Run tests, the same ones every time, and leave nothing behind; their exit status."""
+    """Run tests in a reproducible way without leaving files, and return pytest's exit status."""
     quiet = ("-p", "no:cacheprovider", "-p", "no:xdist", "--hypothesis-seed=0")
     imported = ("-W", "ignore::pytest.PytestAssertRewriteWarning")
     return int(pytest.main([*words, *quiet, *imported], plugins=[plugin]))

@@ -1,6 +1,7 @@
-"""Mutants: copies of a source file with one small fault each.
+"""Mutants: copies of a source file with one small error each.
 
-Left alone is what no test should pin: messages, logging, types, decorators, assertions, `__repr__`.
+Code that no test should fix in detail is not mutated: messages, logging, types, decorators, assertions,
+`__repr__`.
 """
 
 from __future__ import annotations
@@ -46,13 +47,15 @@ class Mutant:
     path: str
     line: int
     statement: int
-    """The line on which its statement begins: of some lines of an expression, a tracer sees nothing."""
+    """The line on which the mutant's statement begins. Tracing does not report every line of a long
+    expression.
+    """
     start: int
     end: int
     old: str
     new: str
     text: str
-    """The line on which it begins, as it was."""
+    """The original text of the line on which the replacement begins."""
 
     def applied(self, source: bytes) -> bytes:
         return source[: self.start] + self.new.encode() + source[self.end :]
@@ -66,7 +69,7 @@ class Mutant:
 
 
 def mutants_of(path: str, source: bytes) -> list[Mutant]:
-    """Return all mutants of a file, in the order of their places."""
+    """Return all mutants of a file, in the order of their positions."""
     starts = [0]
     for line in source.splitlines(keepends=True):
         starts.append(starts[-1] + len(line))
@@ -81,7 +84,9 @@ def mutants_of(path: str, source: bytes) -> list[Mutant]:
 
 
 def sampled(every: Iterable[Mutant], count: int, seed: int) -> list[Mutant]:
-    """Return a sample that a change of other lines leaves as it is: of each mutant, its text decides."""
+    """Return a sample of mutants. A hash of each mutant's text decides, so changes of other lines do not
+    change the sample.
+    """
     seen: Counter[tuple[str, ...]] = Counter()
     drawn = []
     for mutant in every:
@@ -97,7 +102,7 @@ _Place = ast.expr | ast.stmt
 
 
 def _replacements(node: ast.AST, statement: int) -> Iterator[tuple[_Place, str, int]]:
-    """Yield the nodes of a tree to replace, each with its replacement and the line of its statement."""
+    """Yield each node of a tree that is replaced, with its replacement and the line of its statement."""
     if isinstance(node, ast.stmt):
         statement = node.lineno
         yield from ((replaced, new, replaced.lineno) for replaced, new in _of_statement(node))
@@ -119,7 +124,9 @@ def _of_statement(node: ast.stmt) -> Iterator[tuple[_Place, str]]:
     if isinstance(node, ast.Return) and node.value is not None and not _is_none(node.value):
         yield node, "return None"
     for body in _bodies(node):
-        only_one = len(body) == 1 and isinstance(node, ast.If)  # then to delete it is to drop the condition
+        only_one = len(body) == 1 and isinstance(
+            node, ast.If
+        )  # deleting the only statement would be the same as dropping the condition
         for item in () if only_one else body:
             if _may_go(item):
                 yield item, "pass"
@@ -161,7 +168,7 @@ def _of_expression(node: ast.expr) -> Iterator[ast.expr]:
 
 
 def _children(node: ast.AST) -> Iterator[ast.AST]:
-    """Yield the parts of a node that are mutated as well."""
+    """Yield the children of a node that are mutated."""
     match node:
         case ast.JoinedStr() | ast.Assert() | ast.Raise():
             return
@@ -199,7 +206,7 @@ def _bodies(node: ast.stmt) -> Iterator[list[ast.stmt]]:
 
 
 def _may_go(node: ast.stmt) -> bool:
-    """True if a statement may be deleted: it has an effect, and does not bind a name."""
+    """True if a statement may be deleted, because it has an effect and does not bind a name."""
     match node:
         case ast.Expr(value=ast.Constant()):
             return False
@@ -226,7 +233,7 @@ def _is_text(node: ast.expr) -> bool:
 
 
 def _only_chooses_words(node: ast.If) -> bool:
-    """True if a condition decides only the words of a message."""
+    """True if a condition only selects the text of a message."""
     return all(
         isinstance(item, ast.Assign)
         and isinstance(item.targets[0], ast.Name)

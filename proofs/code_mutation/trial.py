@@ -1,4 +1,4 @@
-"""One mutant, tried by the tests that run its line."""
+"""Try one mutant with the tests that run its line."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from proofs.code_mutation.forking import in_fork, run_pytest
 from proofs.code_mutation.making import Mutant
 
 _FILES_AT_ONCE = (3, 9)
-"""To collect a file of tests takes time, too: most mutants die in the first files."""
+"""The numbers of test files after which a batch ends. Collecting a file takes time, and most mutants fail
+early.
+"""
 _LONGEST_S = 20
-"""CPU seconds of tests that one mutant gets: the fastest."""
+"""The CPU seconds of tests for one mutant. The fastest tests are chosen."""
 
 
 class Outcome(StrEnum):
-    """Outcomes of a mutant."""
+    """The possible outcomes of a mutant."""
 
     KILLED = "killed"
     TIMED_OUT = "killed by the time limit"
@@ -36,7 +38,7 @@ class Outcome(StrEnum):
 
 
 class Chosen:
-    """A pytest plugin: of what is collected, these tests in this order."""
+    """A pytest plugin that selects and orders the tests to run."""
 
     def __init__(self, tests: Sequence[str]) -> None:
         self._order = {test: place for place, test in enumerate(tests)}
@@ -47,7 +49,7 @@ class Chosen:
 
 
 def try_mutant(root: Path, mutant: Mutant, covering: Covering) -> Outcome:
-    """Run the tests of its line until one fails: first the files that are through with theirs fastest."""
+    """Run the tests of a mutant's line until one fails. Files whose tests are fastest come first."""
     tests = sorted(covering.of(mutant), key=lambda test: covering.seconds[test])
     if not tests:
         return Outcome.NOT_COVERED
@@ -71,12 +73,14 @@ def try_mutant(root: Path, mutant: Mutant, covering: Covering) -> Outcome:
 
 
 def _run_mutated(path: Path, mutant: Mutant, files: Sequence[str], tests: Sequence[str]) -> int:
-    """Import our code with the mutant in place of one file, and run the tests; their exit status."""
+    """Import our code with the mutant in place of one file, run the tests, and return pytest's
+    exit status.
+    """
     code = compile(mutant.applied(path.read_bytes()), path, "exec")
     as_it_is = SourceFileLoader.get_code
 
     def get_code(loader: SourceFileLoader, name: str) -> CodeType | None:
         return code if loader.path == str(path) else as_it_is(loader, name)
 
-    SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]  # in this fork alone
+    SourceFileLoader.get_code = get_code  # type: ignore[assignment,method-assign]  # only this fork is affected
     return run_pytest(*files, "--exitfirst", plugin=Chosen(tests))

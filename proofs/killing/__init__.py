@@ -1,1 +1,1 @@
-"""The kill matrix: the suite and the reference's faults, each held against the other."""
+"""The kill matrix: it checks the suite with the faults of the reference, and the faults with the suite."""

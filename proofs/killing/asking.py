@@ -1,8 +1,8 @@
-"""Asking servers with faults: a few scenarios of which it is known that they show the fault, and a core.
+"""Send requests to servers with faults: the scenarios that are known to show a fault, and core scenarios.
 
-Every requirement is judged on everything that came back, whether it names the fault or not: the core is what
-shows unexpected kills. Nothing of what is right depends on `shown_by.yaml`: a wrong entry lets a fault
-survive, and that is a complaint.
+All requirements are judged on all answers, whether they name the fault or not. The core scenarios show
+unexpected kills. A wrong entry in `shown_by.yaml` cannot hide an error: the fault then survives, which is a
+complaint.
 """
 
 from __future__ import annotations
@@ -26,32 +26,38 @@ from tokenwire_faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.doors.fault_package import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
-"""Asked with every fault."""
+"""Scenarios that are run with every fault."""
 GATEWAY = "gateway"
 DECLARED = {"updated-weights": WEIGHT_UPDATES, "waiting-timeout": WAITING_TIMEOUT}
-"""The capability that must be declared for each scenario."""
+"""The capability that must be declared for each of these scenarios."""
 AT_ONCE = 3
-"""Processes that ask; what a server takes for itself is left to two cores."""
+"""The number of processes that send requests. The servers need the computing power of about two
+more cores.
+"""
 _TIMEOUT_S = 300
-"""The time limit of an exchange: a late answer on a busy machine is not a kill."""
+"""The time limit of an exchange in seconds. It is long, so that a late answer on a busy machine is not a
+kill.
+"""
 _HANGING_S = 15
-"""The time limit of an exchange where a fault may leave one without an answer."""
+"""The time limit of an exchange in seconds, if a fault may leave the exchange without an answer."""
 
 
 def scenarios_for(fault: str) -> tuple[str, ...]:
-    """Return the scenarios that are asked with a fault."""
+    """Return the scenarios that are run with a fault."""
     return (*CORE, *read(SHOWN_BY).get(fault, ()))
 
 
 def wants_quiet(scenarios: Iterable[str]) -> bool:
-    """True if some of these look at the server as a whole, so that nothing else may be asked meanwhile."""
+    """True if a scenario observes the server as a whole, so that no other requests may run at the
+    same time.
+    """
     known = load_scenarios()
     return any(known[name].alone for name in scenarios)
 
 
 def settings_for(url: str, scenarios: Sequence[str], timeout: float) -> Settings:
-    """Make the settings for scenarios. A target that acts as a gateway is its own worker, too:
-    without the fault.
+    """Return the settings for scenarios. A gateway scenario uses the same server, without the fault, as the
+    worker.
     """
     return Settings(
         target=url,
@@ -63,7 +69,7 @@ def settings_for(url: str, scenarios: Sequence[str], timeout: float) -> Settings
 
 
 async def try_fault(fault: str, server: str, url: str, scenarios: Sequence[str]) -> Trial:
-    """Ask a server with a fault, and judge all requirements."""
+    """Send requests to a server with a fault, and judge all requirements."""
     timeout = _HANGING_S if load_faults()[fault].ends_the_server else _TIMEOUT_S
     plan = Plan(settings_for(url, scenarios, timeout), headers=((HEADER, fault),))
     subject = await interrogate(plan, Progress())
@@ -90,7 +96,9 @@ def try_all(
     urls: Mapping[str, str],
     report: Callable[[Trial], None] = lambda _: None,
 ) -> list[Trial]:
-    """Try faults on servers: several at a time, and then those that want the server for themselves."""
+    """Try faults on servers. Several run at the same time; those that need a server for
+    themselves run last.
+    """
     asked = [(fault.name, server, urls[server], scenarios_for(fault.name)) for fault, server in pairs]
     trials = []
     with ProcessPoolExecutor(AT_ONCE, mp_context=get_context("spawn")) as processes:

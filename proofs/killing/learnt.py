@@ -1,7 +1,8 @@
-"""Facts about faults beside their rows: the scenarios that show them, and what else they break.
+"""Facts about faults that are not in their rows: the scenarios that show them, and the further requirements
+they violate.
 
-`--learn` adds to two files that people review: each line of a changed consequence has to be a true violation
-of the requirement's sentence. People write a third, which lists the requirements that see one disagreement.
+`--learn` adds to two files that people review. Each new line must be a true violation of the requirement's
+sentence. A third file, written by people, lists requirements that are related to each other.
 """
 
 from __future__ import annotations
@@ -34,24 +35,27 @@ _HEADINGS = {
 
 @cache
 def read(file: Path) -> dict[str, list[str]]:
-    """One of the two files, by fault."""
+    """Return the entries of one of the two files, by fault."""
     entries: dict[str, list[str]] = yaml.safe_load(file.read_text("utf-8"))
     return entries
 
 
 def consequences() -> frozenset[tuple[str, str]]:
-    """Pairs of requirement and fault that may kill without being named."""
+    """Return the pairs of requirement and fault in which the requirement may fail without naming
+    the fault.
+    """
     return frozenset((name, fault) for fault, names in read(CONSEQUENCES).items() for name in names)
 
 
 def families() -> tuple[frozenset[str], ...]:
-    """Return the families of requirements that see one disagreement."""
+    """Return the families of related requirements, which may fail because of the same error."""
     return tuple(frozenset(item["requirements"]) for item in yaml.safe_load(FAMILIES.read_text("utf-8")))
 
 
 def learn(matrix: Matrix, core: Collection[str]) -> None:
-    """Write down what showed the faults that were tried, and what else they broke. Nothing is taken out: a
-    kill may depend on more scenarios than the one where it shows.
+    """Add to the files what showed the tried faults, and which further requirements failed.
+
+    Nothing is removed, because a kill may depend on other scenarios than the one in which it shows.
     """
     shown, broken = dict(read(SHOWN_BY)), dict(read(CONSEQUENCES))
     for fault in matrix.faults:
@@ -75,7 +79,7 @@ def learn(matrix: Matrix, core: Collection[str]) -> None:
 
 
 def _few(seen: Iterable[frozenset[str]]) -> set[str]:
-    """Scenarios of which each set holds at least one, chosen greedily."""
+    """Return a small set of scenarios that contains at least one of each given set, chosen greedily."""
     few: set[str] = set()
     left = list(seen)
     while left:

@@ -1,4 +1,6 @@
-"""The kill matrix itself: what faults turned red, held against what the specification says. Pure."""
+"""The data of the kill matrix: the requirements that failed with each fault, compared with the
+specification.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ from tokenwire_faults.catalogue import KnownFault
 
 @dataclass(frozen=True)
 class Kill:
-    """A requirement that a fault turned red."""
+    """A requirement that failed because of a fault."""
 
     message: str
     """The message of the first violation."""
@@ -23,34 +25,34 @@ class Kill:
 
 @dataclass(frozen=True)
 class Trial:
-    """One fault, asked of one server."""
+    """The result of one fault on one server."""
 
     fault: str
     server: str
     kills: Mapping[str, Kill] = field(default_factory=dict)
     """The kills by requirement id."""
     failure: str = ""
-    """The reason why the trial is incomplete: a check crashed, or the server did not answer to the end."""
+    """The reason why the trial is incomplete: a check crashed, or the server stopped answering."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """All trials of some faults."""
+    """The results of all trials."""
 
     requirements: Mapping[str, Requirement]
     faults: Mapping[str, KnownFault]
     """The faults that were tried."""
     trials: Sequence[Trial]
     consequences: Set[tuple[str, str]] = frozenset()
-    """Pairs of requirement and fault that may kill without being named."""
+    """Pairs of requirement and fault in which the requirement may fail without naming the fault."""
     families: Sequence[Set[str]] = ()
-    """Requirements that see one disagreement, each at another cut or place."""
+    """Sets of related requirements, which may fail because of the same error."""
     whole: bool = True
-    """All faults were tried: a requirement that killed none kills none."""
+    """True if all faults were tried, so that every requirement should have failed with at least one fault."""
 
     @cached_property
     def cells(self) -> dict[tuple[str, str], dict[str, Kill]]:
-        """Requirement and fault -> the kill, by server; only where there is one."""
+        """The kills by requirement and fault, and then by server."""
         cells: dict[tuple[str, str], dict[str, Kill]] = {}
         for trial in self.trials:
             for requirement, kill in trial.kills.items():
@@ -59,7 +61,7 @@ class Matrix:
 
     @cached_property
     def named(self) -> set[tuple[str, str]]:
-        """The pairs of requirement and fault of which the specification says that they kill."""
+        """The pairs of requirement and fault in which the requirement names the fault."""
         return {
             (row.id, fault)
             for row in self.requirements.values()
@@ -69,9 +71,9 @@ class Matrix:
 
     @cached_property
     def kindred(self) -> set[tuple[str, str]]:
-        """Kills that no row or note speaks of, of requirements of which a relative is known to be violated.
+        """Kills that are not listed, but whose requirement is related to that of a listed kill.
 
-        Which of a family turns red depends on the cut of a stream: these may, and need not.
+        Which related requirement fails depends on how a stream is divided, so these kills are optional.
         """
         known = self.named | self.consequences
         return {
@@ -83,33 +85,35 @@ class Matrix:
 
     @cached_property
     def unexpected(self) -> set[tuple[str, str]]:
-        """The kills that rows and notes do not list, and that are not kindred of listed ones."""
+        """Kills that are neither listed nor related to a listed kill."""
         return self.cells.keys() - self.named - self.consequences - self.kindred
 
     def tried_on(self, fault: str) -> int:
-        """On how many servers a fault was tried."""
+        """Return the number of servers on which a fault was tried."""
         return sum(trial.fault == fault for trial in self.trials)
 
     @property
     def killed(self) -> list[str]:
-        """The faults that a requirement killed that names them, on every server that they were tried on."""
+        """The faults that a requirement that names them killed on every server."""
         survived = {trial.fault for trial in self._survivors()}
         return [name for name in self.to_kill if name not in survived]
 
     @property
     def to_kill(self) -> list[str]:
-        """The faults that break something. Others show that the suite leaves what is legal in peace."""
+        """The faults that violate something. The other faults show that the suite accepts what is legal."""
         return [name for name, fault in self.faults.items() if not fault.unseen]
 
     @property
     def killing(self) -> list[str]:
-        """The requirements that killed a fault that they name."""
+        """The requirements that killed at least one fault that they name."""
         kill = {requirement for requirement, _ in self.cells.keys() & self.named}
         return [name for name in self.requirements if name in kill]
 
     @property
     def demanded(self) -> list[str]:
-        """The requirements that have to kill: all with a check; in a part of the matrix, those it names."""
+        """The requirements that must kill: all with a check, or those that name a tried fault in a partial
+        matrix.
+        """
         named = {requirement for requirement, _ in self.named}
         return [
             name
@@ -126,7 +130,7 @@ class Matrix:
 
     @property
     def complaints(self) -> list[str]:
-        """The disagreements of suite, faults and specification, a line for each; a good matrix has none."""
+        """The disagreements between suite, faults and specification, one line each. There should be none."""
         return list(
             chain(
                 (

@@ -1,4 +1,6 @@
-"""The matrix as one page: one file, no network, no script. Rows are requirements, columns are faults."""
+"""The matrix as a single HTML page without network access and scripts. Rows are requirements, columns are
+faults.
+"""
 
 from __future__ import annotations
 

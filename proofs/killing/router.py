@@ -1,9 +1,10 @@
-"""A router before a server that prefills and one that decodes, as SGLang's router treats a request.
+"""A router in front of a server that prefills and a server that decodes. It treats a request like SGLang's
+router.
 
     python -m proofs.killing.router PREFILL DECODE
 
-It prints its URL. Both servers get what is posted, with one room for each prompt. The client gets the
-response of the second, byte for byte. The first one reports both.
+It prints its URL. Both servers get each POST request, with a new bootstrap room for each prompt. The client
+gets the response of the decoding server, byte for byte. Other requests go only to the prefilling server.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _OF_A_CONNECTION = {"connection", "content-length", "host", "keep-alive", "trans
 
 
 def _shared(body: Any, port: int, rooms: count[int]) -> Any:
-    """Return a body with the rooms in which its prompts are handed over; any other value as it is."""
+    """Return a body with a bootstrap room for each of its prompts. Any other value is returned unchanged."""
     if not isinstance(body, dict):
         return body
     given = next((body[name] for name in _PROMPTS if body.get(name)), None)
@@ -44,10 +45,10 @@ def _passed_on(headers: httpx.Headers | Any) -> dict[str, str]:
 
 
 def router(prefill: str, decode: str) -> Starlette:
-    """Return the application, before the servers at two URLs."""
+    """Return the application that routes requests to the servers at two URLs."""
     info = httpx.get(f"{prefill}/server_info", timeout=60).json()["tokenwire_reference"]
     rooms = count(1)
-    # A connection that is kept may be closed by the other end just when a request goes out.
+    # Connections are not reused, because the server may close one just when a request is sent on it.
     fresh = httpx.Limits(max_connections=None, max_keepalive_connections=0)
     client = httpx.AsyncClient(timeout=None, limits=fresh)
     prefilling: set[asyncio.Task[httpx.Response]] = set()

@@ -1,4 +1,4 @@
-"""The servers that faults are tried on: one process for each way of starting the reference engine."""
+"""The servers on which faults are tried: one process for each configuration of the reference engine."""
 
 from __future__ import annotations
 
@@ -13,18 +13,21 @@ from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL, WHOLE, KnownFaul
 
 _FLAGS = {CUMULATIVE: (), INCREMENTAL: ("--incremental-streaming-output",)}
 _ITS_OWN = ", for "
-"""Between a server and the one fault that it is for: that fault ends it."""
+"""The separator between the name of a server and the fault for which alone it is started, because the fault
+ends it.
+"""
 DECODES = ("--disaggregation-mode", "decode")
-"""Flags of a server that shares each request with one that prefills."""
+"""The flags of a server that decodes requests that another server prefilled."""
 WITH_PARROT = ", with the parrot"
-"""Behind a server whose right answers are known."""
+"""The end of the name of a server whose right answers are known."""
 
 
 def servers_for(fault: KnownFault) -> list[str]:
-    """Return the servers on which a fault shows. Whole answers show in both delivery modes.
+    """Return the names of the servers on which a fault shows. Whole answers show it in both delivery modes.
 
-    A server is named by its delivery mode, or by its flags where the fault needs special ones. What a
-    requirement on known answers kills is tried on a parrot, too; what no other kills, there alone.
+    A server is named by its delivery mode, or by its flags if the fault needs special flags. If requirements
+    on known answers kill the fault, it is also tried on a parrot. If only such requirements kill it, it is
+    tried only there.
     """
     if fault.ends_the_server:
         return [f"{CUMULATIVE}{_ITS_OWN}{fault.name}"]
@@ -39,9 +42,9 @@ def servers_for(fault: KnownFault) -> list[str]:
 
 @contextlib.contextmanager
 def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, str]]:
-    """Start servers, side by side; their URLs by name. All get the flags `also`.
+    """Start the named servers at the same time, and yield their URLs by name. All get the flags `also`.
 
-    Raises RuntimeError where one does not start.
+    Raises RuntimeError if a server does not start.
     """
     with contextlib.ExitStack() as stack:
         started = {
@@ -59,7 +62,7 @@ def serve(names: Iterable[str], also: Sequence[str] = ()) -> Iterator[dict[str, 
 
 
 def flags_of(name: str) -> tuple[str, ...]:
-    """Return the flags of a server, by its name."""
+    """Return the flags of a server, given its name."""
     kind = name.partition(_ITS_OWN)[0].removesuffix(WITH_PARROT)
     model = ("--model", "builtin:parrot") if name.endswith(WITH_PARROT) else ()
     return (*model, *_FLAGS.get(kind, tuple(kind.split())))
@@ -67,13 +70,15 @@ def flags_of(name: str) -> tuple[str, ...]:
 
 @contextlib.contextmanager
 def routed(prefill: str, decode: str) -> Iterator[str]:
-    """Yield a router before a server that prefills and one that decodes; its URL."""
+    """Start a router in front of a server that prefills and one that decodes, and yield its URL."""
     with _process(("-m", "proofs.killing.router", prefill, decode)) as process:
         yield _url(process)
 
 
 def _servers(flags: tuple[str, ...]) -> Sequence[tuple[str, ...]]:
-    """Return the flags of each server of a name: two if one decodes, with a router before them."""
+    """Return the flags of each server that belongs to a name. There are two servers if one of
+    them decodes.
+    """
     if DECODES[0] not in flags:
         return (flags,)
     prefills = (DECODES[0], "prefill", "--disaggregation-bootstrap-port", "0")
@@ -90,7 +95,7 @@ def _reference(flags: tuple[str, ...]) -> tuple[str, ...]:
 @contextlib.contextmanager
 def _process(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
     with (
-        tempfile.TemporaryFile() as complaints,  # what faults make a server complain of is of no interest
+        tempfile.TemporaryFile() as complaints,  # the messages of servers with faults are ignored
         subprocess.Popen(
             [sys.executable, *command], stdout=subprocess.PIPE, stderr=complaints, text=True
         ) as server,

@@ -1,4 +1,4 @@
-"""The matrix in words: on a terminal, and as JSON."""
+"""The matrix as text: for a terminal, and as JSON."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from proofs.killing.matrix import Matrix
 
 
 def last_line(matrix: Matrix) -> str:
-    """Summarize the matrix in one line."""
+    """Return a summary of the matrix in one line."""
     kills = len(matrix.cells.keys() & matrix.named)
     return (
         f"{len(matrix.killed)} of {len(matrix.to_kill)} faults killed in {len(matrix.trials)} trials; "
@@ -23,7 +23,9 @@ def last_line(matrix: Matrix) -> str:
 
 
 def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
-    """Print each requirement with what it killed, then what is new and what disagrees, then one line."""
+    """Print each requirement with the faults that it killed, then the related kills and complaints, then a
+    summary.
+    """
     table = Table("requirement", "kills", box=None, pad_edge=False, header_style="bold dim")
     kills = matrix.cells.keys() & matrix.named
     for requirement in matrix.demanded:
@@ -40,7 +42,7 @@ def print_matrix(console: Console, matrix: Matrix, seconds: float) -> None:
 
 
 def as_json(matrix: Matrix) -> str:
-    """Everything, for programs: the trials with all their kills, what was expected, and the complaints."""
+    """Return the matrix as JSON: the trials with all kills, the expectations, and the complaints."""
     document = {
         "faults": {
             name: {"does": fault.does, "room": fault.room, "upstream": fault.upstream, "kills": fault.kills}

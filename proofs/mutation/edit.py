@@ -1,4 +1,4 @@
-"""Edits of a stream, and the hand that draws where they are made."""
+"""Edits of a stream, and the interface that chooses where they are made."""
 
 from __future__ import annotations
 
@@ -17,33 +17,33 @@ _T = TypeVar("_T")
 
 
 class Hand(Protocol):
-    """Draws what an edit leaves open."""
+    """Chooses what an edit leaves open, such as its position."""
 
     def choose(self, options: Sequence[_T]) -> _T:
-        """One of some options, at least one."""
+        """Return one of the options, of which there must be at least one."""
         ...
 
 
 @dataclass
 class Body:
-    """A stream in the making: the data of each event, and how it is framed."""
+    """A stream that is being edited: the data of each event, and how events are framed."""
 
     data: list[str]
     end_of_line: str = "\n"
     name: str = "data: "
     before: dict[int, str] = field(default_factory=dict)
-    """Lines before an event, each with its end."""
+    """Lines before an event, each with its line end, by the event's index."""
     prefix: bytes = b""
     cut: int | None = None
-    """The bytes that are sent; None for all."""
+    """The number of bytes that are sent. None for all bytes."""
     ending: Ending = Ending.COMPLETE
     as_it_is: dict[int, bytes] = field(default_factory=dict)
-    """Events whose frame is given in bytes."""
+    """The bytes of events that are not framed from `data`, by index."""
     named: bool = False
-    """True if the stream names its events: by the type that their data carry."""
+    """True if each event has a name, which is the type in its data."""
 
     def frames(self) -> list[bytes]:
-        """The bytes of each event."""
+        """Return the bytes of each event."""
         frames = []
         for position, data in enumerate(self.data):
             lines = [f"{self.name}{line}{self.end_of_line}" for line in data.split("\n")]
@@ -55,31 +55,31 @@ class Body:
         return frames
 
     def bytes(self) -> bytes:
-        """All of it."""
+        """Return the bytes of the whole stream."""
         whole = self.prefix + b"".join(self.frames())
         return whole if self.cut is None else whole[: self.cut]
 
 
 @dataclass(frozen=True)
 class Edit:
-    """An edited stream."""
+    """An edited stream, and the first event that can show the edit."""
 
     body: Body
     event: int = 0
-    """The first event, as counted in the edited stream, at which anything can be seen to be wrong."""
+    """The index, in the edited stream, of the first event at which an error can be detected."""
 
 
 Make = Callable[[Source, Hand], Edit | None]
-"""Makes an edit; None where a stream has no place for it."""
+"""A function that makes an edit. It returns None if the edit does not apply to the stream."""
 
 
 def written(value: Any) -> str:
-    """A JSON value as servers write it."""
+    """Return a JSON value as servers write it."""
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
 def type_of(data: str) -> str | None:
-    """The type that an event's data carry; None for text that is not an object with one."""
+    """Return the type in an event's data. None if the data is not an object with a type."""
     try:
         value = json.loads(data)
     except ValueError:
@@ -89,24 +89,24 @@ def type_of(data: str) -> str | None:
 
 
 def body_of(source: Source) -> Body:
-    """The stream as it was."""
+    """Return the unedited stream."""
     return Body(list(source.data), named=any(event.name for event in source.stream.events))
 
 
 def value_at(source: Source, emission: Emission, name: str) -> Any:
-    """Return a copy of an emission's field in its event."""
+    """Return a copy of the value of an emission's field in its event."""
     return copy.deepcopy(find(source.values[emission.event.index], parse(emission.pointers[name])))
 
 
 def place(document: Any, pointer: str, new: Any) -> None:
-    """Put another value at a place that there is."""
+    """Replace the value at an existing place."""
     *way, last = parse(pointer)
     holder = find(document, tuple(way)) if way else document
     holder[int(last) if isinstance(holder, list) else last] = new
 
 
 def with_value(body: Body, emission: Emission, **changed: Any) -> None:
-    """Put other values into the fields of an emission."""
+    """Replace the values of some fields of an emission."""
     value = json.loads(body.data[emission.event.index])
     for name, new in changed.items():
         place(value, emission.pointers[name], new)
@@ -114,7 +114,7 @@ def with_value(body: Body, emission: Emission, **changed: Any) -> None:
 
 
 def carrying(source: Source, name: str) -> list[Emission]:
-    """The emissions that carry a field which is not empty, in wire order."""
+    """Return the emissions in which a field is not empty, in the order of events."""
     return [
         emission
         for emission in source.stream.emissions()
@@ -124,14 +124,14 @@ def carrying(source: Source, name: str) -> list[Emission]:
 
 
 def following(source: Source, emission: Emission) -> Emission | None:
-    """The next emission of the same choice."""
+    """Return the next emission of the same choice, or None."""
     emissions = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
     index = emissions.index(emission)
     return emissions[index + 1] if index + 1 < len(emissions) else None
 
 
 def preceding(source: Source, emission: Emission) -> Emission | None:
-    """The emission of the same choice before it."""
+    """Return the previous emission of the same choice, or None."""
     emissions = next(choice for choice in source.stream.choices if choice.index == emission.choice).emissions
     index = emissions.index(emission)
     return emissions[index - 1] if index else None

@@ -1,7 +1,7 @@
-"""Framing of an event stream: features that a server may use, alone and two at a time.
+"""Framing of event streams: features that a server may use, alone and in pairs.
 
-A client that reads each of two features may fail on both together: a comment is skipped, an id is kept, and a
-comment with a blank line behind an id becomes an event without data.
+A client may handle two features alone, but fail if both occur. For example, it skips a comment and keeps an
+id. But a comment with a blank line after an id becomes an event without data.
 """
 
 from __future__ import annotations
@@ -15,19 +15,19 @@ from proofs.mutation.edit import Body
 
 @dataclass(frozen=True)
 class Feature:
-    """One way to frame events; what it leaves out is as it was."""
+    """One way to frame events. Attributes that are not set do not change the stream."""
 
     comment: str
     before: str = ""
-    """Lines before an event, each with its end."""
+    """Lines before an event, each with its line end."""
     every: int = 1
-    """The lines come before every Nth event; before the first event alone for 0."""
+    """The lines come before every Nth event. 0 means only before the first event."""
     end_of_line: str = ""
     name: str = ""
     prefix: bytes = b""
 
     def of(self, body: Body) -> Body:
-        """The body, framed so as well."""
+        """Return the stream with this feature added."""
         size = len(body.data)
         places = range(0, size, self.every or size)
         lines = {place: [body.before.get(place, ""), self.before] for place in places if self.before}
@@ -44,7 +44,9 @@ class Feature:
 
 
 def _ends_an_event(lines: str) -> bool:
-    """True if the lines are fields of the event behind them; sorts after those that end with a blank line."""
+    """True if the lines are fields of the next event. Such lines must come after lines that end with a blank
+    line.
+    """
     return not lines.endswith("\n\n")
 
 
@@ -68,12 +70,12 @@ FEATURES: dict[str, Feature] = {
     "bom": Feature("A byte order mark at the beginning", prefix=b"\xef\xbb\xbf"),
 }
 UNNAMED = frozenset({"message"})
-"""Features of streams whose events have no names."""
+"""Features that apply only to streams whose events have no names."""
 _APART = frozenset({frozenset({"crlf", "cr"}), frozenset({"ids", "field-without-colon"})})
-"""Features that cannot be used together: two line ends, and two ids of one event."""
+"""Features that cannot be combined: two line ends, and two ids of one event."""
 
 
 def pairs(*, named: bool) -> Iterator[tuple[str, str]]:
-    """The names of each two features that a stream may have together."""
+    """Yield the names of each pair of features that a stream may combine."""
     names = [name for name in FEATURES if not (named and name in UNNAMED)]
     yield from (pair for pair in combinations(names, 2) if frozenset(pair) not in _APART)

@@ -1,6 +1,6 @@
-"""Illegal edits: each breaks the contract in a way that the stream itself shows.
+"""Illegal edits: each violates the contract in a way that the stream itself shows.
 
-An edit is made only where it must be seen: a lost event by a counter, a changed text by the tokenizer, a
+An edit is made only where it must be detected: a lost event by a counter, a changed text by the tokenizer, a
 changed entry by its neighbours.
 """
 
@@ -34,13 +34,13 @@ _NATIVE = "sglang-generate"
 
 
 def illegal(make: Make) -> Make:
-    """Enter an illegal edit under the name of its function."""
+    """Register an illegal edit under the name of its function."""
     ILLEGAL[make.__name__.replace("_", "-")] = make
     return make
 
 
 def _counted(source: Source) -> list[Emission]:
-    """Emissions with new ids and their counter."""
+    """Return the emissions that have new ids and a counter."""
     return [emission for emission in carrying(source, "output_ids") if _COUNTER in emission.pointers]
 
 
@@ -53,7 +53,7 @@ def _finishing(source: Source) -> list[Emission]:
 
 
 def _series(emission: Emission) -> list[str]:
-    """Return names of the series that hold entries, one for each id of the emission."""
+    """Return the names of the series that have one entry for each id of the emission."""
     due = len(emission.output_ids or ())
     return [
         name
@@ -64,7 +64,7 @@ def _series(emission: Emission) -> list[str]:
     ]
 
 
-# Whole events.
+# Edits of whole events.
 
 
 @illegal

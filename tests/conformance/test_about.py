@@ -43,9 +43,9 @@ def test_a_request_admits_by_what_it_asks_for() -> None:
 
 
 def test_a_wish_that_no_request_holds_is_refused() -> None:
-    with pytest.raises(ValueError, match="'logprob' is none of the wishes"):
+    with pytest.raises(ValueError, match="'logprob' is unknown; the wishes are"):
         about("logprob")
-    with pytest.raises(ValueError, match="'streams' is none of the wishes"):
+    with pytest.raises(ValueError, match="'streams' is unknown; the wishes are"):
         about(unasked=("streams",))
 
 

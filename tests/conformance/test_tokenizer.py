@@ -70,7 +70,7 @@ def test_a_tokenizer_that_cleans_up_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_tokenizer_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"give the folder that holds the model's tokenizer\.json"):
+    with pytest.raises(UsageError, match=r"give the folder that contains the model's tokenizer\.json"):
         LocalTokenizer(tmp_path)
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(UsageError, match="is not a tokenizer"):

@@ -39,7 +39,7 @@ def test_a_table_becomes_what_its_fields_say():
     ("table", "words"),
     [
         ([], r"cart\.yaml: \[\] is not a table; known are wheels, open"),
-        ({}, r"cart\.yaml: 'wheels' is missing; it is a list, each entry a table"),
+        ({}, r"cart\.yaml: 'wheels' is missing; its value must be a list, each entry a table"),
         ({"wheels": [], "opne": True}, r"cart\.yaml: there is no 'opne'; did you mean 'open'\?"),
         ({"wheels": [], 7: True}, r"cart\.yaml: there is no 7; known are wheels, open"),
         ({"wheels": {}}, r"cart\.yaml: wheels: \{\} is not a list, each entry a table"),

@@ -175,7 +175,7 @@ def about(*asked: str, unasked: Collection[str] = (), **due: Any) -> About:
     `due`: values for the other fields of `About`. Raises ValueError for an unknown wish.
     """
     if unknown := {*asked, *unasked} - set(WISHES):
-        raise ValueError(f"{sorted(unknown)[0]!r} is none of the wishes {', '.join(WISHES)}")
+        raise ValueError(f"{sorted(unknown)[0]!r} is unknown; the wishes are {', '.join(WISHES)}")
     return About(asked=frozenset(asked), unasked=frozenset(unasked), **due)
 
 

@@ -92,7 +92,7 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
     if other.refused or not _before(other, answer):
         return False
     if not (ours := answer.asked.input_ids) or not (theirs := other.asked.input_ids):
-        if _drawn_ids(answer):  # a text shares no more ids with a random prompt than by chance
+        if _drawn_ids(answer):  # a random prompt of ids begins like a text only by chance
             return count <= _BY_CHANCE
         return _worded(answer) == _worded(other) or _length(other) >= count
     # A shorter prompt with the same ids may have generated the ids that follow in this prompt.

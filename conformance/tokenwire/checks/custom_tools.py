@@ -30,8 +30,8 @@ def _due(stream: Stream, choice: Choice, target: Target, free: frozenset[str]) -
 
 @check("custom-calls-are-custom", about(chat=True, answered=True, ended=True))
 def _custom_calls_are_custom(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check the type and the input of calls of custom tools. Without the text of the tokens, an input must
-    not be an object with the input in it.
+    """Check the type and the input of calls to custom tools. Without the text of the tokens, the input must
+    not be an object that contains the input.
     """
     dialect, body = dialect_of(stream), stream.exchange.request.body
     tool = dialect.request.tool if dialect is not None else None

@@ -90,8 +90,8 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
 
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
-    """Return the place of a field's entry in the second choice, and in a tuple the place in the
-    first choice.
+    """Return the places of a field's entry in both choices: that of the second, and a tuple with that of the
+    first.
     """
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)

@@ -105,7 +105,7 @@ def _followed(answers: list[Answer]) -> Iterator[_Appended]:
             return  # SGLang removes the beginning-of-sequence id from a turn
         prompt = (*record, *turn.input_ids)
         if record and not is_behind and choice.counter("prompt_tokens") == len(turn.input_ids):
-            return  # a server without such sessions: each turn begins anew
+            return  # the server has no such sessions, so each turn begins a new conversation
         if record:
             yield _Appended(answer, prompt, is_behind)
         if choice.output_ids is None or choice.finish is None or choice.finish.type != "length":

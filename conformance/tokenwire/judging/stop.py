@@ -53,7 +53,7 @@ class Stop:
             if alarmed:
                 signal.setitimer(signal.ITIMER_REAL, 0)
             for number, handler in before.items():
-                if handler is not None:  # None is a handler that Python did not install, and cannot restore
+                if handler is not None:  # Python returns None for a handler that it cannot restore
                     signal.signal(number, handler)
 
     @contextmanager

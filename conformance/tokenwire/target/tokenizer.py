@@ -60,7 +60,7 @@ class LocalTokenizer:
             raise UsageError("--tokenizer needs a package: pip install tokenizers") from error
         path = folder / "tokenizer.json" if folder.is_dir() else folder
         if not path.is_file():
-            raise UsageError(f"there is no {path}; give the folder that holds the model's tokenizer.json")
+            raise UsageError(f"there is no {path}; give the folder that contains the model's tokenizer.json")
         try:
             self._tokenizer = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the package raises no narrower exception

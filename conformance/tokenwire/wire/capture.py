@@ -79,7 +79,7 @@ def status_of(value: Any) -> int:
 def _header_of(name: Any, value: Any) -> tuple[str, str]:
     """Return a header. Raises TypeError if a value is not a string."""
     if not (isinstance(name, str) and isinstance(value, str)):
-        raise TypeError(f"{name!r}: {value!r} is not a header")
+        raise TypeError(f"the header {name!r}: {value!r} is not a pair of strings")
     return name, value
 
 
@@ -229,7 +229,7 @@ class CaptureWriter:
         Raises ValueError for a name that leads out of the folder, and FileExistsError if the file exists.
         """
         if any(part in {"", ".", ".."} for part in name.split("/")):
-            raise ValueError(f"the exchange name {name!r} does not name a file; use words parted by '/'")
+            raise ValueError(f"the exchange name {name!r} does not name a file; use words separated by '/'")
         path = self._directory / (quote(name, safe="/") + self._suffix)
         file = self._new_file(path)
         on_loss = self._lose if self._on_loss is not None else None
