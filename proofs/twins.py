@@ -18,11 +18,12 @@ import argparse
 import asyncio
 import contextlib
 import json
-import subprocess
+import shlex
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +31,9 @@ from typing import Any
 from proofs.twinning.inside import texts_of
 from proofs.twinning.models import CHANGES, write_model
 from tokenwire.asking.planning import planned
+from tokenwire.local_server import free_port
 from tokenwire.settings import Settings
+from tokenwire_twin.started import PORT, Start, started
 from tokenwire_twin.twin import TwinReport, TwinSide, TwinTally, twin_report
 from tokenwire_twin.twin_asking import ask_twins
 from tokenwire_twin.twin_numbers import Interval, Outcome
@@ -73,20 +76,12 @@ PAIRS = {
 }
 
 
-@contextlib.contextmanager
-def served(model: Path, dtype: str, kernel: str = "plain") -> Iterator[str]:
-    """Serve a model as long as this is open; the URL. Raises RuntimeError where it does not start."""
-    command = [sys.executable, "-m", "proofs.twinning.kernels", kernel, "serve", "--port", "0"]
-    command += ["--model", str(model), "--dtype", dtype]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        try:
-            assert server.stdout is not None
-            words = server.stdout.readline().split()
-            if not words:
-                raise RuntimeError(f"{command} ended with status {server.wait()} before it gave its URL")
-            yield words[-1]
-        finally:
-            server.terminate()
+def served(model: Path, dtype: str, kernel: str = "plain") -> AbstractContextManager[str]:
+    """Serve a model within the block, and yield the URL. Raises UsageError if it does not start."""
+    command = (sys.executable, "-m", "proofs.twinning.kernels", kernel, "serve", "--port", PORT)
+    return started(
+        Start(shlex.join((*command, "--model", str(model), "--dtype", dtype)), "/health"), free_port()
+    )
 
 
 def compared(urls: Sequence[str], tokens: int) -> TwinReport:

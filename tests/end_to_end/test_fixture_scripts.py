@@ -37,6 +37,18 @@ def test_a_script_can_be_imported(script, name):
     assert callable(script(name).main)
 
 
+def test_the_reference_is_recorded_through_its_own_server(script, monkeypatch, tmp_path):
+    recording = script("record_reference")
+    monkeypatch.setattr(recording, "FIXTURES", tmp_path)
+    case = recording.Case("late-key-unpadded", incremental=True, scenarios=("greedy-stream",))
+    flags = recording.flags_of(incremental=True)
+    with recording.served(flags) as url:
+        [(name, entry)] = recording.record(case, url, flags).items()
+    assert (tmp_path / name).is_file()
+    assert (entry["fault"], entry["flags"]) == ("late-key-unpadded", flags)
+    assert entry["exchanges"] > 3
+
+
 def test_a_fixture_keeps_its_title_when_it_is_made_again(script, monkeypatch, tmp_path):
     build = script("build")
     manifest = tmp_path / "manifest.json"
