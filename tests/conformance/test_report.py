@@ -346,6 +346,8 @@ def test_values_are_readable() -> None:
     assert value("four entries") == "four entries"
     assert value("") == '""'
     assert value([1, None]) == "[1, null]"
+    assert value('{"city": "Paris"}') == """'{"city": "Paris"}'"""
+    assert value(['is not of type "object"', "b"]) == """['is not of type "object"', "b"]"""
     assert value("a\nb") == '"a\\nb"'
     assert len(value(list(range(500)))) <= 200
     assert cut("a" * 50 + "b" * 50, 21) == "a" * 9 + " … " + "b" * 9

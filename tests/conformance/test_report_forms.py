@@ -303,6 +303,24 @@ def test_no_more_annotations_than_the_page_shows(subject, judgements):
     assert lines[-1] == "::notice title=tokenwire::3 more are in the summary of the step"
 
 
+def test_of_many_causes_page_and_summary_begin_with_the_gravest(subject, judgements):
+    judgement = judgements[0]
+    many = [replace(judgement, requirement=made_up_row(id=f"row-{n}")) for n in range(9)]
+    made = document(subject, many, 1)
+    text = step_summary(made)
+    first, _, others = text.partition("### The other causes\n")
+    assert "### Start here: the 3 gravest of 9 causes\n" in first
+    assert (first.count("<details open>"), others.count("<details open>")) == (3, 0)
+    html = page(made)
+    first, _, others = html.partition("<h2>The other 6 causes</h2>")
+    assert "<h2>Start here: the 3 gravest of 9 causes</h2>" in first
+    assert (first.count('<section id="row-'), others.count('<section id="row-')) == (3, 6)
+    assert others.count('<details class="cause"><summary>') == 6
+    few = page(document(subject, many[:5], 1))
+    assert "Start here" not in few
+    assert "<details class" not in few
+
+
 def test_a_step_summary_shows_what_is_wrong_and_cannot_be_broken_out_of(report):
     text = step_summary(report)
     assert text.startswith("## Tokenwire: does not conform\n")

@@ -11,7 +11,7 @@ from typing import Any
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import overview
+from tokenwire.report.overview import FIRST_CAUSES, overview
 from tokenwire.report.templates import template
 
 _COMMANDS = {Verdict.FAIL: "error", Verdict.HARNESS_ERROR: "error", Verdict.WARN: "warning"}
@@ -86,9 +86,12 @@ def _fenced_block(text: str) -> str:
 
 def step_summary(report: Mapping[str, Any]) -> str:
     """Return the summary of the step as Markdown: a line, the failures, a folded table of all verdicts."""
+    view = overview(report)
     text = template("tokenwire.report", "summary.md.jinja").render(
-        vars(overview(report)),
+        vars(view),
         most=_MOST_FAILURES,
+        start_here=view.start_here,
+        first=FIRST_CAUSES,
         marks=_MARKS,
         cell=_cell,
         fenced_block=_fenced_block,

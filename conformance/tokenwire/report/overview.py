@@ -18,6 +18,10 @@ _BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
 KNOWN = "known"
 _DECIDED = (Verdict.PASS, *_BAD)
 
+FIRST_CAUSES = 3
+"""The causes that a report begins with if there are too many to show all in detail."""
+_CAUSES_IN_FULL = 5
+"""The most causes that are all shown in detail."""
 Row = Mapping[str, Any]
 """One entry of `verdicts` in the JSON report."""
 
@@ -254,6 +258,12 @@ class Overview:
     """The wrong entries of the baseline."""
     flaky: tuple[str, ...]
     """A sentence for each flaky entry of the baseline."""
+
+    @property
+    def start_here(self) -> str:
+        """A heading for the first causes, if there are too many to show all in detail; else empty."""
+        many = len(self.shown) > _CAUSES_IN_FULL
+        return f"start here: the {FIRST_CAUSES} gravest of {len(self.shown)} causes" if many else ""
 
     @property
     def chapters(self) -> dict[str, list[Summary]]:

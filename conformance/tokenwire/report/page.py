@@ -21,7 +21,7 @@ from markupsafe import Markup
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import ExitStatus, Verdict
-from tokenwire.report.overview import Row, overview
+from tokenwire.report.overview import FIRST_CAUSES, Row, overview
 from tokenwire.report.playback import Playback, playback_of
 from tokenwire.report.plot import Plot, plot
 from tokenwire.report.templates import template
@@ -118,6 +118,8 @@ def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str
         colour=_COLOURS.get(report["exit_status"], Verdict.WARN),
         wrong=any(summary.verdict is not Verdict.WARN for summary in view.shown),
         bad=bad,
+        start_here=view.start_here,
+        first=FIRST_CAUSES,
         folded=folded,
         crashed=Verdict.HARNESS_ERROR,
         policy=policy(script),

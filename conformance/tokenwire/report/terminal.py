@@ -11,7 +11,7 @@ from rich.text import Text
 
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
-from tokenwire.report.overview import Overview, Summary, kept, overview
+from tokenwire.report.overview import FIRST_CAUSES, Overview, Summary, kept, overview
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -26,9 +26,6 @@ _STYLES = {
 _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
 _FEW = 2
-_CAUSES_IN_FULL = 5
-"""The most causes that are all shown in detail. If there are more, only the first few are."""
-_FIRST_CAUSES = 3
 _MOST_LINES = 20
 """The most causes that are listed in one line each."""
 _LEAST_WIDTH = 40
@@ -82,10 +79,10 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
     are shown in detail, and the others in one line each.
     """
     causes = list(view.shown)
-    many = len(causes) > _CAUSES_IN_FULL and not full
+    many = bool(view.start_here) and not full
     if many:
-        yield Text(f"start here: the {_FIRST_CAUSES} gravest of {len(causes)} causes", "bold")
-    for summary in causes[:_FIRST_CAUSES] if many else causes:
+        yield Text(view.start_here, "bold")
+    for summary in causes[:FIRST_CAUSES] if many else causes:
         for row in summary.shown if full else summary.shown[:1]:
             verdict = Verdict(row["verdict"])
             crash = f"{verdict}  {row['requirement']}[{row['scenario']}]\n{row['message']}"
@@ -99,7 +96,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
         for words in filter(None, (worker, also, summary.following)):
             yield Text(_wrapped(words, width, first="  ", rest="  "), "dim")
     if many:
-        yield Text("\n").join(_in_lines(causes[_FIRST_CAUSES:], width))
+        yield Text("\n").join(_in_lines(causes[FIRST_CAUSES:], width))
 
 
 def _in_lines(causes: Sequence[Summary], width: int) -> Iterator[Text]:

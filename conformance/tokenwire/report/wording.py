@@ -34,7 +34,16 @@ def value(thing: Any) -> str:  # may be an untrusted value
     """Return any value as a text of limited length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
-    return cut(json.dumps(thing, ensure_ascii=False, default=str), _LONGEST_VALUE)
+    if isinstance(thing, list) and all(isinstance(entry, str) for entry in thing):
+        return cut(f"[{', '.join(map(_quoted, thing))}]", _LONGEST_VALUE)
+    words = _quoted(thing) if isinstance(thing, str) else json.dumps(thing, ensure_ascii=False, default=str)
+    return cut(words, _LONGEST_VALUE)
+
+
+def _quoted(text: str) -> str:
+    """Return a text as JSON, or in single quotes if its double quotes can then stay as they are."""
+    plain = '"' in text and not set("'\\") & set(text) and text.isprintable()
+    return f"'{text}'" if plain else json.dumps(text, ensure_ascii=False)
 
 
 def where(place: Place) -> str:
