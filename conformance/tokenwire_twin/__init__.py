@@ -1,3 +1,1 @@
-"""Two servers, recordings or reports side by side: their differences, verdict by verdict and field by
-field.
-"""
+"""Compares two servers, recordings or reports: their verdicts, and their answers field by field."""

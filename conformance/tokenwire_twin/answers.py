@@ -1,4 +1,4 @@
-"""Two answers to one request side by side: status, fields, record, values, and each event."""
+"""Compares two answers to the same request: status, fields, output, values, and each event."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ from tokenwire.wire.exchange import HttpRequest
 from tokenwire.wire.json_pointer import join
 
 _NAMES = frozenset({"model", "rid", "request_id"})
-"""Fields that may differ between two equal requests."""
+"""Request fields that may differ between two equal requests."""
 ABORTING = frozenset(
     {"abort", "abort-in-the-queue", "abort-of-choices", "abort-of-everything", "abort-of-one"}
     | {"scheduled-aborts", "script-abort", "session-abort"}
 )
 """Scenarios that abort their requests."""
 RACING = frozenset({"id-in-use"})
-"""Scenarios with racing requests: timing decides which of them is too late."""
+"""Scenarios in which timing decides which of several requests succeeds."""
 _OK = 200
 _BROKEN = 500
 _NOT_BUILT = 501
@@ -49,11 +49,13 @@ _LONGEST_REASON = 120
 _AROUND = 24
 """Characters that are shown before and after the place at which two texts part."""
 _SHORT_WORD = 40
-"""Values up to this length are words of a protocol, and name a family."""
+"""The length up to which a string value counts as a keyword of a protocol, and becomes part of the family's
+name.
+"""
 
 
 class Gravity(StrEnum):
-    """Subjects of differences, the gravest first."""
+    """The subjects of differences, the most serious first."""
 
     SERVED = "not served"
     FAILED = "server errors"
@@ -71,24 +73,24 @@ class Gravity(StrEnum):
 
 @dataclass(frozen=True)
 class Difference:
-    """A difference of two answers to one request."""
+    """A difference between two answers to the same request."""
 
     gravity: Gravity
     kind: str
-    """status, field, text, channels, series, finish, counter, value and others."""
+    """The kind of value that differs: status, field, text, series, finish, counter, and others."""
     subject: str
-    """The field, the path or the series; empty for the whole answer."""
+    """The field, JSON pointer or series that differs; empty for the whole answer."""
     says: str
-    """The difference without numbers and names of one exchange. With kind and subject it names a family."""
+    """A description without numbers and names, so that it is equal for all differences of one family."""
     message: str
     exchange: str
     dialect: str
     key: str = ""
-    """Equal for requests of the same answer, however it is delivered."""
+    """A key that is equal for requests with the same expected output, with and without streaming."""
     one: Place | None = None
     other: Place | None = None
     excerpts: tuple[str, str] = ("", "")
-    """The values at both places."""
+    """The values at both places, as text."""
     sizes: tuple[int, int] | None = None
     """The numbers of entries on both sides, if one of them holds more."""
 
@@ -98,18 +100,21 @@ class Difference:
 
     @property
     def decides(self) -> bool:
-        """True if it makes the answers different; the cuts of a stream, for example, do not."""
+        """True if the two answers count as different.
+
+        Differences such as the number of events do not count.
+        """
         return self.gravity is not Gravity.REMARKS
 
 
 def _is_volatile(path: str, volatile: frozenset[str]) -> bool:
-    """True if the value of a field differs between two answers of one server."""
+    """True if the value at a path differs even between two answers of one server."""
     name = path.rpartition("/")[2]
     return is_of_the_cache(path) or any(fnmatchcase(name, pattern) for pattern in volatile)
 
 
 def body_of(request: HttpRequest) -> Any:
-    """Return the body of a request without the names that a client chooses."""
+    """Return the body of a request, without the fields that may differ between equal requests."""
     body = request.body
     if request.raw_body is not None:
         try:
@@ -122,7 +127,7 @@ def body_of(request: HttpRequest) -> Any:
 
 
 def _without_names(found: Any, stream: Stream) -> Any:
-    """Return a value in which names from the request are replaced by the names of their fields."""
+    """Replace names that the request contains, such as the model name, by the names of their fields."""
     body = stream.exchange.request.body
     if isinstance(found, str) and isinstance(body, dict):
         for name in sorted(_NAMES & body.keys()):
@@ -138,7 +143,10 @@ def _parting(
     path: str = "",
     tolerance: float | None = None,
 ) -> tuple[str, Any, Any] | None:
-    """Return the first path at which two JSON values differ by more than rounding, except volatile ones."""
+    """Return the first path at which two JSON values differ by more than rounding, and both values there.
+
+    Volatile fields are ignored. Return None if the values are equal.
+    """
     if volatile and _is_volatile(path, volatile):
         return None
     if isinstance(first, Mapping) and isinstance(second, Mapping):
@@ -159,7 +167,7 @@ def _parting(
 
 
 def asked_otherwise(first: Stream, second: Stream) -> tuple[str, Any, Any] | None:
-    """Return the first path at which two requests differ, with both values; None if they ask the same."""
+    """Return the first path at which two requests differ, with both values; None if they are equal."""
     return _parting(body_of(first.exchange.request), body_of(second.exchange.request))
 
 
@@ -169,11 +177,11 @@ def _words(thing: Any) -> str:
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two answers to requests of one name, and what of them may be compared."""
+    """Two answers to requests with the same exchange name."""
 
     both: Comparison
     names: tuple[str, str]
-    """The names of the sides."""
+    """The names of both sides, for messages."""
     volatile: frozenset[str] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -200,7 +208,7 @@ class _Pair:
         message: str = "",
         places: tuple[Place | None, Place | None] = (None, None),
     ) -> Difference:
-        """Return a difference of a family: its kind, its subject and what it says."""
+        """Return a difference. `family`: its kind, its subject and its description."""
         name, dialect = self.first.exchange.name, self.second.dialect
         key = self.first.asked.key or name
         return Difference(gravity, *family, message or family[-1], name, dialect, key, *places)
@@ -209,11 +217,11 @@ class _Pair:
         return f"{ours} in {self.names[0]}, {theirs} in {self.names[1]}"
 
     def longer(self, ours: Sized, theirs: Sized) -> str:
-        """Return the side that holds more."""
+        """Return the name of the side with the longer value."""
         return self.names[len(ours) < len(theirs)]
 
     def may_differ(self, seen: Observation) -> bool:
-        """True if a difference is none that chance explains."""
+        """True if an observation is a difference that chance does not explain."""
         return not seen.holds and (self.both.steady or not seen.by_chance)
 
 
@@ -279,7 +287,7 @@ _GRAVITY_OF_PART = {
 
 
 def _record_paths(stream: Stream) -> dict[str, Gravity]:
-    """Return the paths, without positions, of the fields in the record, with the gravity of each."""
+    """Return the paths of the record's fields in an answer, without list positions, each with its subject."""
     paths: dict[str, Gravity] = {}
     for emission in stream.emissions():
         for name, pointer in emission.pointers.items():
@@ -297,7 +305,7 @@ def _without_positions(pointer: str) -> str:
 
 
 def _within(path: str, fields: Mapping[str, Gravity]) -> Gravity | None:
-    """Return the gravity of the field of the record that a path lies in; None if it lies in none."""
+    """Return the subject of the record's field to which a path belongs; None if it belongs to none."""
     return next((gravity for name, gravity in fields.items() if f"{path}/".startswith(f"{name}/")), None)
 
 
@@ -310,7 +318,7 @@ def _gravity_of(path: str, record: Mapping[str, Gravity], pair: _Pair) -> Gravit
 
 
 def _outermost(path: str, there: frozenset[str]) -> str:
-    """Return the outermost field on the way to a path that the other side lacks altogether."""
+    """Return the outermost member on the way to a path that the other side does not have at all."""
     keys = path.split("/")
     for depth in range(2, len(keys)):
         outer = "/".join(keys[:depth])
@@ -320,7 +328,7 @@ def _outermost(path: str, there: frozenset[str]) -> str:
 
 
 def _fields(pair: _Pair, *, parts: bool) -> Iterator[Difference]:
-    """Yield the fields that one side lacks. Without `parts`, those of the record are left out."""
+    """Yield the fields that only one side has. Without `parts`, fields of the record are skipped."""
     sides = pair.first, pair.second
     record = {**_record_paths(sides[0]), **_record_paths(sides[1])}
     held = [frozenset(told_by(side)) for side in sides]
@@ -330,7 +338,7 @@ def _fields(pair: _Pair, *, parts: bool) -> Iterator[Difference]:
             outer = _outermost(path, held[1 - side])
             gravity = _gravity_of(path, record, pair)
             is_part = _within(path, record) is not None
-            # The channels are compared as channels.
+            # Channels are compared elsewhere.
             if outer in seen or (is_part and (gravity is Gravity.CHANNELS or not parts)):
                 continue
             seen.add(outer)
@@ -398,7 +406,7 @@ def _observed(
 
 
 def _filled(channels: Channels) -> list[str]:
-    """Return the channels that hold anything, in words."""
+    """Describe which channels are not empty."""
     held = {"reasoning": channels.reasoning.strip(), "text": channels.content.strip(), CALLED: channels.calls}
     return [CHANNEL_WORDS[name] for name, content in held.items() if content]
 
@@ -414,7 +422,7 @@ def _held(content: Any) -> str:
 
 
 def _channels(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
-    """Yield in which channels two sides put the same output."""
+    """Yield a difference if the two sides divide the same output differently into channels."""
     both = Channels.of(pair.first, ours), Channels.of(pair.second, theirs)
     found = [difference for difference in channel_differences(*both) if difference.channel != "finish"]
     if not found:
@@ -506,7 +514,9 @@ def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[_Way]
 
 
 def _series(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
-    """Yield how the series of two choices of the same ids differ: once for each way."""
+    """Yield the differences between the series of two choices with the same ids, one for each kind of
+    difference.
+    """
     customized = ours.customized & theirs.customized
     for name in sorted(ours.series_names & theirs.series_names):
         one, other = ours.series(name), theirs.series(name)
@@ -548,7 +558,7 @@ def _finish(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
 
 
 def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
-    """Yield what differs in the record of a choice. What follows from other ids is not repeated."""
+    """Yield the differences between two choices. If the ids differ, their consequences are not listed."""
     sides, apart = (ours, theirs), False
     for found in (
         *_prompts(pair, *sides),
@@ -583,11 +593,11 @@ def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
             yield pair.differs(Gravity.FINISH, ("counter", counter, says), message, places)
 
 
-# What is not in the record.
+# Values outside of the record.
 
 
 def _values(stream: Stream, volatile: frozenset[str]) -> dict[str, tuple[Any, Place]]:
-    """Return the last value, with its place, of each path outside the record."""
+    """Return the last value at each path outside of the record, with its place."""
     record = _record_paths(stream)
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
@@ -598,7 +608,7 @@ def _values(stream: Stream, volatile: frozenset[str]) -> dict[str, tuple[Any, Pl
 
 
 def _is_word(thing: Any) -> bool:
-    """True for a value that names something: a word of a protocol, a flag, null."""
+    """True if a value is a keyword of a protocol, a boolean or null."""
     if isinstance(thing, str):
         return len(thing) <= _SHORT_WORD and not any(map(str.isdigit, thing))
     return thing is None or isinstance(thing, bool)
@@ -606,7 +616,7 @@ def _is_word(thing: Any) -> bool:
 
 def _other_values(pair: _Pair) -> Iterator[Difference]:
     if len(pair.first.choices) > 1 and pair.first.asked.stream:
-        return  # the record of the last choice, and a server may send any choice last
+        return  # the last choice in a stream may be any, so its last values are not comparable
     record = {**_record_paths(pair.first), **_record_paths(pair.second)}
     ours, theirs = (_values(stream, pair.volatile) for stream in (pair.first, pair.second))
     for path in sorted(ours.keys() & theirs.keys()):
@@ -626,7 +636,7 @@ def _other_values(pair: _Pair) -> Iterator[Difference]:
 
 
 def _events(pair: _Pair) -> Iterator[Difference]:
-    """Yield how both streams are cut, and the first event that differs if both have as many."""
+    """Yield a difference in the number of events, or the first event that differs."""
     ours, theirs = pair.first.events, pair.second.events
     if len(ours) != len(theirs):
         message = f"cut into {len(ours)} and {len(theirs)} events"
@@ -651,7 +661,7 @@ def _failed(stream: Stream) -> bool:
 
 
 def shown(stream: Stream) -> int:
-    """Return a key, equal for answers with the same results in any delivery mode."""
+    """Return a key that is equal for answers with the same output, with and without streaming."""
     results = [
         (choice.index, choice.output_ids, choice.text, choice.reasoning, choice.finish and choice.finish.type)
         for choice in stream.choices
@@ -660,7 +670,10 @@ def shown(stream: Stream) -> int:
 
 
 def differences(both: Comparison, names: tuple[str, str]) -> Iterator[Difference]:
-    """Yield the differences between two answers to requests of one name. `names` are the sides' names."""
+    """Yield the differences between two answers to requests with the same exchange name.
+
+    `names`: the names of the sides.
+    """
     found = list(_differences(_Pair(both, names)))
     bodies = [side.exchange.body if found else b"" for side in (both.baseline, both.other)]
     for difference in found:
@@ -672,12 +685,12 @@ def differences(both: Comparison, names: tuple[str, str]) -> Iterator[Difference
 
 
 def _differences(pair: _Pair) -> Iterator[Difference]:
-    """Yield the differences of two answers.
+    """Yield the differences between two answers.
 
-    Values are compared only if both sides repeat themselves, and were asked the same. What may differ by
-    chance is compared only if neither side answered in two ways, or both gave these answers again.
-    Differences by timing do not count: the length of an aborted answer, or the order of two requests with one
-    id. Fields of samples that came out differently belong to other results.
+    Values are compared only if both sides are deterministic and the requests are equal. Values that may
+    differ by chance are compared only if each side always gave the same answer to this request. Differences
+    that depend on timing do not count: the length of an aborted answer, and which of two requests with one id
+    succeeds. If samples differ, their other fields are not compared.
     """
     first, second = pair.first, pair.second
     if first.exchange.scenario in RACING:
@@ -715,7 +728,7 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
             places = start_place(first), start_place(second)
             results.append(pair.differs(Gravity.TEXT, ("choice", str(choice.index), says), "", places))
     yield from results
-    # Another result has other counts.
+    # Different outputs have different counts.
     another = any(found.gravity in {Gravity.PROMPT, Gravity.IDS, Gravity.TEXT} for found in results)
     for found in _other_values(pair):
         if not (another and found.gravity is Gravity.FINISH):
@@ -741,7 +754,7 @@ _HELD: Mapping[Gravity, Callable[[Choice], Any]] = {
 
 
 def compared(both: Comparison) -> frozenset[Gravity]:
-    """Return the subjects that two answers are compared in: what both of them hold."""
+    """Return the subjects in which two answers can be compared, because both have them."""
     if not _comparable(both):
         return frozenset()
     theirs = {choice.index: choice for choice in both.other.choices}
@@ -763,12 +776,13 @@ def held(both: Comparison) -> frozenset[tuple[Gravity, int]]:
     )
 
 
-# Where a side contradicts itself.
+# Contradictions between answers of one side.
 
 
 def aspects(stream: Stream, gravity: Gravity) -> dict[str, Any]:
-    """Return what an answer holds of a subject, which another delivery of it has to hold, too. What it does
-    not hold is left out.
+    """Return the parts of an answer that must be equal if the request is repeated.
+
+    Missing parts are left out.
     """
     found: dict[str, Any] = {}
     for choice in stream.choices:

@@ -1,4 +1,4 @@
-"""A comparison for machines of a workflow: JUnit XML, and the summary of a step."""
+"""Formats a comparison for CI workflows: as JUnit XML, and as the summary of a workflow step."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference
 
 _MOST_ROWS = 60
-"""Differences in a summary; the JSON report holds all."""
+"""The most differences in a summary. The JSON report has all."""
 _SUITE = "tokenwire compare"
 
 
 def _seen(row: Family | VerdictDifference) -> str:
-    """Return how often a difference was seen and where, or why the verdicts differ."""
+    """Describe how often and where a difference was seen, or why the verdicts differ."""
     if isinstance(row, VerdictDifference):
         return f"A: {row.why_one or row.one or '-'}\nB: {row.why_other or row.other or '-'}"
     places = ", ".join(f"{count} at {dialect}" for dialect, count in row.at.items())
@@ -24,12 +24,12 @@ def _seen(row: Family | VerdictDifference) -> str:
 
 
 def _rows(report: DifferenceReport) -> list[Family | VerdictDifference]:
-    """Return the differences that decide, or would if they were not known; the gravest first."""
+    """Return the differences that count, and the known ones; the most serious first."""
     return [row for row in report.rows if row.decides or row.known]
 
 
 def as_junit(report: DifferenceReport) -> str:
-    """Return the comparison as JUnit XML: a failure for each new difference, a skip for each known one."""
+    """Return the comparison as JUnit XML. A new difference is a failure, a known one is a skipped test."""
     rows = _rows(report)
     failures = sum(not row.known for row in rows) + len(report.faults)
     skipped = str(sum(bool(row.known) for row in rows))
@@ -56,7 +56,7 @@ def _cell(text: str) -> str:
 
 
 def as_summary(report: DifferenceReport, outcome: str) -> str:
-    """Return the comparison as Markdown, for the summary of a step."""
+    """Return the comparison as Markdown, for the summary of a workflow step."""
     lines = [
         f"### tokenwire compare: {_cell(outcome)}",
         "",

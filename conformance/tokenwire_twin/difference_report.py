@@ -1,4 +1,4 @@
-"""A comparison as data: its sides, the families of differences between them, and what was not compared."""
+"""The result of a comparison as data: the sides, the families of differences, and what was not compared."""
 
 from __future__ import annotations
 
@@ -44,18 +44,18 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Side:
-    """A report, with the answers behind it if they are available."""
+    """One side of a comparison: its report, and its answers if they are available."""
 
     name: str
     report: Mapping[str, Any]
     runs: Mapping[str, tuple[Answer, ...]] = field(default_factory=dict)
-    """The answers of each run, by file name; an empty name for a single run."""
+    """The answers of each run by file name. The name of a single run is empty."""
     violations: Violations | None = None
-    """The words of each violation, by requirement and exchange; None for a report, which holds a few."""
+    """The message of each violation, by requirement and exchange; None if only a report is available."""
 
 
 def side_of(name: str, subject: Subject) -> Side:
-    """Judge a subject."""
+    """Judge a run, and return it as a side."""
     judgements = judge(subject.runs)
     report = document(subject, judgements, exit_status(judgement.verdict for judgement in judgements))
     alone = len(subject.runs) == 1
@@ -68,7 +68,7 @@ def side_of(name: str, subject: Subject) -> Side:
 
 
 def read_side(name: str) -> Side:
-    """Return a JSON report, or a recording, which is judged. Raises UsageError, OSError."""
+    """Return a JSON report or a recording as a side. A recording is judged. Raises UsageError and OSError."""
     path = Path(name)
     if path.suffix != ".json" or not path.is_file():
         return side_of(name, replay([path]))
@@ -77,32 +77,32 @@ def read_side(name: str) -> Side:
 
 @dataclass(frozen=True)
 class DifferenceReport:
-    """The differences between two sides."""
+    """All differences between two sides."""
 
     one: str
     other: str
     verdicts: tuple[VerdictDifference, ...]
     families: tuple[Family, ...]
-    """The gravest first."""
+    """The families of differences, the most serious first."""
     requirements: int
     """The number of requirements that both sides decided."""
     exchanges: int
     """The number of exchanges that both sides have."""
     repeated: int
-    """Exchanges whose values were compared, because both sides repeat themselves."""
+    """The number of exchanges whose values were compared, because both sides are deterministic."""
     compared: Mapping[Gravity, int] = field(default_factory=dict)
-    """In how many answers each subject was compared."""
+    """The number of answers in which each subject was compared."""
     held: Mapping[Gravity, tuple[int, int]] = field(default_factory=dict)
     """In how many answers each side holds a subject, of those that could be compared."""
     asked: int = 0
     """The number of exchanges that were asked of both sides, or of endpoints that one of them lacks."""
     only_one: tuple[str, ...] = ()
-    """Exchanges that only the first side has."""
+    """The exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
     hints: tuple[str, ...] = ()
-    """The reasons why the comparison is incomplete, and the way out."""
+    """Sentences on why the comparison is incomplete, and how to complete it."""
     faults: tuple[str, ...] = ()
-    """Entries of a file of known differences that do not hold, in words."""
+    """Sentences about the wrong entries in the file of known differences."""
     known_file: str = ""
 
     @property
@@ -111,7 +111,7 @@ class DifferenceReport:
 
     @property
     def rows(self) -> tuple[Family | VerdictDifference, ...]:
-        """All differences, families first."""
+        """All differences: first the families, then the verdicts."""
         return (*self.families, *self.verdicts)
 
     @property
@@ -121,19 +121,21 @@ class DifferenceReport:
 
     @property
     def exit_status(self) -> int:
-        """0 the same, 1 different or a known difference does not hold, 4 nothing to compare."""
+        """0: the same. 1: different, or a wrong entry in the file of known differences. 4: nothing to
+        compare.
+        """
         if self.differ or self.faults:
             return ExitStatus.VIOLATION
         return ExitStatus.NOTHING_EVALUATED if self.nothing_compared else ExitStatus.CONFORMS
 
     @property
     def nothing_compared(self) -> bool:
-        """True if the sides have no answers to the same requests, and no verdicts without answers."""
+        """True if there was nothing to compare: no answers to the same requests, and no verdicts either."""
         return not self.exchanges and bool(not self.requirements or self.only_one or self.only_other)
 
     @property
     def outcome(self) -> str:
-        """The answer in one clause."""
+        """The result in one clause."""
         if self.nothing_compared:
             return "nothing could be compared: the sides have no answers to the same requests"
         words = "the same, as far as could be compared"
@@ -153,7 +155,7 @@ class DifferenceReport:
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """Describe the reason why the run ended early; empty if it did not."""
+    """Describe why the run of a side ended early; empty if it did not."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -186,7 +188,7 @@ def _hints(
 
 
 def _answered(side: Side) -> Mapping[str, bool]:
-    """Return the dialects of a side, each with whether any request was answered in it."""
+    """Return the dialects of a side. The value is True if any request in the dialect was answered."""
     found: dict[str, bool] = {}
     for answers in side.runs.values():
         for answer in answers:
@@ -195,7 +197,7 @@ def _answered(side: Side) -> Mapping[str, bool]:
 
 
 def _endpoints(first: Side, second: Side) -> Iterator[Family]:
-    """Yield the endpoints that one side answers, and the other does not."""
+    """Yield a difference for each endpoint that only one side has."""
     sides, dialects = (first, second), load_dialects()
     spoken = [_answered(side) for side in sides]
     paths = [
@@ -241,15 +243,17 @@ def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
 
 
 def _request_key(answer: Answer) -> str:
-    """Return a key, equal for answers to the same request at one endpoint. Exchange names do not count."""
+    """Return a key that is equal for answers to equal requests, regardless of the names of exchanges."""
     request = answer.exchange.load().request
     return f"{request.method} {request.path} {known_by(body_of(request))}"
 
 
 def _keys(sides: tuple[Sequence[Answer], Sequence[Answer]]) -> Mapping[int, tuple[str, str]]:
-    """Return what identifies the request of each answer: the name of its exchange if both sides have it.
+    """Return a key for the request of each answer. It is the name of the exchange if both sides have this
+    name.
 
-    The others, as people ask them by hand, are identified by the request itself. Equal requests are counted.
+    Otherwise it is the request itself, and a count of equal requests. Requests that were sent by hand have no
+    common names.
     """
     names = [{answer.exchange.name for answer in side} for side in sides]
     keys: dict[int, tuple[str, str]] = {}
@@ -270,8 +274,9 @@ def _key_in(keys: Mapping[int, tuple[str, str]], answer: Answer) -> tuple[str, s
 
 
 def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
-    """Yield the answers of both sides to the same requests. A side without repeated requests is
-    assumed to repeat itself.
+    """Yield the pairs of answers to the same requests.
+
+    If a side has no repeated requests, it counts as deterministic.
     """
     for run in first.runs.keys() & second.runs.keys():
         answers = first.runs[run], second.runs[run]
@@ -363,7 +368,7 @@ def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> Dif
     names = [side.keys() for side in scenarios]
     partners = [{answer.exchange.name for answer in side} for side in zip(*map(_both, pairs), strict=True)]
     partners = partners or [set(), set()]
-    # A recording holds what every run asks of every endpoint, a live side only what it judges.
+    # A recording may have exchanges that a live side does not have, such as liveness probes.
     only = [
         tuple(
             f"{run}: {name}" if run else name
@@ -438,7 +443,7 @@ def _not_comparable(
 
 
 def as_json(report: DifferenceReport) -> Mapping[str, Any]:
-    """Return the comparison as one JSON value. Its last key shows that nothing was cut off."""
+    """Return the result as one JSON value. Its last key shows that the file is complete."""
     return {
         "one": report.one,
         "other": report.other,

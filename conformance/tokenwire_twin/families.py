@@ -1,4 +1,4 @@
-"""Families of differences: what one cause does to many answers, counted and ordered by gravity."""
+"""Groups differences into families. A family has one cause, and is counted over many answers."""
 
 from __future__ import annotations
 
@@ -14,26 +14,28 @@ from tokenwire.target.determinism import completed
 from tokenwire_twin.answers import NO_ANSWER, Difference, Gravity, aspects
 
 SURELY_SEEN_IN = 5
-"""The number of requests with a difference from which one side does not show it by chance."""
+"""The number of requests with a difference from which chance is excluded as its cause."""
 _ORDER = {gravity: position for position, gravity in enumerate(Gravity)}
 
 
 @dataclass(frozen=True)
 class Family:
-    """Differences of one kind, in all answers that show them."""
+    """All differences of one kind."""
 
     gravity: Gravity
     kind: str
     subject: str
     says: str
     at: Mapping[str, int]
-    """The number of exchanges that show it, by dialect."""
+    """The number of exchanges with this difference, by dialect."""
     exchanges: tuple[str, ...]
     members: tuple[Difference, ...]
     by_chance: bool = False
-    """Both sides contradict themselves in these few requests, so that chance explains it."""
+    """True if chance explains the differences: they are few, and each side contradicts itself in these
+    requests.
+    """
     known: str = ""
-    """The reason why it is known, with its link; empty otherwise."""
+    """The reason why the difference is known, with a link; empty if it is new."""
     asked: str = ""
     """What all of its requests ask for, and no other request does; empty if that is not clear."""
     leak: str = ""
@@ -41,7 +43,7 @@ class Family:
 
     @property
     def name(self) -> str:
-        """Its name in a file of known differences, and on the terminal."""
+        """The name of the family, on the terminal and in a file of known differences."""
         return f"{' '.join(filter(None, (self.kind, self.subject)))}: {self.says}"
 
     @property
@@ -54,7 +56,7 @@ class Family:
 
     @property
     def decides(self) -> bool:
-        """True if it makes the sides different."""
+        """True if the sides count as different because of this family."""
         return self.gravity is not Gravity.REMARKS and not self.by_chance and not self.known
 
     @property
@@ -64,7 +66,7 @@ class Family:
 
 @dataclass
 class Contradictions:
-    """The requests that one side answered in two ways, as far as it was asked."""
+    """Finds requests to which one side gave different answers."""
 
     answers: Sequence[Answer]
     _found: dict[tuple[str, Gravity], bool] = field(default_factory=dict)
@@ -86,18 +88,20 @@ class Contradictions:
         return {scenario: frozenset(found) for scenario, found in keys.items()}
 
     def answers_elsewhere(self, key: str) -> bool:
-        """True if a request was answered in any exchange."""
+        """True if a request with this key was answered in any exchange."""
         return bool(self._by_key.get(key))
 
     def within(self, key: str, gravity: Gravity) -> bool:
-        """True if answers to one request differ in a subject, however they were delivered."""
+        """True if answers to equal requests differ in a subject, with or without streaming."""
         if (key, gravity) not in self._found:
             groups = _alike(self._by_key.get(key, ()), _asked_for)
             self._found[key, gravity] = any(_differ(group, gravity) for group in groups)
         return self._found[key, gravity]
 
     def repeated(self, scenario: str, gravity: Gravity) -> bool:
-        """True if a request of a scenario was answered in two ways in one form of delivery."""
+        """True if a request of a scenario got different answers although it was sent in the same way
+        (streaming, interval).
+        """
         keys = self._by_scenario.get(scenario, ())
         return any(
             _differ(group, gravity)
@@ -107,7 +111,7 @@ class Contradictions:
 
 
 def _asked_for(answer: Answer) -> Any:
-    """Return a key, equal for requests that ask for the same parts of an answer."""
+    """Return a key that is equal for requests that enable the same outputs."""
     asked = answer.asked
     logprobs = asked.logprobs, asked.logprob_start, asked.top_logprobs, asked.chosen_ids, asked.uniform
     return answer.dialect, logprobs, asked.return_prompt_token_ids, asked.return_meta_info
@@ -134,7 +138,7 @@ def _differ(group: Sequence[Answer], gravity: Gravity) -> bool:
 def families(
     found: Iterable[Difference], sides: tuple[Contradictions, Contradictions], scenarios: Mapping[str, str]
 ) -> list[Family]:
-    """Group differences, the gravest families first. `scenarios`: of each exchange."""
+    """Group differences into families, the most serious first. `scenarios`: the scenario of each exchange."""
     groups: dict[tuple[Any, ...], list[Difference]] = defaultdict(list)
     for difference in found:
         groups[difference.gravity, *difference.family].append(difference)
@@ -158,9 +162,11 @@ def _by_chance(
     sides: tuple[Contradictions, Contradictions],
     scenarios: Mapping[str, str],
 ) -> bool:
-    """True if a family shows in few requests, and chance explains each of them: both sides answered the
-    request in two ways, or one of them did so in one form of delivery, in this scenario. A connection that
-    ended without an answer is chance where the same request was answered elsewhere.
+    """True if chance explains all differences of a family, which must be few.
+
+    For each request, both sides must have given different answers to it; or one side must have done so in
+    this scenario when the request was sent in the same way. If a connection ended without an answer, this is
+    chance if the same request was answered elsewhere.
     """
     if group[0].kind == "status" and NO_ANSWER in group[0].says:
         return all(side.answers_elsewhere(difference.key) for difference in group for side in sides)

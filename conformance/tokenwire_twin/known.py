@@ -1,7 +1,7 @@
-"""Files of known differences: the families that two sides may differ in, each with its reason.
+"""Files of known differences: families in which two sides may differ, each with a reason.
 
-An entry names a family as the comparison does, and the dialects in which it is known. It covers nothing else:
-the same difference at another endpoint is new.
+An entry has the family's name and the dialects in which the difference is known. At another endpoint, the
+same difference is new.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ _INTRODUCTION = """\
 
 @dataclass(frozen=True)
 class KnownDifference:
-    """One family that is known."""
+    """An entry: a family of differences that is tolerated."""
 
     family: str
-    """Its name, as the comparison writes it."""
+    """The name of the family, as the comparison prints it."""
     at: tuple[str, ...] = ()
-    """The dialects in which it is known; none if the family has none."""
+    """The dialects in which it is known; empty for a family without dialects."""
     seen: int = 0
-    """The exchanges that it covered when it was written; for readers."""
+    """The number of exchanges with this difference when the entry was written. It is only informative."""
     reason: str = ""
     link: str = ""
     expires: date | None = None
@@ -66,7 +66,7 @@ class KnownDifferences:
 
 @dataclass(frozen=True)
 class Update:
-    """A rewritten file, and what changed."""
+    """An updated file of known differences, with the changes."""
 
     text: str
     kept: int
@@ -86,7 +86,7 @@ def read_known(path: Path) -> KnownDifferences:
 
 
 def _parsed(path: Path, text: str) -> KnownDifferences:
-    """Return the entries in a text; `path` is for messages. Raises UsageError."""
+    """Return the entries in the text of a file. `path` is used in messages. Raises UsageError."""
     try:
         document = parse_foreign_toml(text)
     except ValueError as error:
@@ -113,7 +113,7 @@ _Row = Family | VerdictDifference
 
 
 def _marked(rows: Iterable[_Row], entries: Iterable[KnownDifference]) -> Iterator[tuple[_Row, set[int]]]:
-    """Yield each row, with its reason if an entry covers it, and the positions of such entries."""
+    """Yield each difference with its reason if it is known, and the positions of its entries."""
     every = list(entries)
     for row in rows:
         covering = [
@@ -126,9 +126,9 @@ def _marked(rows: Iterable[_Row], entries: Iterable[KnownDifference]) -> Iterato
 def apply_known(
     report: DifferenceReport, known: KnownDifferences, *, complete: bool, today: date
 ) -> DifferenceReport:
-    """Mark the differences that are known, and tell which entries do not hold.
+    """Mark the known differences, and describe the entries that are wrong.
 
-    `complete`: both sides were asked everything, so that an entry which covers nothing is wrong.
+    `complete`: the comparison was complete, so an entry that covers no difference is wrong.
     """
     wrong = {
         position: next(iter(unexplained(entry.reason, entry.link, entry.expires, today)), None)
@@ -159,10 +159,10 @@ def apply_known(
 
 
 def updated(path: Path, report: DifferenceReport, *, reason: str = "", link: str = "") -> Update:
-    """Return the file rewritten from a comparison; a new one if there is none.
+    """Return the file, updated from a comparison. If it does not exist, it is new.
 
-    Entries that cover nothing go. New families get `reason` and `link`. Raises UsageError if the file has
-    entries in another form than `[[difference]]`.
+    Entries that cover no difference are removed. New families get `reason` and `link`. Raises UsageError if
+    the file has entries in another form than `[[difference]]`.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     known = _parsed(path, text) if text else KnownDifferences(path)
@@ -186,7 +186,7 @@ def updated(path: Path, report: DifferenceReport, *, reason: str = "", link: str
 
 
 def _table(row: _Row) -> Mapping[str, Any]:
-    """Return the values of an entry that covers a difference."""
+    """Return the values of a new entry for a difference."""
     table: dict[str, Any] = {"family": row.name}
     if row.at:
         table["at"] = sorted(row.at)

@@ -1,4 +1,4 @@
-"""Servers that a comparison starts itself, one after the other, on one port."""
+"""Starts the servers of a comparison by commands, one after the other, on the same port."""
 
 from __future__ import annotations
 
@@ -18,43 +18,43 @@ from typing import IO
 from tokenwire.usage_error import UsageError
 
 PORT = "{port}"
-"""The placeholder of the port in a command."""
+"""The placeholder for the port in a command."""
 _HOST = "127.0.0.1"
 _OK = 200
 _PAUSE_S = 0.2
 _ANSWER_S = 5.0
 _END_S = 15.0
 _SHOWN_BYTES = 2_000
-"""Bytes of a server's output that are shown if it does not start."""
+"""The number of bytes of a server's output that are shown if it does not start."""
 
 
 @dataclass(frozen=True)
 class Start:
-    """A command that starts a server."""
+    """The command that starts a server, and when the server is ready."""
 
     command: str
-    """With `{port}` in the place of its port."""
+    """The command line. `{port}` is replaced by the port."""
     ready: str = "/v1/models"
-    """The path that it answers with 200 as soon as it can be asked."""
+    """The path that answers with status 200 when the server is ready."""
     wait_s: float = 600.0
-    """The longest start in seconds."""
+    """The most seconds until the server is ready."""
 
     def words(self, port: int) -> list[str]:
-        """Return the command for a port. Raises UsageError."""
+        """Return the words of the command line for a port. Raises UsageError."""
         try:
             words = shlex.split(self.command)
         except ValueError as error:
             raise UsageError(f"{self.command!r} is not a command: {error}; close its quotes") from error
         if not any(PORT in word for word in words):
-            raise UsageError(f"{self.command!r} names no port; write {PORT} in its place")
+            raise UsageError(f"{self.command!r} has no {PORT}; write {PORT} where the port belongs")
         return [word.replace(PORT, str(port)) for word in words]
 
 
 @contextlib.contextmanager
 def started(start: Start, port: int) -> Iterator[str]:
-    """Run a server while the block runs; yields its URL. Raises UsageError if it does not start.
+    """Run a server in this context; yield its URL. All processes of its group end with it.
 
-    It has a process group of its own, which ends with it.
+    Raises UsageError if the server does not start.
     """
     words, url = start.words(port), f"http://{_HOST}:{port}"
     with tempfile.TemporaryFile() as log:
@@ -72,7 +72,7 @@ def started(start: Start, port: int) -> Iterator[str]:
 
 
 def _demand_answer(start: Start, process: subprocess.Popen[bytes], url: str, log: IO[bytes]) -> None:
-    """Wait until a server answers. Raises UsageError if it ends before, or takes too long."""
+    """Wait until a server is ready. Raises UsageError if it ends, or if it takes too long."""
     until = time.monotonic() + start.wait_s
     while not _answers(url + start.ready):
         if process.poll() is not None:
@@ -100,7 +100,7 @@ def _end_of(log: IO[bytes]) -> str:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """End a server and all processes of its group."""
+    """Stop a server and all processes in its process group."""
     for number in (signal.SIGTERM, signal.SIGKILL):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, number)
@@ -109,5 +109,5 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         except subprocess.TimeoutExpired:
             continue
         if number is signal.SIGTERM:
-            continue  # processes of its group may live
+            continue  # other processes of its group may still run
         return

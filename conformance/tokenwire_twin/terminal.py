@@ -1,4 +1,6 @@
-"""A comparison on the terminal: one screen that answers the question, then families, the gravest first."""
+"""The result of a comparison on the terminal: a summary that fits on one screen, then families, the most
+serious first.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,7 @@ _LONGEST_REASON = 160
 _MOST_NAMED = 2
 _MOST_SCENARIOS = 2
 _MOST_LINES = 118
-"""Lines of a whole comparison without -v."""
+"""The most lines of a comparison without -v."""
 _KEPT = 10
 """The larger it is, the less the order of subjects decides which of them is shortened."""
 _SUMMARY_LINES = 3
@@ -34,7 +36,7 @@ _EXAMPLE_LINES = 2
 _MOST_NAMES_LINES = 2
 """Lines of names of what is left out."""
 _PLAIN = frozenset({"field", "endpoint", "status", "finish"})
-"""Kinds whose families say it all: an example adds nothing."""
+"""Kinds of differences that are clear without an example."""
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
 _BROKEN = frozenset({Verdict.FAIL, Verdict.WARN})
 _HOLDS: Mapping[Gravity, str] = {
@@ -89,7 +91,7 @@ _Block = tuple[str, list[tuple[str, list[Text]]]]
 
 
 def _counts(family: Family) -> str:
-    """Return how often a family shows, and where."""
+    """Describe how often and where a family was seen."""
     return ", ".join(f"{count:,} at {dialect}" for dialect, count in family.at.items())
 
 
@@ -140,7 +142,7 @@ def _whole(words: str) -> str:
 
 
 def _family_lines(families: Sequence[Family], width: int, *, verbose: bool) -> Iterator[Text]:
-    """Yield the lines of families with the same exchanges: what, how often and where, and one example."""
+    """Yield the lines for families that were seen in the same exchanges: names, counts and one example."""
     first = families[0]
     style = "bold red" if any(family.decides for family in families) else "bold"
     words = f"{_explained(families)} {_whole(f'[{_counts(first)}]')}"
@@ -197,7 +199,7 @@ def _why_not_compared(gravity: Gravity, report: DifferenceReport) -> str:
 
 
 def _subject_words(gravity: Gravity, report: DifferenceReport, count: int) -> str:
-    """Return what the summary says of a subject."""
+    """Return the sentence about a subject for the summary."""
     families = [family for family in report.families if family.gravity is gravity]
     deciding = [family for family in families if family.decides]
     if deciding:
@@ -325,7 +327,10 @@ def _shortened(blocks: Sequence[_Block], room: int, width: int) -> list[tuple[st
 
 
 def print_difference(console: Console, report: DifferenceReport, *, verbose: bool = False) -> None:
-    """Print a comparison. `verbose` includes remarks: undecided verdicts, cuts, different requests."""
+    """Print a comparison.
+
+    `verbose`: also print remarks, such as undecided verdicts and different requests.
+    """
     width = _width(console)
 
     def say(text: Text) -> None:
@@ -378,7 +383,7 @@ def _not_compared(report: DifferenceReport) -> Iterator[str]:
 
 
 def _counted(report: DifferenceReport) -> str:
-    """Describe the numbers of differences and of comparisons."""
+    """Describe how many differences there are, and how many comparisons."""
     verdicts = sum(row.decides for row in report.verdicts)
     kinds = len(_lines(family for family in report.families if family.decides))
     differing = (

@@ -1,8 +1,9 @@
-"""Decide if two deployments serve one model, and if what is around the weights is the same.
+"""Decides if two deployments serve the same model with the same template, tokenizer and end ids.
 
-Both sides score the same texts, token by token. The noise of a side is measured on it alone: a text is scored
-again, and scored beside the logprobs of its writer. A side that repeats itself to the last digit hides its
-noise. The steps between its numbers then replace it, because they show how many digits it computes with.
+Both sides compute logprobs for the same texts, token by token. The noise of a side is measured on this side
+alone: a text is scored twice, and its scores are compared with the logprobs that the side reported when it
+generated the text. If a side is exactly repeatable, this does not show its noise. Then the steps between its
+logprobs are used instead, because they show the precision of its computation.
 """
 
 from __future__ import annotations
@@ -35,12 +36,14 @@ from tokenwire_twin.twin_numbers import (
 from tokenwire_twin.twin_parts import Part, merged_parts
 
 _EDGES = tuple(10 ** (half / 2) for half in range(-12, 3))
-"""Bins of a histogram: two to a decade, from a millionth of a nat to ten."""
+"""The borders of the bins of a histogram: two per decade, from 1e-6 to 10 nats."""
 _CONSEQUENCES = frozenset({"output ids", "text", "channels", "series", "finish", "counter", "value"})
-"""Kinds of differences that follow from different numbers."""
+"""Kinds of differences that are consequences of different logprobs."""
 
 GREEDY, STREAMED, SEEDED = "greedy", "streamed", "seeded"
-"""The prefixes of the labels of answers that are compared; the last are samples with a seed."""
+"""The prefixes for the labels of answers that are compared: greedy, greedy with streaming, and sampled with a
+seed.
+"""
 _SAMPLE = re.compile(rf"{SEEDED}-\d+")
 _COMPARED = re.compile(rf"({GREEDY}|{STREAMED}|{SEEDED})-\d+")
 
@@ -53,18 +56,18 @@ _STATUS = {
 
 @dataclass(frozen=True)
 class TwinSide:
-    """A description of a side."""
+    """One deployment of a comparison."""
 
     url: str
     model: str
     dialect: str
     keeps_seeds: bool | None = None
-    """True if samples of one seed were the same twice; None where none were asked for."""
+    """True if samples with the same seed were equal; None if none were requested."""
 
 
 @dataclass(frozen=True)
 class TwinTally:
-    """Counts of one comparison; tallies of several merge."""
+    """The counts of one comparison. Several tallies can be merged."""
 
     sides: tuple[TwinSide, ...]
     texts: tuple[Counted, ...]
@@ -77,55 +80,63 @@ class TwinTally:
 
 @dataclass(frozen=True)
 class TwinReport:
-    """Two sides beside each other."""
+    """The result of a comparison of two deployments."""
 
     sides: tuple[TwinSide, ...]
     outcome: Outcome
     weights: Outcome
-    """The outcome of the logprobs alone: the weights and the arithmetic."""
+    """The result for the weights and the arithmetic, from the logprobs alone."""
     doubt: Doubt
-    """The reason why the logprobs decide nothing."""
+    """The reason why the logprobs do not decide; empty if they do."""
     parts: tuple[Part, ...]
-    """The template, the ends and the tokenizer: compared, or the reason why not."""
+    """The results for template, end ids and tokenizer, or the reason why they were not compared."""
     tokens: int
     told_within: int
-    """The tokens that suffice to show the outcome."""
+    """The number of tokens that would have been sufficient for this result."""
     apart: Interval
-    """The root of the mean square by which the logprobs lie apart that the sides give one id."""
+    """The root mean square difference between the logprobs of both sides, in nats."""
     noise: tuple[Noise, Noise]
     limit: float
-    """The distance that noise alone may cause."""
+    """The largest difference that noise alone may cause."""
     lasting: Interval | None
-    """The part of the distance that is the same behind another prompt; None where that was not asked."""
+    """The part of the difference that is equal after another prompt; None if this was not measured."""
     share: Interval | None
-    """The share of the distance that lasts, from 0 (rounding) to 1 (other weights)."""
+    """The share of the difference that is equal after another prompt: 0 means rounding, 1 means other
+    weights.
+    """
     divergence: Interval
-    """The divergence of the distributions, in nats for each token."""
+    """The KL divergence between the distributions, in nats per token."""
     agreed: int
-    """Tokens for which the sides have the same likeliest id."""
+    """The number of tokens for which both sides have the same most likely id."""
     near_ties: int
-    """Other tokens, where noise explains the difference."""
+    """The number of other tokens for which noise explains the different id."""
     same_answers: int
-    """Answers with the same ids, or texts, and ends; their other fields are `besides`."""
+    """The number of answers with the same ids (or texts) and ends.
+
+    `besides` has differences in their other fields.
+    """
     compared_answers: int
     seeds: tuple[int, ...]
-    """Samples of one seed with the same ids on both sides, and how many were compared."""
+    """The number of samples with a seed that are equal on both sides, and the number that were compared."""
     besides: tuple[Difference, ...]
-    """Differences of answers that follow from no number."""
+    """Differences between answers that are not a consequence of different logprobs."""
     histograms: tuple[tuple[int, ...], ...]
-    """Tokens by how far their logprobs lie apart: A from itself, B from itself, A from B. The first bin holds
-    those that are equal to the last digit, the others those above each of `edges`.
+    """Numbers of tokens by the size of the difference, for A repeated, B repeated, and A against B.
+
+    The first bin has the tokens without any difference. Each other bin begins at one of `edges`.
     """
     edges: tuple[float, ...] = (0.0, *_EDGES)
 
     @property
     def exit_status(self) -> int:
-        """0 the same, 1 another model or deployment, 4 undecided."""
+        """0: the same. 1: another model or deployment. 4: undecided."""
         return _STATUS.get(self.outcome, ExitStatus.CONFORMS)
 
 
 def _histogram(numbers: Sequence[float]) -> tuple[int, ...]:
-    """Count the numbers that are 0, that are above 0, and that lie between each edge and the next."""
+    """Count the numbers that are 0, then those between 0 and the first edge, then those between each edge and
+    the next.
+    """
     above = [sum(abs(number) > edge for number in numbers) for edge in (0.0, *_EDGES)]
     return (len(numbers) - above[0], *(low - high for low, high in pairwise((*above, 0))))
 
@@ -136,10 +147,10 @@ def tally_twins(
     texts: Sequence[Text],
     parts: tuple[Part, ...] = (),
 ) -> TwinTally:
-    """Compare two sides by what they make of texts, and by their answers to the same requests."""
+    """Compare two sides by the logprobs of texts, and by their answers to the same requests."""
     every = side_by_side(*answers, lambda answer: ("", answer.exchange.label))
     pairs = [pair for pair in every if pair.baseline.answered or pair.other.answered]
-    # What was asked for again, or scored, has other labels, and is not counted twice.
+    # Repeated and scored answers have other labels, so they are not counted here.
     compared = [pair for pair in pairs if _COMPARED.fullmatch(pair.baseline.exchange.label)]
     seeded = [pair for pair in compared if _SAMPLE.fullmatch(pair.baseline.exchange.label)]
     found = (seen for pair in pairs for seen in differences(pair.load(), LABELS) if seen.decides)
@@ -156,9 +167,12 @@ def tally_twins(
 
 
 def merged(tallies: Sequence[TwinTally]) -> TwinTally:
-    """Return the tallies of replicas of the same two deployments as one. Raises ValueError for other ones."""
+    """Merge the tallies of replicas of the same two deployments.
+
+    Raises ValueError if the deployments differ.
+    """
     if len({tuple((side.model, side.dialect) for side in tally.sides) for tally in tallies}) > 1:
-        raise ValueError("they are of several models, or were asked at several endpoints")
+        raise ValueError("their models or endpoints differ")
     besides = {(seen.kind, seen.subject): seen for tally in reversed(tallies) for seen in tally.besides}
     return TwinTally(
         tuple(map(_all_of, *(tally.sides for tally in tallies))),
@@ -172,7 +186,7 @@ def merged(tallies: Sequence[TwinTally]) -> TwinTally:
 
 
 def _all_of(*replicas: TwinSide) -> TwinSide:
-    """Replicas of one deployment as one side."""
+    """Return one side that represents all replicas of a deployment."""
     first, *others = dict.fromkeys(side.url for side in replicas)
     kept = [side.keeps_seeds for side in replicas if side.keeps_seeds is not None]
     url = f"{first} and {len(others)} more" if others else first
@@ -180,7 +194,7 @@ def _all_of(*replicas: TwinSide) -> TwinSide:
 
 
 def twin_report(tally: TwinTally) -> TwinReport:
-    """Make the report of a tally."""
+    """Compute the result from a tally."""
     texts = tally.texts
     apart_numbers = [number for text in texts for number in text.apart]
     weighed = weigh(texts)
@@ -216,14 +230,14 @@ def twin_report(tally: TwinTally) -> TwinReport:
 
 
 def _are_same(pair: AnswerPair) -> bool:
-    """True if two answers have the same choices, by the fields that both sides report."""
+    """True if two answers have equal choices, in the fields that both sides report."""
     ours, theirs = pair.baseline.choices, pair.other.choices
     stated = [stated_by_both(*choices) for choices in zip(ours, theirs, strict=False)]
     return len(ours) == len(theirs) and all(first == second for first, second in stated)
 
 
 def _end_alike(pair: AnswerPair) -> bool:
-    """True if the choices of two answers end for the same reason, and both sides answered."""
+    """True if two answers end for the same reasons, and both sides answered."""
     finishes = [
         [choice.finish.type if choice.finish is not None else None for choice in side.choices]
         for side in (pair.baseline, pair.other)
@@ -232,7 +246,7 @@ def _end_alike(pair: AnswerPair) -> bool:
 
 
 def twins_as_json(report: TwinReport) -> dict[str, Any]:
-    """Return the comparison as one JSON value; its last key shows a reader that nothing was cut off."""
+    """Return the result as one JSON value. Its last key shows that the file is complete."""
     return {
         **asdict(report),
         "noise": [asdict(side) | {"size": side.size} for side in report.noise],

@@ -1,4 +1,6 @@
-"""Twins: two deployments of one model get the same requests and score each other's ids."""
+"""Sends the requests of a twin comparison: both deployments get the same prompts, and score each other's
+output.
+"""
 
 from __future__ import annotations
 
@@ -27,29 +29,29 @@ from tokenwire_twin.twin_parts import (
 )
 
 TEXT_TOKENS = 32
-"""The tokens of each text that both sides score."""
+"""The number of tokens of each text that both sides score."""
 _PROMPT_TOKENS = 48
-"""Ids before a text: what depends on the distance of two ids, as the rotation of positions does, shows."""
+"""The length of a prompt. It is long enough for differences in the position encoding to show."""
 _CHAT_NUMBERS = 12
-"""The ids of a prompt that a message spells, where an endpoint takes messages alone."""
+"""The number of ids of a prompt that a message spells as decimal numbers, for endpoints without ids."""
 _TOP = 5
-"""The candidates of each position, few enough for every server."""
+"""The number of top logprobs. All servers support this number."""
 _TWICE = 8
-"""The number of compared answers that are repeated."""
+"""The number of answers that are compared and requested twice."""
 _SCORED_AGAIN = 16
-"""The number of texts that are scored again, alone."""
+"""The number of texts that are scored again without concurrent requests."""
 _OF_A_PART = 1 << 24
-"""More prompts than a part has."""
+"""More prompts than one part of a comparison has. Each part has its own range of prompts."""
 _IDS = range(10, 250)
 """Ids that are valid in nearly every vocabulary."""
 _FIRST_IDS = range(10)
-"""Ids below them, where many vocabularies have those that end a text."""
+"""The smallest ids. In many vocabularies, they include those that end an answer."""
 _MOST_ENDS = 32
-"""Ids that are tried as ends."""
+"""The most ids that are tested as ends of an answer."""
 _TO_AN_END = 64
-"""Tokens in which an answer to messages may come to its end."""
+"""The token limit for answers to messages. Most of them should end before it."""
 _FORCE = 100.0
-"""The bias that forces an id: the largest that all servers take."""
+"""A bias that forces an id. It is the largest that all servers accept."""
 _SCENARIO = "twin"
 _WITHOUT: tuple[dict[str, Any], ...] = (
     {"seed": None},
@@ -57,14 +59,14 @@ _WITHOUT: tuple[dict[str, Any], ...] = (
     {"return_prompt_token_ids": False},
     {"ignore_eos": False},
 )
-"""The fields that are left out, in this order, until an endpoint supports the rest."""
+"""Fields to remove from a request, one set after the other, until an endpoint supports the rest."""
 _TALKS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "Name three rivers."),),
     (("system", "Answer in one word."), ("user", "Name a river.")),
     (("user", "Name a river."), ("assistant", "The Rhine."), ("user", "And another one?")),
     (("system", ""), ("user", " Spaces, \n\nlines, 12,345 and é ")),
 )
-"""Roles and contents of messages in which templates differ."""
+"""Conversations that chat templates render differently: role and content of each message."""
 _TEXTS = (
     "The quick brown fox jumps over the lazy dog.",
     "  two spaces,\ttabs\n\nand lines",
@@ -73,28 +75,28 @@ _TEXTS = (
     "def f(x):\n    return {'key': [x, -x]}",
     "HELLO hello Hello hElLo",
 )
-"""Words in which tokenizers differ."""
+"""Texts that tokenizers encode differently."""
 
 
 def prompt_of(number: int, part: int) -> tuple[int, ...]:
-    """Return ids that are valid in nearly every vocabulary."""
+    """Return the ids of a prompt. They are valid in nearly every vocabulary."""
     return tuple(Random(number + part * _OF_A_PART).choices(_IDS, k=_PROMPT_TOKENS))
 
 
 def behind_another_prompt(prompt: tuple[int, ...]) -> tuple[int, ...]:
-    """Return a prompt that differs in its first id."""
+    """Return a prompt that differs only in its first id."""
     first, *rest = prompt
     return (_IDS[(first - _IDS.start + 1) % len(_IDS)], *rest)
 
 
 @dataclass(frozen=True, order=True)
 class Tells:
-    """The facts that an endpoint of one side tells, by its first answers; the more important first."""
+    """The outputs that an endpoint has returned, the most useful first."""
 
     scores: bool = False
-    """The logprobs of the ids of a prompt."""
+    """True if it returns logprobs for the ids of a prompt."""
     ids: bool = False
-    """The ids of an answer, with logprobs."""
+    """True if it returns output ids with logprobs."""
     logprobs: bool = False
     prompt_ids: bool = False
     answers: bool = False
@@ -102,21 +104,21 @@ class Tells:
 
 @dataclass(frozen=True)
 class TwinEndpoint:
-    """One endpoint of one side, and how it is talked to."""
+    """One endpoint of one side."""
 
     talk: Conversation
     part: int
-    """Whose prompts it is asked."""
+    """The number of the part of the comparison. Each part has its own prompts."""
     tells: Tells = Tells()
 
     def fitted(self, ask: Ask) -> Ask:
-        """Return an ask without the fields that the endpoint has no words for."""
+        """Return the request without the fields that the endpoint does not support."""
         for without in _WITHOUT:
             ask = ask if self.talk.can_say(ask) else replace(ask, **without)
         return ask
 
     def ask_for(self, number: int, **fields: Any) -> Ask:
-        """Return an ask that continues a prompt, with logprobs."""
+        """Return a request that continues the prompt with this number, with logprobs."""
         ask = Ask(
             input_ids=(prompt_of(number, self.part),),
             max_new_tokens=TEXT_TOKENS,
@@ -133,7 +135,7 @@ class TwinEndpoint:
         return self.fitted(ask)
 
     def talks(self) -> dict[str, Ask]:
-        """Make the asks that show the template, and let answers run to their ends."""
+        """Return requests whose prompts show the chat template. Their answers run to the end."""
         return {
             f"{MESSAGES}-{number}": self.fitted(
                 Ask(
@@ -147,7 +149,7 @@ class TwinEndpoint:
         }
 
     def words(self) -> dict[str, Ask]:
-        """Make the asks that show how words become ids."""
+        """Return requests whose prompts show how the server tokenizes text."""
         return {
             f"{WORDS}-{number}": self.fitted(
                 Ask(text=(text,), max_new_tokens=1, return_prompt_token_ids=True, return_token_ids=True)
@@ -156,7 +158,7 @@ class TwinEndpoint:
         }
 
     def forced(self, ids: Sequence[int]) -> dict[str, Ask]:
-        """Make the asks that show which of some ids end an answer."""
+        """Return requests that force each of these ids, to show if it ends an answer."""
         return {
             f"{END}-{token}": self.ask_for(
                 0,
@@ -170,9 +172,9 @@ class TwinEndpoint:
         }
 
     def asks(self, place: int | None, texts: int) -> dict[str, Ask]:
-        """Return the first asks: answers to compare, and every second text from `place` on.
+        """Return the first requests: for answers to compare, and for every second text from `place` on.
 
-        Without a place, texts are not scored, and all asks are answers to compare.
+        If `place` is None, texts are not scored, and all requests are for answers to compare.
         """
         asks = {}
         for number in range(_TWICE if place is not None else max(texts, _TWICE)):
@@ -185,24 +187,24 @@ class TwinEndpoint:
         return asks
 
     async def repeat(self, asks: Asks) -> dict[str, Stream]:
-        """Ask the first answers to compare again, by their labels."""
+        """Repeat the first requests for answers to compare; return the answers by the original labels."""
         labels = [f"{kind}-{number}" for kind in (GREEDY, SEEDED) for number in range(_TWICE)]
         again = await self.ask_alone({f"{label}-again": asks[label] for label in labels})
         return {label.removesuffix("-again"): answer for label, answer in again.items()}
 
     async def ask_alone(self, asks: Asks) -> dict[str, Stream]:
-        """Send the asks one after the other, so that the server computes nothing else."""
+        """Send requests one after the other, so that the server processes nothing else at the same time."""
         answers = {label: await self.talk.ask(label, ask) for label, ask in asks.items()}
         return {label: answer for label, answer in answers.items() if answer is not None}
 
 
 def _scoring_ask(ids: tuple[int, ...]) -> Ask:
-    """Return an ask for the logprobs of these ids as a prompt."""
+    """Return a request for the logprobs of these ids as a prompt."""
     return Ask(input_ids=(ids,), max_new_tokens=1, logprobs=True, logprob_start=0, top_logprobs=_TOP)
 
 
 async def _meet(plan: Plan, part: int) -> list[TwinEndpoint]:
-    """Find the endpoints of a target, and what each of them tells. Raises UsageError."""
+    """Return the endpoints of a target, each with the outputs that it returns. Raises UsageError."""
     reached = await reach(plan)
     found, sender = reached.found, reached.sender
     if not found.speaks:
@@ -216,12 +218,12 @@ async def _meet(plan: Plan, part: int) -> list[TwinEndpoint]:
         if not dialect.gives_results
     ]
     if not sides:
-        raise UsageError(f"{plan.settings.target} generates nothing: no endpoint of it continues a prompt")
+        raise UsageError(f"{plan.settings.target} has no endpoint that generates tokens")
     return await together(*map(_acquainted, sides))
 
 
 async def _acquainted(side: TwinEndpoint) -> TwinEndpoint:
-    """Return an endpoint with what it tells, by its answers to two requests."""
+    """Find out by two requests which outputs an endpoint returns."""
     asks = {"first": side.ask_for(0, max_new_tokens=2, return_prompt_token_ids=True)}
     prompt = prompt_of(0, side.part)
     if not side.talk.chat and side.talk.can_say(scoring := _scoring_ask(prompt)):
@@ -241,22 +243,25 @@ async def _acquainted(side: TwinEndpoint) -> TwinEndpoint:
 def best_pair(
     met: Sequence[Sequence[TwinEndpoint]], wanted: Callable[[TwinEndpoint], bool] = lambda _: True
 ) -> tuple[TwinEndpoint, TwinEndpoint] | None:
-    """Return the endpoints, one of each side, that tell most of the same requests; None without any."""
+    """Return the pair of endpoints, one of each side, that both return the most useful outputs.
+
+    `wanted`: a condition for both. Return None if there is no such pair.
+    """
     pairs = [(first, other) for first in met[0] for other in met[1] if wanted(first) and wanted(other)]
     return max(pairs, key=_worth, default=None)
 
 
 def _worth(pair: tuple[TwinEndpoint, TwinEndpoint]) -> tuple[bool, ...]:
-    """Return what both of two endpoints tell, the more important first."""
+    """Return a sort key: which outputs both endpoints return, the most useful first."""
     first, other = pair
-    # Ids and messages, or ids and words, are different prompts.
+    # An endpoint with ids and one with messages or text would get different prompts.
     alike = (first.talk.chat, first.talk.dialect.takes_ids) == (other.talk.chat, other.talk.dialect.takes_ids)
     both = zip(astuple(first.tells), astuple(other.tells), strict=True)
     return alike, *(all(tell) for tell in both), first.talk.dialect.name == other.talk.dialect.name
 
 
 def _written(answer: Stream | None) -> Scoring:
-    """Return the logprobs of the ids that an answer generated."""
+    """Return the logprobs that an answer reports for its generated ids."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -264,7 +269,7 @@ def _written(answer: Stream | None) -> Scoring:
 
 
 def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
-    """Return the logprobs of the ids at the end of an answer's prompt; empty if they belong to other ids."""
+    """Return the logprobs of these ids at the end of an answer's prompt; empty if its ids differ."""
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -285,14 +290,14 @@ def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
 
 
 def _ids(scoring: Scoring) -> tuple[int, ...]:
-    """Return the generated ids of an answer, from its logprobs; empty if they lack ids."""
+    """Return the generated ids of an answer from its logprobs; empty if the entries have no ids."""
     ids = [position.sampled.id for position in scoring if position.sampled is not None]
     return tuple(ids) if len(ids) == len(scoring) and all(type(token) is int for token in ids) else ()
 
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
     """True if repeated samples with a seed are equal; None if there are none."""
-    # Some endpoints do not support a seed, so their samples have none.
+    # Some endpoints do not support a seed. Their samples have none.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
     return all(kept) if kept else None
@@ -301,7 +306,10 @@ def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bo
 async def _scored(
     sides: Sequence[TwinEndpoint], first: Sequence[Mapping[str, Stream]], texts: int
 ) -> list[Text]:
-    """Return all texts, scored by both sides, and the first of them again, alone."""
+    """Return all texts with the scores of both sides.
+
+    The first texts are scored once more, without concurrent requests.
+    """
     written = {number: _written(first[number % 2].get(f"text-{number}")) for number in range(texts)}
     ids = {number: found for number, scoring in written.items() if (found := _ids(scoring))}
     prompts = {number: prompt_of(_TWICE + number, sides[0].part) for number in ids}
@@ -331,7 +339,10 @@ async def _scored(
 
 
 def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[str, Stream]]) -> list[Text]:
-    """Greedy answers of both sides as texts, as far as both wrote the same."""
+    """Return greedy answers as texts, up to the token where the two sides differ.
+
+    Used if prompts cannot be scored.
+    """
     labels = [label for label in first[0] if label.startswith(GREEDY)]
     read = [
         [(_written(side.get(label)), _written(repeated.get(label))) for label in labels]
@@ -351,9 +362,9 @@ async def _template_and_ends(pair: tuple[TwinEndpoint, TwinEndpoint] | None) -> 
 
 
 def _likely_ends(answers: Sequence[Mapping[str, Stream]]) -> list[int]:
-    """Return ids that may end a text: the first ones, and those that a template puts around messages.
+    """Return ids that may end an answer: the smallest ids, and those that the chat template adds.
 
-    They are in the prompt of every talk, whatever its words are.
+    The latter are in the prompts of all conversations.
     """
     around: list[int] = []
     for of_side in answers:
@@ -370,7 +381,10 @@ async def _parts(
     main: tuple[TwinEndpoint, TwinEndpoint],
     answers: Sequence[Mapping[str, Stream]],
 ) -> tuple[Part, ...]:
-    """Ask for what is around the weights, and compare it. `answers` are those of the main endpoints."""
+    """Send the requests about template, end ids and tokenizer, and compare the answers.
+
+    `answers`: those of the main endpoints.
+    """
     talking = best_pair(met, lambda side: side.talk.chat and side.tells.answers)
     talks = await _template_and_ends(talking)
     reading = best_pair(met, lambda side: not side.talk.chat and side.tells.answers)
@@ -398,7 +412,7 @@ async def _parts(
 
 
 async def ask_twins(plans: tuple[Plan, Plan], tokens: int, part: int = 0) -> TwinTally:
-    """Send the same requests to both targets, let each score the texts of both, and return the comparison.
+    """Send all requests of a comparison to both targets, and return the counts.
 
     At least `tokens` tokens are scored. Each part has its own prompts. Raises UsageError.
     """

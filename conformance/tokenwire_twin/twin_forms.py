@@ -1,4 +1,4 @@
-"""A comparison of twins in words, as lines of a terminal, or as a page."""
+"""Formats the result of a twin comparison, for the terminal or as an HTML page."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ _PER_BIN = 3
 _LINE = 80
 _OTHERS = {TEMPLATE: "another template", ENDS: "other ends", TOKENIZER: "another tokenizer"}
 _MOST_BESIDES = 6
-"""More differences of fields than this are counted: `tokenwire compare` shows them all."""
+"""The most differences of fields that are listed. `tokenwire compare` lists all."""
 _SCALE = ("0", "1e-6", "1e-5", "1e-4", "1e-3", "0.01", "0.1", "1")
-"""Labels below the bins of a plot, one for every second bin."""
+"""Labels for the bins of a plot; every second bin has one."""
 
 
 def _nats(number: float) -> str:
-    """Return a number of nats with readable precision."""
+    """Return a number of nats as text, with few digits."""
     return "0" if not number else f"{number:.3g}"
 
 
@@ -62,7 +62,7 @@ def _seeds(report: TwinReport) -> str:
 
 
 def _part(part: Part) -> str:
-    """Return what was compared of a part, or the reason why nothing was."""
+    """Describe the result for one part, or why it was not compared."""
     if part.missing:
         return f"not compared: {part.missing}"
     seen = f"{part.compared - part.differing:,} of {part.compared:,} are the same ({', '.join(part.by)})"
@@ -70,7 +70,7 @@ def _part(part: Part) -> str:
 
 
 def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
-    """Yield the lines of the comparison, each with its name and words."""
+    """Yield the lines of the result, each with a name and a text."""
     yield "apart", f"{_between(report.apart)} nats on average; noise explains up to {_nats(report.limit)}"
     if report.lasting is not None and report.share is not None and report.apart.mean:
         share = [round(100 * number) for number in (report.share.mean, report.share.low, report.share.high)]
@@ -97,13 +97,13 @@ def facts(report: TwinReport) -> Iterator[tuple[str, str]]:
 
 
 def _scope(report: TwinReport) -> str:
-    """Return the names of all parts that were compared and are the same."""
+    """List the parts that were compared and are equal."""
     around = [part.name for part in report.parts if part.compared and not part.differs]
     return ", ".join(["weights", *around])
 
 
 def headline(report: TwinReport) -> str:
-    """Return the outcome in a sentence."""
+    """Return the result as a sentence."""
     others = ", ".join(_OTHERS[part.name] for part in report.parts if part.differs)
     if report.outcome is Outcome.AROUND:
         return f"{others}; the weights are {_of_weights(report)}"
@@ -117,7 +117,7 @@ def _within(report: TwinReport) -> str:
 
 
 def _of_weights(report: TwinReport) -> str:
-    """Return the outcome of the logprobs, and the parts for which it holds."""
+    """Return the result for the weights, and the other parts that are equal."""
     around = "" if report.outcome is Outcome.AROUND else f" ({_scope(report)})"
     seen = f"{report.tokens:,} tokens"
     match report.weights, report.doubt:
@@ -137,29 +137,29 @@ def _of_weights(report: TwinReport) -> str:
 
 
 def describe(side: TwinSide) -> str:
-    """Return a side in one line."""
+    """Describe a side in one line."""
     return f"{side.url}  {side.model}, asked as {side.dialect}"
 
 
 def _line(name: str, words: str) -> str:
-    """Return a fact on the terminal, folded between words."""
+    """Return one line of the result for the terminal, wrapped between words."""
     return fill(f"{name:{_LEFT}}{words}", _LINE, subsequent_indent=" " * _LEFT, break_long_words=False)
 
 
 def _drawn(counts: Sequence[int]) -> str:
-    """Return a histogram in one line, in which even a single token is visible."""
+    """Return a histogram in one line. Even a single token is visible."""
     most = max(counts, default=0)
     heights = [-(-count * (len(_BARS) - 1) // most) if most else 0 for count in counts]
     return "".join(_BARS[height] * (_PER_BIN - 1) + " " for height in heights)
 
 
 def _mark(report: TwinReport) -> int:
-    """Return the bin whose beginning is nearest to the limit."""
+    """Return the index of the bin that begins nearest to the limit."""
     return sum(report.limit * 10**0.25 > edge for edge in report.edges)
 
 
 def plot_lines(report: TwinReport) -> Iterator[str]:
-    """Yield the lines of a plot: differences between the sides, and of each from itself."""
+    """Yield the lines of a plot: the differences between the sides, and those of each side when repeated."""
     for name, counts in zip(_ROWS, report.histograms, strict=True):
         yield f"{name:{_LEFT}}{_drawn(counts)}".rstrip()
     yield "as far as noise brings them |".rjust(_LEFT + _PER_BIN * _mark(report))
@@ -168,7 +168,7 @@ def plot_lines(report: TwinReport) -> Iterator[str]:
 
 
 def print_twins(console: Console, report: TwinReport) -> None:
-    """Print a comparison, at most 80 columns wide except URLs."""
+    """Print the result. Lines have at most 80 columns, except those with URLs."""
     for label, side in zip(LABELS, report.sides, strict=True):
         console.print(Text(f"{label}  {describe(side)}"), soft_wrap=True)
     console.print()
@@ -183,7 +183,7 @@ def print_twins(console: Console, report: TwinReport) -> None:
 
 
 def twin_page(report: TwinReport) -> str:
-    """Return the comparison as one HTML file, without scripts or network access."""
+    """Return the result as an HTML file, without scripts or network access."""
     return template("tokenwire_twin", "twin.html.jinja").render(
         report=report,
         headline=headline(report),

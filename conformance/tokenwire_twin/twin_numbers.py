@@ -1,9 +1,10 @@
-"""The numbers of twins: how far the logprobs of the same ids lie apart, and how much of that is rounding.
+"""The statistics of a twin comparison: how much the logprobs of the same ids differ, and how much of that is
+rounding.
 
-Two things make the logprobs of one model differ: other weights, and another rounding (a kernel, a type of
-numbers, an order of requests). Their size alone does not tell one from the other. Rounding changes with each
-id before a token, and other weights do not: so each text is scored behind a second prompt, which differs in
-its first id. What rounding did is another number there. What other weights did is still there.
+There are two reasons why logprobs differ: other weights, or other rounding (another kernel, number type or
+order of requests). The size of the difference does not show which. But rounding errors change with every id
+before a token, and other weights do not. So each text is also scored after a second prompt that differs in
+its first id. Differences by rounding are then different; differences by other weights remain.
 """
 
 from __future__ import annotations
@@ -21,70 +22,76 @@ from tokenwire.dialects.logprobs import Logprob, Position
 from tokenwire.target.alike import ROUNDING
 
 _OF_NOISE = 4
-"""The factor by which the distance of two sides may exceed the noise of both."""
+"""The limit for differences between two sides, as a multiple of the noise of both."""
 _OF_NOISE_LASTING = 2
-"""The factor for the part of the distance that lasts: no kernel was seen to exceed 1."""
+"""The limit for the lasting part of the differences, as a multiple of the noise.
+
+No kernel was seen to exceed 1.
+"""
 _ROUNDING_LASTS = 0.2
-"""The share of a distance that may last if rounding alone caused it (`proofs/twins.py` measures it)."""
+"""The largest lasting share of differences that are caused by rounding alone (measured by `proofs/twins.py`).
+"""
 _FINER = 1.5
-"""Two sides have one type of numbers if their steps differ by less than this factor."""
+"""Two sides use the same number type if their steps differ by less than this factor."""
 _SEEN_NOISE = 0.1
-"""Repetition that shows less than this part of a step of the numbers shows no noise."""
+"""Repetition does not show the noise if it shows less than this fraction of a step."""
 _FINEST = 11
-"""Steps are looked for down to 2 to the power of minus this."""
+"""The smallest step to look for is 2 to the power of minus this number."""
 _WRITTEN = 1e-5
-"""Steps are as exact as this: logprobs are what float32 leaves of logits in steps."""
+"""The tolerance for steps. Logprobs are float32 values computed from logits that have steps."""
 _FARTHEST = 300
-"""The largest exponent, in nats."""
+"""The largest exponent, to avoid an overflow."""
 _RESAMPLED = 500
 LEAST_TEXTS = 4
-"""Fewer texts decide nothing."""
+"""The least number of texts for a result."""
 
 Scoring = Sequence[Position]
-"""The logprobs that a side gives each id of a text."""
+"""The logprobs that one side gives the ids of a text."""
 
 
 class Outcome(StrEnum):
-    """Relations between two sides."""
+    """The possible results of a comparison."""
 
     SAME = "the same"
     NOISE = "the same up to noise"
     OTHER = "another model"
     AROUND = "another deployment"
-    """The weights are the same, as far as they were compared; what is around them is not."""
+    """The weights are the same as far as they were compared, but the template, the tokenizer or the end ids
+    differ.
+    """
     UNDECIDED = "undecided"
 
 
 class Doubt(StrEnum):
-    """Reasons why the numbers decide nothing."""
+    """Reasons why the logprobs do not decide."""
 
     NONE = ""
     FEW = "too few tokens"
     KERNEL = "another kernel or other weights"
-    """The sides lie no further apart than rounding can bring them, but rounding alone does not explain it."""
+    """Rounding could cause differences of this size, but rounding alone does not explain them."""
     UNMEASURED = "no measure of rounding"
-    """The sides lie apart, and nothing shows how much of it is rounding."""
+    """There are differences, but the noise could not be measured."""
 
 
 @dataclass(frozen=True)
 class Text:
-    """A continuation of a prompt, and what both sides make of it."""
+    """A text: the continuation of a prompt, with its logprobs on both sides."""
 
     writer: int
-    """The side that sampled it."""
+    """The side that generated the text: 0 or 1."""
     scores: tuple[Scoring, Scoring]
-    """The logprobs by A and by B, cut where their ids go apart."""
+    """The logprobs by A and by B, up to the first id that differs."""
     again: tuple[Scoring, Scoring] = ((), ())
-    """The same, asked alone; empty where it was not."""
+    """The same logprobs, requested again without concurrent requests; empty if they were not."""
     written: Scoring = ()
-    """The logprobs that its writer reported while it wrote."""
+    """The logprobs that the writer reported when it generated the text."""
     elsewhere: tuple[Scoring, Scoring] = ((), ())
-    """The same ids behind another prompt; empty where they were not scored."""
+    """The logprobs of the same ids after another prompt; empty if they were not requested."""
 
 
 @dataclass(frozen=True)
 class Interval:
-    """A mean over all tokens, and where it lies with 99 % confidence."""
+    """A mean over all tokens, with its 99 % confidence interval."""
 
     mean: float
     low: float
@@ -96,57 +103,61 @@ class Interval:
 
 @dataclass(frozen=True)
 class Noise:
-    """The noise of a side, in nats: how much it differs from itself."""
+    """The noise of one side: how much its logprobs differ when they are repeated."""
 
     repeated: float
-    """The root of the mean square by which logprobs of one text lie apart that it gave twice."""
+    """The root mean square difference between repeated logprobs of the same ids, in nats."""
     tokens: int
-    """The number of these logprobs."""
+    """The number of logprobs that were repeated."""
     step: float
-    """The steps in which its numbers come, as the root of their mean square; 0 for none that show."""
+    """The size of the steps between the side's logprobs, as root mean square; 0 if there are no visible
+    steps.
+    """
 
     @property
     def size(self) -> float:
-        """Return what counts as the noise of the side."""
+        """The noise in nats: from repetition, or else the size of a step."""
         return self.repeated if self.repeated > _SEEN_NOISE * self.step else self.step
 
 
 @dataclass(frozen=True)
 class Counted:
-    """Numbers of a text's tokens, which it adds to the means."""
+    """The numbers that one text contributes to the means."""
 
     apart: tuple[float, ...]
-    """Differences of the logprobs of its ids, between the sides."""
+    """The differences between the logprobs of both sides, one for each id."""
     elsewhere: tuple[float, ...]
-    """The same behind another prompt, for the first of these ids; empty where they were not scored."""
+    """The differences after another prompt, for the first of these ids; empty if they were not requested."""
     by_itself: tuple[tuple[float, ...], ...]
-    """And of each side from itself."""
+    """The differences between repeated logprobs, for each side."""
     divergence: tuple[float, ...]
-    """Estimates of the divergence of the writer from the other side, each from one id."""
+    """Estimates of the KL divergence of the writer's distribution from the other side's, one for each id."""
     steps: tuple[tuple[float, ...], ...]
     gaps: tuple[float, ...]
-    """The distances in nats from the same likeliest id; 0 where both sides have the same."""
+    """The distance of the sides from choosing the same most likely id, in nats; 0 if they do."""
 
     @property
     def both(self) -> Iterator[tuple[float, float]]:
-        """Yield the differences of each id behind both prompts."""
+        """Yield the differences of each id after the first and after the second prompt."""
         return zip(self.apart, self.elsewhere, strict=False)
 
 
 @dataclass(frozen=True)
 class Weighed:
-    """The outcome of some texts, with the numbers that decide it."""
+    """The result for several texts, with the numbers that decide it."""
 
     outcome: Outcome
     doubt: Doubt
     apart: Interval
     noise: tuple[Noise, Noise]
     limit: float
-    """The distance that noise alone may cause."""
+    """The largest difference that noise alone may cause."""
     lasting: Interval | None
-    """The part of the distance that is the same behind another prompt; None where that was not asked."""
+    """The part of the difference that is equal after another prompt; None if this was not measured."""
     share: Interval | None
-    """The share of the distance that lasts, from 0 (rounding) to 1 (other weights)."""
+    """The share of the difference that is equal after another prompt: 0 means rounding, 1 means other
+    weights.
+    """
 
 
 def _name(entry: Logprob) -> Any:
@@ -154,7 +165,7 @@ def _name(entry: Logprob) -> Any:
 
 
 def common(first: Scoring, second: Scoring) -> tuple[Scoring, Scoring]:
-    """Return the beginnings of two scorings that are about the same ids."""
+    """Return the beginnings of two scorings, up to the first id that differs or has no logprob."""
     both = zip(first, second, strict=False)
     same = sum(1 for _ in takewhile(lambda pair: all(map(_has_number, pair)) and _same_id(*pair), both))
     return first[:same], second[:same]
@@ -183,8 +194,9 @@ def _apart(first: Scoring, second: Scoring) -> Iterator[float]:
 
 
 def _divergence(apart: float) -> float:
-    """Compute what one sampled id adds to the divergence of its side from the other. It is never below 0, and
-    its mean is right.
+    """Return what one sampled id contributes to the KL divergence of its side from the other.
+
+    This estimator is never negative, and is unbiased.
     """
     return math.expm1(min(-apart, _FARTHEST)) + apart
 
@@ -195,7 +207,7 @@ def _likeliest(position: Position) -> dict[Any, float]:
 
 
 def _step(position: Position) -> float:
-    """Return the largest power of two of which all distances between candidates are multiples; 0 for none."""
+    """Return the largest power of two that divides all differences between top logprobs, or 0."""
     numbers = sorted(_likeliest(position).values())
     gaps = [after - before for before, after in pairwise(numbers)]
     if len(gaps) < LEAST_TEXTS - 1 or not any(gap > _WRITTEN for gap in gaps):
@@ -207,14 +219,14 @@ def _step(position: Position) -> float:
 
 
 def _gap(first: Position, second: Position) -> float:
-    """Return how far two sides are from the same likeliest id; the nearer side counts."""
+    """Return how far two sides are from choosing the same most likely id. The nearer side counts."""
     ours, theirs = _likeliest(first), _likeliest(second)
     if not ours or not theirs:
         return 0.0
     mine, yours = max(ours, key=ours.__getitem__), max(theirs, key=theirs.__getitem__)
     if mine == yours:
         return 0.0
-    # Never 0, which would mean that both sides have the same likeliest id.
+    # Not 0, which would mean that both sides choose the same id.
     return min(
         ours[mine] - ours.get(yours, min(ours.values())),
         theirs[yours] - theirs.get(mine, min(theirs.values())),
@@ -222,7 +234,7 @@ def _gap(first: Position, second: Position) -> float:
 
 
 def counted(text: Text) -> Counted:
-    """Return the numbers of a text."""
+    """Compute the numbers of a text."""
     apart = tuple(_apart(*text.scores))
     by_itself = [list(_apart(score, again)) for score, again in zip(text.scores, text.again, strict=True)]
     by_itself[text.writer] += _apart(text.written, text.scores[text.writer])
@@ -231,7 +243,7 @@ def counted(text: Text) -> Counted:
         apart,
         tuple(_apart(*text.elsewhere))[: len(apart)],
         (tuple(by_itself[0]), tuple(by_itself[1])),
-        # The divergence is that of the writer from the other side; `apart` is A less B.
+        # The divergence is that of the writer from the other side, and `apart` is A minus B.
         tuple(_divergence(-number if text.writer else number) for number in apart),
         (tuple(map(_step, first)), tuple(map(_step, second))),
         tuple(map(_gap, first, second)),
@@ -239,7 +251,7 @@ def counted(text: Text) -> Counted:
 
 
 Sums = tuple[float, ...]
-"""Sums over the tokens of one text, which a ratio is computed of."""
+"""Sums over the tokens of one text, from which a ratio is computed."""
 
 
 def _ratio(numerator: float, denominator: float) -> float:
@@ -252,13 +264,16 @@ def _mean(sums: Sums) -> float:
 
 
 def _correlation(sums: Sums) -> float:
-    """Return the share of the differences behind one prompt that are there behind the other, too."""
+    """Return the correlation between the differences after the first and after the second prompt."""
     product, square, other_square = sums
     return _ratio(product, math.sqrt(square * other_square))
 
 
 def _resampled(sums: Sequence[Sums], of: Any) -> Interval:
-    """Return a ratio of sums. Texts are drawn again for its bounds: tokens of one text are alike."""
+    """Return a ratio of sums, with a bootstrap confidence interval.
+
+    Texts are resampled and not tokens, because the tokens of a text are not independent.
+    """
     if not sums:
         return Interval(0.0, 0.0, 0.0)
 
@@ -266,7 +281,7 @@ def _resampled(sums: Sequence[Sums], of: Any) -> Interval:
         value: float = of(tuple(map(math.fsum, zip(*drawn, strict=True))))
         return value
 
-    # A fixed seed: two reports of the same answers have to agree.
+    # The seed is fixed, so that two reports on the same answers are equal.
     draw = Random(0).choices
     drawn = sorted(of_drawn(draw(sums, k=len(sums))) for _ in range(_RESAMPLED))
     tail = _RESAMPLED // 200
@@ -274,12 +289,12 @@ def _resampled(sums: Sequence[Sums], of: Any) -> Interval:
 
 
 def interval(numbers: Sequence[Sequence[float]]) -> Interval:
-    """Return the mean of the numbers of texts."""
+    """Return the mean of the numbers of all texts, with its confidence interval."""
     return _resampled([(math.fsum(of_text), len(of_text)) for of_text in numbers if of_text], _mean)
 
 
 def _lasting(texts: Sequence[Counted]) -> tuple[Interval, Interval] | tuple[None, None]:
-    """Return the part of the distance that is the same behind another prompt, in nats, and its share."""
+    """Return the part of the difference that is equal after another prompt, in nats, and as a share."""
     pairs = [list(text.both) for text in texts if text.elsewhere]
     if not pairs:
         return None, None
@@ -302,12 +317,12 @@ def _root_mean_square(numbers: Sequence[float]) -> float:
 def _noise(texts: Sequence[Counted], side: int) -> Noise:
     repeated = [number for text in texts for number in text.by_itself[side]]
     steps = sorted(step for text in texts for step in text.steps[side])
-    shows = bool(steps) and steps[len(steps) // 2] > 0  # in more than half of the positions
+    shows = bool(steps) and steps[len(steps) // 2] > 0  # steps must show in more than half of the positions
     return Noise(_root_mean_square(repeated), len(repeated), _root_mean_square(steps) if shows else 0.0)
 
 
 def weigh(texts: Sequence[Counted]) -> Weighed:
-    """Decide the outcome from the numbers of some texts."""
+    """Decide the result from the numbers of several texts."""
     noise = _noise(texts, 0), _noise(texts, 1)
     apart = interval([[number * number for number in text.apart] for text in texts]).root()
     lasting, share = _lasting(texts)
@@ -324,14 +339,15 @@ def weigh(texts: Sequence[Counted]) -> Weighed:
     if apart.high <= ROUNDING:
         return decided(Outcome.NOISE)
     if lasting is None or share is None:
-        # A side lies no further from the other than from itself, or nothing is known of the rounding.
+        # Without a second prompt, the difference may only be as large as the noise that repetition shows.
         own = math.hypot(*(side.repeated for side in noise))
         if apart.high <= own:
             return decided(Outcome.NOISE)
         return decided(Outcome.UNDECIDED, Doubt.UNMEASURED)
     if lasting.low > _OF_NOISE_LASTING * of_both:
         return decided(Outcome.OTHER)
-    # Weights that one side rounded to its type of numbers last as well, and are what that type costs.
+    # If one side rounds its weights to a coarser number type, this difference lasts as well. It counts as
+    # noise.
     two_types = not _same_steps(noise) and lasting.high <= _OF_NOISE_LASTING * of_both
     if share.high <= _ROUNDING_LASTS or two_types:
         return decided(Outcome.NOISE)
@@ -339,16 +355,16 @@ def weigh(texts: Sequence[Counted]) -> Weighed:
 
 
 def _same_steps(noise: Sequence[Noise]) -> bool:
-    """True if both sides compute with the same number of digits, as far as their numbers show it."""
+    """True if both sides compute with the same precision, as far as the steps show it."""
     finer, coarser = sorted(side.step for side in noise)
     return coarser <= _FINER * finer
 
 
 def told_within(texts: Sequence[Counted], outcome: Outcome) -> int:
-    """Count the tokens, in the order of asking, that suffice for the outcome of all."""
+    """Return the number of tokens, in the order of requests, that suffices for this result."""
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
-    # By shrinking, not growing: the fewest tokens of which every larger part tried says the same.
+    # The number of texts is reduced as long as the result stays the same.
     while enough > LEAST_TEXTS:
         fewer = max(LEAST_TEXTS, enough * 3 // 4)
         if weigh(texts[:fewer]).outcome is not outcome:

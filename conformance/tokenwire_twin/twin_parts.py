@@ -1,7 +1,7 @@
-"""The parts of a deployment around its weights: chat template, ends and tokenizer, of two sides.
+"""Compares the parts of two deployments besides the weights: chat template, end ids and tokenizer.
 
-Each part is compared by what shows it without a doubt: ids of a prompt, ends behind the same ids, texts of
-the same ids. Nothing here depends on how exactly a side computes.
+Each part is compared by exact evidence: ids of prompts, ends after the same ids, texts of the same ids. So
+the results do not depend on the precision of a side.
 """
 
 from __future__ import annotations
@@ -15,25 +15,25 @@ from tokenwire.record import BROKEN, Answer, Choice, Stream
 from tokenwire.typed_table import counted
 
 MESSAGES, WORDS, END = "messages", "words", "end"
-"""The prefixes of the labels of asks that show the template, the tokenizer and the ends."""
+"""The prefixes for the labels of requests that show the template, the tokenizer and the end ids."""
 TEMPLATE, ENDS, TOKENIZER = "template", "ends", "tokenizer"
-"""The parts, in the order in which they are named."""
+"""The parts, in the order of the report."""
 _STOP = "stop"
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of both sides, compared a number of times."""
+    """The result for one part."""
 
     name: str
     compared: int = 0
     differing: int = 0
     by: tuple[str, ...] = ()
-    """The kinds of evidence."""
+    """The kinds of evidence that were compared."""
     example: str = ""
-    """The first difference."""
+    """A description of the first difference."""
     missing: str = ""
-    """The reason why it was not compared."""
+    """The reason why the part was not compared; empty if it was."""
 
     @property
     def differs(self) -> bool:
@@ -42,14 +42,14 @@ class Part:
 
 @dataclass(frozen=True)
 class _Seen:
-    """A single comparison. `difference` is empty if both sides are the same."""
+    """One comparison. `difference` is empty if both sides are equal."""
 
     by: str
     difference: str = ""
 
 
 Labelled = Mapping[str, Stream]
-"""The answers of a side, by label."""
+"""The answers of one side, by label."""
 
 
 def _part(name: str, seen: Iterable[_Seen], missing: str) -> Part:
@@ -61,7 +61,7 @@ def _part(name: str, seen: Iterable[_Seen], missing: str) -> Part:
 
 
 def merged_parts(every: Sequence[Sequence[Part]]) -> tuple[Part, ...]:
-    """Return the parts of several comparisons as one."""
+    """Merge the results of several comparisons."""
     given = [part for parts in every for part in parts]
     order = {name: place for place, name in enumerate(dict.fromkeys(part.name for part in given))}
     groups = groupby(sorted(given, key=lambda part: order[part.name]), key=lambda part: part.name)
@@ -92,7 +92,7 @@ def _pairs(ours: Labelled, theirs: Labelled, prefix: str) -> Iterator[tuple[str,
 
 
 def _prompts(ours: Labelled, theirs: Labelled, prefix: str) -> Iterator[_Seen]:
-    """Compare what both sides made of the same words: ids, or their number where a side tells no ids."""
+    """Compare the prompts that both sides made of the same words: the ids, or else their number."""
     for label, first, other in _pairs(ours, theirs, prefix):
         if first.answered != other.answered:
             who = "A" if first.answered else "B"
@@ -123,7 +123,10 @@ def _first_apart(mine: Sequence[object], yours: Sequence[object], label: str) ->
 
 
 def template_of(ours: Labelled, theirs: Labelled, missing: str, tokenizer: Part) -> Part:
-    """Compare the prompts that both sides made of messages. Another tokenizer changes them, too."""
+    """Compare the prompts that both sides made of messages.
+
+    If the tokenizers differ, the template is undecided.
+    """
     part = _part(TEMPLATE, _prompts(ours, theirs, MESSAGES), missing)
     if part.differs and tokenizer.differs:
         return Part(TEMPLATE, missing="the tokenizers differ, and so do all prompts")
@@ -131,9 +134,7 @@ def template_of(ours: Labelled, theirs: Labelled, missing: str, tokenizer: Part)
 
 
 def ends_of(ours: Labelled, theirs: Labelled, answers: Iterable[tuple[Answer, Answer]], missing: str) -> Part:
-    """Compare where texts end: behind ids that were forced, and in answers that go the same way until one
-    of them ends.
-    """
+    """Compare the end ids: after forced ids, and in answers that are equal until one of them ends."""
     return _part(ENDS, (*_forced_ends(ours, theirs), *_free_ends(answers)), missing)
 
 
@@ -162,14 +163,14 @@ def _free_ends(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
             continue
         shorter, longer = sorted(texts, key=len)
         if longer[: len(shorter)] != shorter:
-            continue  # they went apart before an end
+            continue  # the answers differ before an end
         same = len(shorter) == len(longer) and mine.finish.type == yours.finish.type
         who = "A" if mine.finish.type == _STOP else "B"
         yield _Seen("texts to their ends", "" if same else f"{first.exchange.label} ends earlier at {who}")
 
 
 def _told(choice: Choice) -> tuple[object, ...] | str:
-    """Return the ids of a choice, or its text where it tells none."""
+    """Return the ids of a choice; its text if it has no ids."""
     return tuple(choice.output_ids) if choice.output_ids is not None else choice.text or ""
 
 
@@ -186,7 +187,7 @@ def _texts(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
         if mine is None or yours is None or not mine.output_ids or mine.output_ids != yours.output_ids:
             continue
         texts = [choice.text for choice in (mine, yours)]
-        # Families show the pieces of a character in different ways.
+        # Server families show incomplete characters in different ways.
         broken = first.dialect != other.dialect and any(BROKEN in (text or "") for text in texts)
         if None in texts or broken:
             continue
@@ -196,6 +197,6 @@ def _texts(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
 
 
 def _ends_apart(mine: Choice, yours: Choice) -> bool:
-    """True if the choices ended in different ways: the text of an end is cut off."""
+    """True if the choices ended differently. Then the text of an end may be missing."""
     finishes = [choice.finish.type if choice.finish is not None else None for choice in (mine, yours)]
     return finishes[0] != finishes[1]

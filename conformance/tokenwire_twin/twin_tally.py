@@ -1,4 +1,4 @@
-"""Tally files of twins: the counts of a comparison, for `tokenwire merge`.
+"""Tally files of twin comparisons, for `tokenwire merge`.
 
 They are gzipped JSON Lines: a head, and a line for each text.
 """
@@ -16,11 +16,11 @@ from tokenwire.usage_error import UsageError
 from tokenwire_twin.twin import TwinTally, merged
 
 _KIND = "twins"
-"""The kind in `commands.toml`, by which `tokenwire merge` finds this tool."""
+"""The kind of file, as in `commands.toml`. `tokenwire merge` finds this tool by it."""
 
 
 def write_twins(tally: TwinTally, path: Path) -> None:
-    """Write a tally. Equal comparisons give equal bytes. Raises OSError."""
+    """Write a tally file. Equal comparisons write equal bytes. Raises OSError."""
     fields = asdict(tally)
     texts = fields.pop("texts")
     fields["besides"] = [{**seen, "one": None, "other": None} for seen in fields["besides"]]
@@ -29,12 +29,12 @@ def write_twins(tally: TwinTally, path: Path) -> None:
 
 
 def merged_twins(paths: Sequence[Path]) -> TwinTally:
-    """Return the merged tally of several files. Raises UsageError, OSError."""
+    """Read several tally files and merge them. Raises UsageError and OSError."""
     tallies = [_read(path) for path in paths]
     try:
         return merged(tallies)
     except ValueError as error:
-        raise UsageError(f"the tallies do not go together: {error}") from error
+        raise UsageError(f"the tallies cannot be merged: {error}") from error
 
 
 def _read(path: Path) -> TwinTally:

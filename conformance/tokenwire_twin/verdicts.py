@@ -1,4 +1,4 @@
-"""The verdicts of two reports side by side."""
+"""Compares the verdicts of two reports."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from tokenwire.report.overview import Summary, summaries
 from tokenwire_twin.families import SURELY_SEEN_IN
 
 _UNDECIDED = frozenset({Verdict.INCONCLUSIVE, Verdict.NOT_TESTABLE, Verdict.HARNESS_ERROR})
-"""Verdicts without evidence about the server."""
+"""Verdicts that do not say anything about the server."""
 
 _VIOLATED = (Verdict.FAIL, Verdict.WARN)
 
 _COUNT = re.compile(r"(?<![\w.+-])(?<!choice )(?<!event )(?<!position )(?<!entry )(?<!id )\d{1,4}(?![\w.])")
-"""A number that counts something, and names no place."""
+"""Matches a number in a message that counts something. Numbers that name a place are skipped."""
 _Exchanges = Collection[str] | None
-"""The exchange names of a side; None if it has none, as a report."""
+"""The exchange names of a side; None if they are unknown, as for a report."""
 Violations = Mapping[str, Mapping[str, str]]
-"""The words of a violation, by requirement and exchange."""
+"""The message of a violation, by requirement and exchange."""
 
 
 @dataclass(frozen=True)
 class VerdictDifference:
-    """A requirement with different verdicts in two reports, or violated by both in different ways."""
+    """A requirement with different verdicts, or one that both sides violate in different ways."""
 
     requirement: str
     level: str
@@ -37,13 +37,13 @@ class VerdictDifference:
     why_one: str
     why_other: str
     shown: bool
-    """Both sides decided, so the servers differ; otherwise one of the runs saw too little."""
+    """True if the servers differ, because both sides decided. Otherwise one of the runs saw too little."""
     at: tuple[str, ...] = ()
-    """The dialects in which the violations were seen."""
+    """The dialects in which violations were seen."""
     follows: str = ""
-    """The requirement from whose violation those of this one follow, on the side that violates it."""
+    """The requirement of which these violations are a consequence; empty if there is none."""
     known: str = ""
-    """The reason why it is known, with its link; empty otherwise."""
+    """The reason why the difference is known, with a link; empty if it is new."""
     count: int = 0
     """The number of exchanges that show the difference, as far as they are known."""
     message: str = ""
@@ -62,12 +62,12 @@ class VerdictDifference:
 
     @property
     def name(self) -> str:
-        """Its name in a file of known differences."""
+        """The name of the difference in a file of known differences."""
         return f"row {self.requirement}: {self.one or '-'} in A, {self.other or '-'} in B"
 
     @property
     def decides(self) -> bool:
-        """True if it makes the sides different."""
+        """True if the sides count as different because of this requirement."""
         return self.shown and not self.known
 
 
@@ -93,10 +93,10 @@ def _why(summary: Summary | None) -> _Why:
 
 
 def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exchanges) -> bool:
-    """True if a verdict decides something that the other side could show, too.
+    """True if a verdict can be compared with that of the other side.
 
-    UNSUPPORTED decides if the run showed that absence can be trusted. A violation does not if the other side
-    has none of its exchanges.
+    UNSUPPORTED counts only if the run showed that missing fields can be trusted. A violation does not count
+    if the other side has none of its exchanges.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False
@@ -110,15 +110,18 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
 def _surely(
     violated: Collection[str], exchanges: tuple[_Exchanges, _Exchanges], beside: Collection[str]
 ) -> bool:
-    """True if violations show more than chance: one of them is comparable, or there are many. Those in
-    exchanges of one side alone show nothing of the other.
+    """True if chance does not explain violations: one of them is in a comparable exchange, or there are many.
+
+    Violations in exchanges that only one side has do not count.
     """
     shared = [name for name in violated if all(side is None or name in side for side in exchanges)]
     return len(shared) >= SURELY_SEEN_IN or any(name not in beside for name in shared)
 
 
 def _distinct(words: str) -> tuple[str, list[str]]:
-    """Return the words of a violation without names and texts, and what they count."""
+    """Return the message of a violation without names and quoted texts, and the numbers in it that count
+    something.
+    """
     return lasting_words(words), _COUNT.findall(without_quoted(words))
 
 
@@ -137,11 +140,11 @@ def verdict_differences(
     violations: tuple[Violations | None, Violations | None] = (None, None),
     beside: Collection[str] = (),
 ) -> Iterator[VerdictDifference]:
-    """Yield the verdicts that differ between two JSON reports, and the rows that both violate in different
-    ways, in the order of the specification.
+    """Yield the requirements with different verdicts in two JSON reports, and those that both violate
+    differently.
 
-    `exchanges`: those of each side. `beside`: exchanges that say nothing of a difference, because chance had
-    a part in them or both sides were asked differently.
+    They are in the order of the specification. `exchanges`: the exchange names of each side. `beside`:
+    exchanges that are not comparable, because chance had an influence or the requests differ.
     """
     first, second = reports
     ours = {summary.requirement: summary for summary in summaries(first)}
@@ -197,10 +200,10 @@ def _apart(
     exchanges: tuple[_Exchanges, _Exchanges],
     beside: Collection[str],
 ) -> _Apart | None:
-    """Return how each side violates a row that both violate; None if they do so alike.
+    """Return a message for each side if both violate a requirement differently; None if they do so alike.
 
-    They do not if their words differ in one exchange, or if one side violates it in many exchanges in which
-    the other keeps it.
+    They violate it differently if the messages differ in the same exchange, or if only one of them violates
+    it in many exchanges.
     """
     if not (ours and theirs) or exchanges[0] is None or exchanges[1] is None:
         return None

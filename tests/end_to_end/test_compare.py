@@ -84,11 +84,11 @@ def test_both_sides_get_the_same_requests(tokenwire, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("sides", "words"),
     [
-        (("--a-command", "true", "nowhere"), "names no port"),
+        (("--a-command", "true", "nowhere"), "has no {port}; write"),
         (("--a-command", "sh -c 'echo port {port} is taken; exit 3'", "nowhere"), "ended with status 3"),
         (("--a-command", "no-such-program {port}", "nowhere"), "cannot be started"),
         (("nowhere",), "B is missing"),
-        (("--a-command", "true", "one", "other"), "one side too many"),
+        (("--a-command", "true", "one", "other"), "is a third side"),
     ],
 )
 def test_a_side_that_cannot_be_started_is_named(tokenwire, sides: tuple[str, ...], words: str) -> None:

@@ -299,7 +299,7 @@ def test_tallies_of_several_models_are_refused(tmp_path: Path) -> None:
     twins = tally_twins(SIDES, ((), ()), [])
     for name, tally in (("a", twins), ("b", replace(twins, sides=SIDES[::-1]))):
         write_twins(tally, tmp_path / name)
-    with pytest.raises(UsageError, match="do not go together: they are of several models"):
+    with pytest.raises(UsageError, match="cannot be merged: their models or endpoints differ"):
         merged_twins([tmp_path / "a", tmp_path / "b"])
 
 

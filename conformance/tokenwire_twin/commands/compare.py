@@ -1,4 +1,4 @@
-"""`tokenwire compare`: two servers, recordings or reports side by side."""
+"""`tokenwire compare`: compares two servers, recordings or reports."""
 
 from __future__ import annotations
 
@@ -40,7 +40,10 @@ _URLS = ("http://", "https://")
 
 
 def _asked(plan: Plan, *, verbosity: int) -> Side:
-    """Send all requests to a server and return its side. Raises Exit if it cannot be reached."""
+    """Send all requests to a server; return its answers and verdicts as a side.
+
+    Raises Exit if it cannot be reached.
+    """
     subject = reached(plan, verbosity=verbosity, err=True)
     if subject.broken_off:
         typer.echo(f"{plan.settings.target}: broken off: {subject.broken_off}", err=True)
@@ -54,7 +57,7 @@ def compare_files(*paths: Path | str) -> Mapping[str, Any]:
 
 
 def is_configured(context: typer.Context, url: str) -> bool:
-    """True if a URL is the target of the settings file. Other servers do not get its keys."""
+    """True if a URL is the target in the settings file. Headers in the file are sent only there."""
     target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
 
@@ -96,25 +99,27 @@ def _compare(
         str, typer.Option("--link", metavar="URL", help="With --update: where what is new is worked on.")
     ] = "",
 ) -> None:
-    """Show what differs between two servers: fork and upstream, gateway and worker, yesterday and today.
+    """Show the differences between two servers: fork and upstream, gateway and worker, yesterday and today.
 
-    Answers to the same requests are compared: what one side does not serve, prompt ids, output ids, text,
-    channels, finish and usage, logprobs, other fields, words of errors. One cause in many answers is one
-    family, with a count and an example; -v shows all of them. How a stream is cut into events never counts.
-    Verdicts are compared by requirement. URLs are asked the same, one after the other; --header goes to both,
-    headers of a file of settings only to the target that the file names. Servers that commands start run one
-    after the other on one port.
+    Answers to the same requests are compared: missing endpoints, prompt ids, output ids, text, channels,
+    finish and usage, logprobs, other fields, error messages. Differences with the same cause are one family,
+    shown with a count and an example; -v shows all. The division of a stream into events does not matter.
+    Verdicts are compared by requirement. Two URLs get the same requests, one server after the other. Headers
+    of --header are sent to both servers, headers of the settings file only to its target. Servers that are
+    started by a command run one after the other, on the same port.
 
-    Exit status: 0 the same, or but for known differences, 1 different, or the file of known differences does
-    not hold, 2 wrong command line, 4 nothing could be compared or a server not be asked.
+    Exit status: 0 the same, except for known differences; 1 different, or a wrong entry in the file of known
+    differences; 2 wrong command line; 4 nothing could be compared, or a server could not be reached.
     """
     for file, flag in ((settings.json, "--json"), (settings.junit, "--junit")):
         if file is not None:
             writable(file, flag)
     if known is None and (update or reason or link):
-        raise typer.BadParameter("--update, --reason and --link belong to --known FILE; add it")
+        raise typer.BadParameter(
+            "--update, --reason and --link work only with --known FILE; add --known FILE"
+        )
     with usage_errors():
-        # A file that is none is refused before anything is asked.
+        # An invalid file is refused before requests are sent.
         if known is not None and (known.exists() or not update):
             read_known(known)
     names = _names(first, other, (a_command, b_command))
@@ -149,8 +154,9 @@ def _compare(
 
 
 def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Start, str | Start]:
-    """Return what each side is: what is named, in its order, or the server that a command starts. Raises
-    BadParameter.
+    """Return the two sides: the arguments in their order, or the server that a command starts.
+
+    Raises BadParameter.
     """
     named = [name for name in (first, other) if name]
     sides: list[str | Start] = []
@@ -160,9 +166,11 @@ def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Sta
         elif named:
             sides.append(named.pop(0))
         else:
-            raise typer.BadParameter(f"{label} is missing; name it, or give --{label.lower()}-command")
+            raise typer.BadParameter(
+                f"{label} is missing; name a server or file, or add --{label.lower()}-command"
+            )
     if named:
-        raise typer.BadParameter(f"{named[0]} is one side too many; leave it out, or a command")
+        raise typer.BadParameter(f"{named[0]} is a third side; remove it, or remove a command")
     return sides[0], sides[1]
 
 
@@ -173,7 +181,7 @@ def _plan(settings: Settings, url: str, live: int, draws: int) -> Plan:
 
 
 def _update(path: Path, report: DifferenceReport, reason: str, link: str) -> None:
-    """Rewrite a file of known differences, and print what changed. Raises UsageError, OSError."""
+    """Update a file of known differences, and print the changes. Raises UsageError and OSError."""
     found = updated(path, report, reason=reason, link=link)
     write_whole(path, found.text)
     for name in found.removed:
@@ -184,7 +192,7 @@ def _update(path: Path, report: DifferenceReport, reason: str, link: str) -> Non
 
 
 def _write(report: DifferenceReport, settings: Settings) -> None:
-    """Write the comparison in all forms that are asked for."""
+    """Write the comparison in all requested formats."""
     if settings.json is not None:
         write_whole(settings.json, in_json(as_json(report)))
     if settings.junit is not None:
@@ -194,7 +202,7 @@ def _write(report: DifferenceReport, settings: Settings) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(as_summary(report, report.outcome))
         except OSError as error:
-            typer.echo(f"the summary of the step, {summary}, was not written: {system_says(error)}", err=True)
+            typer.echo(f"the step summary {summary} cannot be written: {system_says(error)}", err=True)
 
 
 app = command(

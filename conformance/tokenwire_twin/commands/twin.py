@@ -1,4 +1,4 @@
-"""`tokenwire twin`: whether two deployments serve one model. `check --twin` asks it as well."""
+"""`tokenwire twin`: decides if two deployments serve the same model. `check --twin` does the same."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tokenwire_twin.twin_forms import print_twins, twin_page
 from tokenwire_twin.twin_tally import merged_twins, write_twins
 
 _TOKENS = {Budget.QUICK: 300, Budget.STANDARD: 3000, Budget.SOAK: 30_000}
-"""The tokens that both deployments score for `tokenwire check --twin`."""
+"""The number of tokens that both deployments score for `tokenwire check --twin`, by budget."""
 
 
 def twin_plans(
@@ -39,11 +39,10 @@ def twin_plans(
     purse: Purse | None = None,
     models: tuple[str, str] = ("", ""),
 ) -> tuple[Plan, Plan]:
-    """Return the plans for two deployments. Headers of a file go only to the server that it names. Raises
-    UsageError.
+    """Return the plans for two deployments. Headers in a settings file are sent only to the file's target.
 
-    `purse`: the remaining limits of both together; a full one without. `models`: the names of the model at
-    each side, where they are not that of the settings.
+    `purse`: counts what both together use of the limits; None for a new one. `models`: the model names at
+    each side; empty for the name in the settings. Raises UsageError.
     """
 
     def plan(url: str, side: str, model: str) -> Plan:
@@ -62,7 +61,7 @@ def twin_plans(
 
 @dataclass(frozen=True)
 class _BesideTwin:
-    """A comparison as a part of the report of `tokenwire check`."""
+    """A comparison with a twin, as a part of the report of `tokenwire check`."""
 
     report: TwinReport
 
@@ -85,12 +84,15 @@ def compared_with_twin(settings: Settings, purse: Purse) -> _BesideTwin:
 
 
 def merge(tallies: Sequence[Path], settings: Settings) -> int:
-    """Merge tallies of twins, for `tokenwire merge`; return the exit status. Raises UsageError, OSError."""
+    """Merge the tallies of several twin comparisons, for `tokenwire merge`. Return the exit status.
+
+    Raises UsageError and OSError.
+    """
     return _show(merged_twins(tallies), settings)
 
 
 def _show(tally: TwinTally, settings: Settings) -> int:
-    """Print a comparison, write the files of the options, and return the exit status. Raises UsageError."""
+    """Print a comparison, write the requested files, and return the exit status. Raises UsageError."""
     report = twin_report(tally)
     if settings.json is not None:
         write_whole(settings.json, as_json(twins_as_json(report)))
@@ -128,16 +130,16 @@ def _twin(
         ),
     ] = 0,
 ) -> None:
-    """Decide if two deployments serve the same model: before and after an upgrade, one GPU and several, two
-    precisions.
+    """Decide if two deployments serve the same model: before and after an upgrade, on one GPU and on several,
+    with two precisions.
 
-    Both get the same requests, and give logprobs to the ids that either wrote. How far these lie apart is
-    held against what each side differs by from itself. Messages, words and ends of texts show whether both
-    have one chat template, one tokenizer and the same ends. --header goes to both, headers of a file of
-    settings only to the target that the file names.
+    Both get the same requests, and compute logprobs for the same ids. The differences are compared with the
+    noise of each side, which is how much its logprobs differ when they are repeated. Other requests show if
+    both have the same chat template, the same tokenizer, and the same ids that end an answer. Headers of
+    --header are sent to both, headers of the settings file only to its target.
 
-    Exit status: 0 the same, perhaps up to noise; 1 another model, template, tokenizer or other ends; 2 wrong
-    command line, or a server that cannot be asked; 4 undecided.
+    Exit status: 0 the same, perhaps except for noise; 1 a different model, template, tokenizer or end; 2
+    wrong command line, or a server that cannot be reached; 4 undecided.
     """
     for name in ("json", "html", "tally"):
         if (file := getattr(settings, name)) is not None:
