@@ -47,7 +47,7 @@ NO_ANSWER = "no answer"
 _ABSENT = object()
 _LONGEST_REASON = 120
 _AROUND = 24
-"""Characters that are shown before and after the place at which two texts part."""
+"""The number of characters that are shown before and after the first difference between two texts."""
 _SHORT_WORD = 40
 """The length up to which a string value counts as a keyword of a protocol, and becomes part of the family's
 name.
@@ -92,7 +92,7 @@ class Difference:
     excerpts: tuple[str, str] = ("", "")
     """The values at both places, as text."""
     sizes: tuple[int, int] | None = None
-    """The numbers of entries on both sides, if one of them holds more."""
+    """The number of entries on each side, if the numbers differ."""
 
     @property
     def family(self) -> tuple[str, str, str]:
@@ -229,7 +229,7 @@ class _Pair:
 
 
 def _reason(stream: Stream) -> str:
-    """Return the words of a refusal."""
+    """Return the error message of a refusal."""
     error = stream.error
     found = [
         held
@@ -241,7 +241,7 @@ def _reason(stream: Stream) -> str:
 
 
 def _did(label: str, status: int | None) -> str:
-    """Describe the answer of a side by its status."""
+    """Describe by its status what a side answered."""
     if status == _OK:
         return f"{label} answers"
     if status is None:
@@ -250,7 +250,7 @@ def _did(label: str, status: int | None) -> str:
 
 
 def _broken(status: int | None) -> bool:
-    """True if a status is an error of the server, or missing."""
+    """True if a status is a server error (5xx), or if there was no answer."""
     return status is None or (status >= _BROKEN and status != _NOT_BUILT)
 
 
@@ -378,7 +378,9 @@ def _text_around(text: str, position: int) -> str:
 
 
 def _parted(pair: _Pair, ours: Choice, theirs: Choice) -> str:
-    """Describe the first place at which two outputs part, with what each has there; empty if they do not."""
+    """Describe the first difference between two outputs, with the content of each side there; empty if they
+    are equal.
+    """
     ids, others = ours.output_ids, theirs.output_ids
     if ids is not None and others is not None and ids != others:
         position = first_difference(ids, others) or 0
@@ -417,7 +419,7 @@ def _all_text(channels: Channels) -> str:
 
 
 def _held(content: Any) -> str:
-    """Return the content of a channel in words."""
+    """Describe the content of a channel."""
     return cut(json.dumps(content, ensure_ascii=False, default=list), 3 * _AROUND)
 
 
@@ -466,23 +468,23 @@ def _type_name(thing: Any) -> str:
 
 
 def _key(pointer: str) -> str:
-    """Return the key of an object that a pointer leads to, in quotes."""
+    """Return the last member of a pointer, in quotes."""
     return json.dumps(pointer.removeprefix("/").replace("~1", "/").replace("~0", "~"), ensure_ascii=False)
 
 
 @dataclass(frozen=True)
 class _Way:
-    """A way in which two entries of a series differ."""
+    """A kind of difference between two entries of a series."""
 
     path: str
-    """The field of the entry; empty for the whole."""
+    """The field of the entry that differs; empty for the whole entry."""
     says: str
     message: str
     sizes: tuple[int, int] | None = None
 
 
 def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[_Way]:
-    """Yield each way in which two entries of a series differ, with what each side has there."""
+    """Yield each difference between two entries of a series, with the value of each side."""
     if alike(ours, theirs, DRIFT):
         return
     named = isinstance(ours, Mapping) and "logprob" in ours
@@ -750,7 +752,7 @@ _HELD: Mapping[Gravity, Callable[[Choice], Any]] = {
     Gravity.LOGPROBS: lambda choice: choice.series_names,
     Gravity.FIELDS: bool,
 }
-"""How a choice shows that it holds a subject."""
+"""The condition under which a choice has content for each subject."""
 
 
 def compared(both: Comparison) -> frozenset[Gravity]:
@@ -765,7 +767,7 @@ def compared(both: Comparison) -> frozenset[Gravity]:
 
 
 def held(both: Comparison) -> frozenset[tuple[Gravity, int]]:
-    """Return the subjects that either of two answers holds, with the position of its side."""
+    """Return the subjects for which the answers have content, each with the index of the side that has it."""
     if not _comparable(both):
         return frozenset()
     return frozenset(

@@ -1,4 +1,4 @@
-"""Causes of differences: what all requests of a family ask for, and what ran beside them."""
+"""Finds causes of differences: fields that all requests of a family share, and concurrent requests."""
 
 from __future__ import annotations
 
@@ -14,22 +14,25 @@ from tokenwire.record import Answer
 from tokenwire_twin.answers import Difference
 
 _FEWEST_OTHERS = 10
-"""The fewest other requests that show what a family has in common by more than chance."""
+"""The least number of other requests with which a family is compared.
+
+With fewer, a common field may be chance.
+"""
 _MOST_NAMED = 3
-"""The most parts of requests that explain a family; more are a coincidence."""
+"""The most fields that may explain a family. If more are common, they are a coincidence."""
 _MOST_VALUES = 3
 _NEARLY_ALL = 0.8
-"""The share of a family that has a cause in common; the others may have another cause with the same words."""
+"""The least share of a family that must have a field in common. The rest may have another cause."""
 _MOST_OBJECTS = 32
-"""Objects of a list that are read."""
+"""The most objects of a list that are examined."""
 _NESTED = "/sampling_params"
-"""The object in which some endpoints have the parameters that others have beside it."""
+"""An object whose members other endpoints have at the top level of a request."""
 _WORD = re.compile(r"[A-Za-z_][\w.-]{0,23}")
 _NEARLY_ALL_TIMES = 0.9
-"""The share of differences that concurrent requests have to explain."""
+"""The least share of differences that concurrent requests must explain."""
 
 Asked = Mapping[str, frozenset[Any]]
-"""The fields of a request by their paths, with their shapes: numbers, short words and names of types."""
+"""The values of each field of a request, by path. Long values are replaced by the name of their type."""
 
 
 @dataclass(frozen=True, order=True)
@@ -38,7 +41,7 @@ class _Number:
 
 
 def _shape(thing: Any) -> Any:
-    """Return a value as far as it may be a cause: a number, a flag, a word; otherwise its type."""
+    """Return a value that may be a cause: a number, a boolean or a short word. Otherwise return its type."""
     match thing:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[thing]
@@ -65,7 +68,7 @@ def _plural(thing: Any) -> str:
 
 
 def asked_for(body: Any) -> Asked:
-    """Return the fields of a request."""
+    """Return all fields of a request, with their values."""
     found: dict[str, set[Any]] = defaultdict(set)
     for path, thing in _walked(body, ""):
         found[path].add(_shape(thing))
@@ -86,8 +89,9 @@ def _walked(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
 
 
 def in_common(family: Sequence[Asked], others: Sequence[Asked]) -> str:
-    """Return what all or nearly all requests of a family ask for and no other request does, in words; empty
-    if nothing, or too much to be a cause.
+    """Describe the fields that nearly all requests of a family have, and that no other request has.
+
+    Return an empty text if there are none, or too many to be a cause.
     """
     if not family or len(others) < _FEWEST_OTHERS:
         return ""
@@ -109,15 +113,16 @@ def in_common(family: Sequence[Asked], others: Sequence[Asked]) -> str:
 
 
 def _apart(path: str, family: Sequence[Asked], others: Sequence[frozenset[Any]]) -> tuple[str, int] | None:
-    """Describe the values of one field that most requests of a family have and no other request, with the
-    number of these requests. Return None if there are none.
+    """Describe the values of one field that most requests of a family have, and that no other request has.
+
+    The second value is the number of these requests. Return None if there are no such values.
     """
     theirs = frozenset[Any]().union(*others)
     bounds = [shape for shape in theirs if isinstance(shape, _Number)]
     mine: list[frozenset[Any]] = []
     for asked in family:
         shapes = asked.get(path, frozenset()) - theirs
-        # A number between those of other requests is no cause.
+        # A number within the range of the other requests' numbers cannot be a cause.
         mine.append(
             frozenset(
                 shape
@@ -145,12 +150,12 @@ def _apart(path: str, family: Sequence[Asked], others: Sequence[frozenset[Any]])
     return f"{path} as {' or '.join(sorted(map(str, every)))}", count
 
 
-# What ran beside a request.
+# Concurrent requests:
 
 
 @dataclass
 class Neighbours:
-    """The requests of one side, with the times at which they ran."""
+    """The requests of one side, with the times in which they ran."""
 
     answers: Sequence[Answer]
     _named: dict[str, Answer] = field(init=False)
@@ -163,8 +168,9 @@ class Neighbours:
         return [(*_times(answer), answer) for answer in self.answers if answer.asked.top_logprobs]
 
     def asked_for(self, name: str, number: int) -> bool | None:
-        """True if a request that ran at the same time as another one asked for this number of alternatives.
-        None if that one may have asked for them itself.
+        """True if a concurrent request asked for this number of alternatives.
+
+        None if this request may have asked for them itself.
         """
         mine = self._named.get(name)
         # Some servers add the sampled token to the alternatives.
@@ -185,8 +191,10 @@ def _times(answer: Answer) -> tuple[float, float]:
 
 
 def leak_in(members: Iterable[Difference], sides: tuple[Neighbours, Neighbours]) -> str:
-    """Return the evidence that answers hold as many alternatives as another request asked for; empty if it
-    does not explain nearly all that the requests themselves do not explain.
+    """Return the evidence that answers have as many alternatives as a concurrent request has asked for.
+
+    Return an empty text unless this explains nearly all differences that the requests themselves do not
+    explain.
     """
     found: list[bool | None] = []
     for difference in members:

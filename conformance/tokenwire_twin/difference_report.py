@@ -93,9 +93,10 @@ class DifferenceReport:
     compared: Mapping[Gravity, int] = field(default_factory=dict)
     """The number of answers in which each subject was compared."""
     held: Mapping[Gravity, tuple[int, int]] = field(default_factory=dict)
-    """In how many answers each side holds a subject, of those that could be compared."""
+    """For each subject, the number of comparable answers of each side that have content."""
     asked: int = 0
-    """The number of exchanges that were asked of both sides, or of endpoints that one of them lacks."""
+    """The number of exchanges that were requested from both sides, or from endpoints that only one side has.
+    """
     only_one: tuple[str, ...] = ()
     """The exchanges that only the first side has."""
     only_other: tuple[str, ...] = ()
@@ -226,8 +227,9 @@ def _endpoints(first: Side, second: Side) -> Iterator[Family]:
 
 
 def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
-    """Return the exchange in which a side refused an endpoint, and its answer in words; None if it was not
-    asked.
+    """Return the exchange in which a side refused an endpoint, and a description of its answer.
+
+    Return None if the endpoint was not requested.
     """
     dialects = load_dialects()
     path = dialects[dialect].endpoint.path
@@ -236,7 +238,7 @@ def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
             if answer.dialect in dialects and dialects[answer.dialect].endpoint.path == path:
                 status = answer.exchange.status
                 return answer.exchange.name, NO_ANSWER if status is None else f"status {status}"
-    # A live run asks no more of an endpoint that its first request did not find.
+    # A live run sends no further requests to an endpoint that refused its first request.
     words = side.report["target"].get("left_out", {}).get(dialect)
     asked = f"{dialects[dialect].endpoint.methods[0]} {path}: "
     return None if words is None else (f"{dialect}/preflight", str(words).removeprefix(asked))
@@ -291,15 +293,15 @@ def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
 
 _OUTPUTS = frozenset({Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
 _FEW = 2
-"""The most requests whose fields are listed, because nothing tells them from others."""
+"""The most requests whose fields are listed if no field distinguishes them from other requests."""
 _USUAL = frozenset({"model", "stream", "stream_options"})
 _EXPLAINED = frozenset({Gravity.SERVED, Gravity.FAILED, Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
-"""Subjects whose differences begin with what a request asks for."""
+"""Subjects for which the fields of the requests are shown first."""
 
 
 @dataclass(frozen=True)
 class _Request:
-    """A request that both sides got."""
+    """A request that was sent to both sides."""
 
     dialect: str
     asked: Asked
@@ -310,7 +312,7 @@ class _Request:
 def _explained(
     families: Sequence[Family], requests: Mapping[str, _Request], sides: tuple[Side, Side]
 ) -> Iterator[Family]:
-    """Yield families with their causes. `requests`: by exchange."""
+    """Yield the families with their causes. `requests`: the request of each exchange."""
     first, second = (
         Neighbours([answer for answers in side.runs.values() for answer in answers]) for side in sides
     )
@@ -337,7 +339,10 @@ def _explained(
 
 
 def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> DifferenceReport:
-    """Compare two sides. `may_be_one`: both were asked the same, and may share a cache or be one server."""
+    """Compare two sides, and return the result.
+
+    `may_be_one`: both sides may be the same server, or share a cache.
+    """
     both = bool(first.runs and second.runs)
     endpoints = list(_endpoints(first, second)) if both else []
     unserved = {name for family in endpoints for name in family.at}
@@ -421,9 +426,10 @@ def _not_comparable(
     sides: Iterable[Contradictions],
     seen_before: Collection[str],
 ) -> frozenset[str]:
-    """Return the exchanges in which a verdict on one side says nothing of the other: chance had a part in
-    answers to their requests, or both sides were asked differently, or for samples. In the scenarios
-    `seen_before`, one server may have answered for both sides, so that a new prompt was not new.
+    """Return the names of exchanges in which different verdicts do not show a difference between the servers.
+
+    There, chance had an influence, or the requests differ, or samples were requested. In the scenarios
+    `seen_before`, the same server may have answered for both sides, so that a new prompt was not new to it.
     """
     every = list(found)
     chance = [(family, difference) for family in every if family.by_chance for difference in family.members]

@@ -37,9 +37,9 @@ class Family:
     known: str = ""
     """The reason why the difference is known, with a link; empty if it is new."""
     asked: str = ""
-    """What all of its requests ask for, and no other request does; empty if that is not clear."""
+    """The fields that all its requests have and no other request has, as text; empty if there are none."""
     leak: str = ""
-    """The evidence that it is the result of another request; empty without any."""
+    """The evidence that a concurrent request caused it; empty if there is none."""
 
     @property
     def name(self) -> str:

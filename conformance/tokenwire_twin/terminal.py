@@ -22,19 +22,19 @@ from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference
 
 _WIDEST = 100
-"""The longest lines without -v."""
+"""The longest line without -v."""
 _LONGEST_REASON = 160
 _MOST_NAMED = 2
 _MOST_SCENARIOS = 2
 _MOST_LINES = 118
 """The most lines of a comparison without -v."""
 _KEPT = 10
-"""The larger it is, the less the order of subjects decides which of them is shortened."""
+"""The larger this number, the less the order of subjects influences which of them is shortened."""
 _SUMMARY_LINES = 3
-"""Lines of a subject in the summary."""
+"""The most lines of a subject in the summary."""
 _EXAMPLE_LINES = 2
 _MOST_NAMES_LINES = 2
-"""Lines of names of what is left out."""
+"""The most lines for the names of what is left out."""
 _PLAIN = frozenset({"field", "endpoint", "status", "finish"})
 """Kinds of differences that are clear without an example."""
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
@@ -48,7 +48,7 @@ _HOLDS: Mapping[Gravity, str] = {
     Gravity.LOGPROBS: "logprobs",
     Gravity.FIELDS: "fields",
 }
-"""What an answer has to hold to be compared in a subject."""
+"""The content that answers must have to be compared in a subject."""
 
 
 def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
@@ -57,7 +57,7 @@ def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
 
 
 def _scenarios(names: Iterable[str]) -> str:
-    """Return the scenarios of exchanges, those with most exchanges first."""
+    """Return the scenarios of exchanges, the most frequent first."""
     counts = Counter(name.split("/")[-2] if "/" in name else name for name in names)
     return _named([f"{name} ({count})" for name, count in counts.most_common()], _MOST_SCENARIOS)
 
@@ -71,7 +71,7 @@ def _width(console: Console) -> int:
 
 
 def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: int = 0) -> list[str]:
-    """Return lines of at most this width, without breaking words; `most` lines, if it is not 0."""
+    """Wrap words to a width. `most`: the most lines; 0 for no limit."""
     lines = textwrap.wrap(
         words,
         width,
@@ -85,7 +85,7 @@ def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: in
 
 
 _Block = tuple[str, list[tuple[str, list[Text]]]]
-"""A subject, with the short name, if it has one, and the lines of each of its families."""
+"""A subject, with a short name (or an empty one) and the lines of each of its families."""
 
 # Families.
 
@@ -99,7 +99,10 @@ _Lines = Sequence[Sequence[Family]]
 
 
 def _lines(families: Iterable[Family]) -> _Lines:
-    """Group the families that say the same of other subjects in the same exchanges: they have one line."""
+    """Group families that have the same description and were seen in the same exchanges.
+
+    They share a line.
+    """
     groups: dict[tuple[str, str, tuple[str, ...]], list[Family]] = {}
     for family in families:
         groups.setdefault((family.kind, family.says, family.exchanges), []).append(family)
@@ -107,7 +110,7 @@ def _lines(families: Iterable[Family]) -> _Lines:
 
 
 def _says(families: Sequence[Family]) -> str:
-    """Return what families with one line say, without what their requests have in common."""
+    """Return the common description of several families, without a common field of their requests."""
     family = families[0]
     subjects = ", ".join(filter(None, (family.subject for family in families)))
     match family.kind:
@@ -123,7 +126,7 @@ def _says(families: Sequence[Family]) -> str:
 
 
 def _explained(families: Sequence[Family]) -> str:
-    """Return what families with one line say, with what their requests have in common."""
+    """Return the common description of several families, with a common field of their requests."""
     family, words = families[0], _says(families)
     if family.kind != "status":
         return f"{words}; {family.asked}" if family.asked else words
@@ -131,13 +134,13 @@ def _explained(families: Sequence[Family]) -> str:
 
 
 def _heading(family: Family) -> str:
-    """Return what both sides did with the requests of a status, if it has a reason; empty otherwise."""
+    """Return a heading about the statuses of both sides, if they have a reason; otherwise an empty text."""
     did, _, reason = family.example.message.partition(": ")
     return did if family.kind == "status" and reason else ""
 
 
 def _whole(words: str) -> str:
-    """Return words that are not broken between two lines."""
+    """Return a text that is not wrapped, because its spaces are replaced."""
     return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
@@ -167,11 +170,11 @@ def _family_lines(families: Sequence[Family], width: int, *, verbose: bool) -> I
 
 
 def _family_blocks(families: Sequence[Family], width: int, *, verbose: bool) -> Iterator[list[Text]]:
-    """Yield the lines of each family. Those with one pair of statuses stand below one heading."""
+    """Yield the lines of each family. Families with the same two statuses have a common heading."""
     counts = Counter[str]()
     for family in families:
         counts[_heading(family)] += family.count
-    # What has no heading comes first, then the most frequent pair of statuses.
+    # Families without a heading come first, then those with the most frequent statuses.
     order = {heading: (bool(heading), -count) for heading, count in counts.items()}
     lines = sorted(_lines(families), key=lambda several: order[_heading(several[0])])
     for heading, group in groupby(lines, key=lambda several: _heading(several[0])):
@@ -185,7 +188,7 @@ def _family_blocks(families: Sequence[Family], width: int, *, verbose: bool) -> 
 
 
 def _why_not_compared(gravity: Gravity, report: DifferenceReport) -> str:
-    """Return the reason why no two answers were compared in a subject."""
+    """Return the reason why no answers were compared in a subject."""
     if not report.repeated:
         return "no side repeats itself"
     what = _HOLDS[gravity]
@@ -232,7 +235,7 @@ _BROKEN_BY = {
     "both": "both in different ways",
     "": "neither",
 }
-"""Groups of requirements, in their order."""
+"""Groups of requirements by the sides that violate them, in the order of the report."""
 
 
 def _summary(report: DifferenceReport, width: int) -> Iterator[Text]:
@@ -257,8 +260,9 @@ def _summary(report: DifferenceReport, width: int) -> Iterator[Text]:
 
 
 def _row_blocks(rows: Sequence[VerdictDifference], width: int, *, verbose: bool) -> Iterator[_Block]:
-    """Yield the lines of the requirements that each side breaks; those that follow from another are named
-    below it.
+    """Yield the lines for the requirements that each side violates.
+
+    Consequences are listed below their cause.
     """
     following: dict[str, list[str]] = {}
     names = {row.requirement for row in rows}
@@ -296,11 +300,11 @@ def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbos
         yield from (Text(line, "dim") for line in folded)
 
 
-# All of it.
+# Shortening:
 
 
 def _cut_to(families: Sequence[tuple[str, list[Text]]], most: int, width: int) -> list[Text]:
-    """Return the lines of the first families, and what is left out."""
+    """Return the lines of the first families, and a line about those that are left out."""
     lines = [line for _, some in families[:most] for line in some]
     if left := [name for name, _ in families[most:]]:
         words = f"… {len(left)} more: {', '.join(left) if all(left) else '-v shows them'}"
@@ -310,8 +314,9 @@ def _cut_to(families: Sequence[tuple[str, list[Text]]], most: int, width: int) -
 
 
 def _shortened(blocks: Sequence[_Block], room: int, width: int) -> list[tuple[str, list[Text]]]:
-    """Return the lines of the subjects with as many families as have room. Those with most lines lose some
-    first, and the graver ones keep more.
+    """Return the lines of each subject, with as many families as fit.
+
+    Subjects with many lines are shortened first. Serious subjects keep more lines.
     """
     shown = [len(families) for _, families in blocks]
 
@@ -372,7 +377,7 @@ def _blocks(report: DifferenceReport, width: int, *, verbose: bool) -> Iterator[
 
 
 def _not_compared(report: DifferenceReport) -> Iterator[str]:
-    """Yield what one side was not asked, or not in the same way."""
+    """Yield what only one side was asked, and what both were asked differently."""
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
             yield f"asked of {label} alone: {counted(len(only), 'exchange')} of {_scenarios(only)}"

@@ -45,18 +45,18 @@ class VerdictDifference:
     known: str = ""
     """The reason why the difference is known, with a link; empty if it is new."""
     count: int = 0
-    """The number of exchanges that show the difference, as far as they are known."""
+    """The number of exchanges with the difference, as far as it is known."""
     message: str = ""
-    """One violation in words, without its exchange."""
+    """The message of one violation, without the name of the exchange."""
 
     @property
     def worst(self) -> str:
-        """The graver of the verdicts if any is a violation; empty otherwise."""
+        """The more serious of the two verdicts, if any is a violation; otherwise empty."""
         return next((bad for bad in _VIOLATED if bad in (self.one, self.other)), "")
 
     @property
     def broken_by(self) -> str:
-        """The side that violates it: A, B or both; empty without any."""
+        """The side that violates the requirement: `A`, `B` or `both`; empty if none does."""
         broken = [verdict in _VIOLATED for verdict in (self.one, self.other)]
         return "both" if all(broken) else "AB"[broken.index(True)] if any(broken) else ""
 
@@ -73,7 +73,7 @@ class VerdictDifference:
 
 @dataclass(frozen=True)
 class _Why:
-    """The reason of a verdict: a violation in one exchange, or words."""
+    """The reason for a verdict: the message of a violation with its exchange, or a text."""
 
     exchange: str
     message: str
@@ -185,12 +185,12 @@ def verdict_differences(
 
 @dataclass(frozen=True)
 class _Apart:
-    """How two sides violate one requirement differently."""
+    """The difference between two sides that violate the same requirement."""
 
     one: _Why
     other: _Why
     count: int
-    """The number of exchanges in which they do."""
+    """The number of exchanges with this difference."""
     message: str
 
 
@@ -215,7 +215,7 @@ def _apart(
         for name in names
         if name in ours and name in theirs and _distinct(ours[name]) != _distinct(theirs[name])
     ]
-    # The side that violates it in more exchanges alone comes first.
+    # The side with more violations of its own comes first.
     many = sorted((few for few in alone if len(few) >= SURELY_SEEN_IN), key=len, reverse=True)
     shown = [*(name for few in many for name in few), *both]
     if not shown:

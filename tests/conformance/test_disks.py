@@ -203,7 +203,7 @@ def test_a_form_that_cannot_be_written_costs_no_other(
     assert status == ExitStatus.HARNESS_ERROR
     assert printed.err.splitlines() == [
         f"{here / 'r.xml'} was not written: {FULL}",
-        f"the step summary /dev/full cannot be written: {FULL}",
+        f"the summary of the step, /dev/full, was not written: {FULL}",
     ]
     assert "conforms" in printed.out
     assert json.loads((here / "r.json").read_text())["footer"] is True

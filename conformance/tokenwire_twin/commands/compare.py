@@ -175,7 +175,7 @@ def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Sta
 
 
 def _plan(settings: Settings, url: str, live: int, draws: int) -> Plan:
-    """Return the plan for one of `live` servers; they share the limits, and what is drawn."""
+    """Return the plan for one of `live` servers. They share the limits."""
     plan = planned(replace(settings, target=url))
     return replace(plan, purse=plan.purse.split(live), draws=draws)
 
@@ -202,7 +202,7 @@ def _write(report: DifferenceReport, settings: Settings) -> None:
             with Path(summary).open("a", encoding="utf-8") as file:
                 file.write(as_summary(report, report.outcome))
         except OSError as error:
-            typer.echo(f"the step summary {summary} cannot be written: {system_says(error)}", err=True)
+            typer.echo(f"the summary of the step, {summary}, was not written: {system_says(error)}", err=True)
 
 
 app = command(
