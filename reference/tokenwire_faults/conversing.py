@@ -166,3 +166,12 @@ def _custom_input_loses_a_piece(event: Object) -> None:
 def _event_of_another_type(event: Object) -> Iterable[Object]:
     first = event.get("type") in ("response.created", "message_start")
     return [event, {"type": "tokenwire.extra.delta", "delta": "?"}] if first else [event]
+
+
+@act_at("asked")
+def _content_in_parts_is_lost(body: Object) -> Object:
+    def emptied(entry: Any) -> Any:
+        plain = isinstance(entry, Mapping) and not _is_result(entry) and entry.get("role") == "user"
+        return {**entry, "content": ""} if plain and isinstance(entry.get("content"), list) else entry
+
+    return _with_entries(body, list(map(emptied, _entries(body))))

@@ -12,6 +12,7 @@ from tokenwire.checks.check import Target
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.dialects.history import HistoryBinding, SentCall
 from tokenwire.dialects.markup import Markup, load_markup
+from tokenwire.dialects.shapes import load_shapes
 from tokenwire.parrot.encoding import chat_text
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Stream
@@ -115,7 +116,30 @@ FREE = thinking(
 )
 OFF: dict[str, Any] = {"chat_template_kwargs": {"enable_thinking": False}}
 
+
+def shaped(name: str, content: str = "It is warm.", status: int = 200) -> Stream:
+    """The answer to a request in the shape of a client."""
+    message = {"role": "assistant", "content": content, "reasoning": None}
+    choice = {"index": 0, "message": message, "logprobs": None, "finish_reason": "stop"}
+    document = {"id": "a", "object": "chat.completion", "created": 1, "model": "m", "choices": [choice]}
+    body = load_shapes()[name].written("Is it?", "m", 9)
+    answer = document if status == 200 else {"error": {"message": "no", "code": status}}
+    return answered(CHAT, body, answer, status=status, label=name)
+
+
 CONVERSATION_PAIRS = [
+    Pair(
+        "usual-shapes-are-answered-alike",
+        (shaped("plain-chat"), shaped("smolagents")),
+        (shaped("plain-chat"), shaped("smolagents", "It is.")),
+        pointer="/choices/0/message/content",
+    ),
+    Pair(
+        "usual-shapes-are-answered-alike",
+        (shaped("plain-chat"), shaped("langchain-invoke")),
+        (shaped("plain-chat"), shaped("langchain-invoke", status=400)),
+        why="a shape is refused",
+    ),
     Pair(
         "reasoning-budget-is-kept",
         (FREE, limited(2)),

@@ -59,7 +59,7 @@ _SCRIPT_DIALECTS = tuple(
 
 _WITH_PARSERS = (
     *("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns"),
-    *("conversations", "custom-tools", "reasoning-controls", "plain-path", "response-life"),
+    *("conversations", "custom-tools", "reasoning-controls", "plain-path", "response-life", "usual-shapes"),
 )
 CONFIGURATIONS = {
     "cumulative": Configuration(

@@ -1,0 +1,65 @@
+"""Requests in the shapes of usual clients: writes them, and recognises them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Literal
+
+from tokenwire.dialects.demands import filled_in
+from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
+
+_ADDED = {"temperature": 0.0}
+"""The field that the suite adds to all shapes, so that answers can be compared."""
+_WORDS, _MODEL, _BUDGET = "WORDS", "MODEL", "BUDGET"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """The shape of a request, as in `spec/shapes.yaml`."""
+
+    client: str
+    path: str
+    says: Literal["content", "call", "json"]
+    """The kind of text that the model is made to output."""
+    body: Mapping[str, Any]
+    plain: bool = False
+    """True for requests that the others are compared with."""
+    may_be_refused: bool = False
+
+    def written(self, words: str, model: str, budget: int) -> dict[str, Any]:
+        """Return the body of a request, with its fields in the order of the client."""
+        filled = filled_in(self.body, {_WORDS: words, _MODEL: model, _BUDGET: budget})
+        return {**filled, **_ADDED}
+
+    def words_in(self, body: Any) -> str | None:
+        """Return the words in a body of this shape; None for other bodies."""
+        found: list[str] = []
+        held = isinstance(body, Mapping) and body.keys() == {**self.body, **_ADDED}.keys()
+        return found[0] if held and _fits({**self.body, **_ADDED}, body, found) and found else None
+
+
+def _fits(template: Any, value: Any, words: list[str]) -> bool:
+    """True if a value has the form of a template; the words are collected in `words`."""
+    match template:
+        case "WORDS" if isinstance(value, str):
+            words.append(value)
+            return True
+        case "MODEL" | "BUDGET":
+            return isinstance(value, str | int)
+        case {**members}:
+            same = isinstance(value, Mapping) and value.keys() == members.keys()
+            return same and all(_fits(members[name], value[name], words) for name in members)
+        case [*entries]:
+            same = isinstance(value, list) and len(value) == len(entries)
+            return same and all(_fits(*pair, words) for pair in zip(entries, value, strict=True))
+    return bool(template == value)
+
+
+@cache
+def load_shapes() -> Mapping[str, Shape]:
+    """Return the shapes of `spec/shapes.yaml`, by name."""
+    table = read_yaml(spec_root() / "shapes.yaml")
+    return {name: typed(Shape, row, f"shape {name}") for name, row in table.items()}
