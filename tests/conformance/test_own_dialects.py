@@ -6,11 +6,12 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from recorded import streamed, write_folder
 from recorded import whole as recorded_whole
-from recorded import write_folder
 
 from tokenwire.demo_server import demo_server
 from tokenwire.spec_files import spec_root
@@ -73,6 +74,26 @@ def test_a_capture_is_read_by_a_dialect_of_a_file(tokenwire, tmp_path: Path) -> 
     ran = tokenwire("replay", "rec", "-v", "--dialect", str(path))
     assert "asked: mine" not in without.stdout
     assert "asked: mine" in ran.stdout, ran.stdout + ran.stderr
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_a_failure_says_whose_schema_refused_it(tokenwire, tmp_path: Path, copied: bool) -> None:
+    """A field is renamed in the file and, where its schema is copied, in the schema."""
+    path = mine(tmp_path, replaced=("path: /generate", "path: /mine"))
+    path.write_text(path.read_text("utf-8").replace("/output_ids", "/ids"), "utf-8")
+    if copied:
+        schema = (SPEC / "schemas" / "generate-event.json").read_text("utf-8")
+        written = tmp_path / "schemas" / "generate-event.json"
+        written.write_text(schema.replace('"output_ids"', '"ids"'), "utf-8")
+    recorded = streamed("s1")
+    reads = tuple(replace(read, data=read.data.replace(b"output_ids", b"ids")) for read in recorded.reads)
+    request = replace(recorded.request, path="/mine")
+    write_folder(tmp_path / "rec", replace(recorded, reads=reads, request=request))
+    ran = tokenwire("replay", "rec", "--dialect", str(path), "--requirement", "events-fit-schema")
+    words = " ".join(ran.stdout.split())
+    whose = "by the schema generate-event of Tokenwire; copy it to schemas/generate-event.json and adapt it"
+    assert (f'"output_ids" is a required property ({whose})' in words) is not copied, ran.stdout
+    assert ("FAIL  events-fit-schema" in ran.stdout) is not copied
 
 
 CHECK = '''

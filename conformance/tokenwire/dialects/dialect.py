@@ -171,9 +171,10 @@ def _told_names(table: Any) -> Iterator[str]:
 class _Schemas:
     """The schema validators of a dialect. They are built at first use and cached."""
 
-    def __init__(self, names: Mapping[str, str], source: SchemaSource) -> None:
+    def __init__(self, names: Mapping[str, str], source: SchemaSource, borrowed: Collection[str]) -> None:
         self._names = names
         self._source = source
+        self._borrowed = borrowed
         self._validators: dict[str, jsonschema_rs.Draft202012Validator] = {}
 
     def name(self, kind: str) -> str:
@@ -194,11 +195,13 @@ class _Schemas:
 
         Raises FileNotFoundError if the schema is missing.
         """
-        validator = self.validator(kind)
+        validator, name = self.validator(kind), self._names[kind]
+        of = f" (by the schema {name} of Tokenwire; copy it to schemas/{name}.json and adapt it)"
+        whose = of if name in self._borrowed else ""
         try:
             if validator.is_valid(data):
                 return ()
-            reported = (fault for error in validator.iter_errors(data) for fault in _faults(error))
+            reported = (fault + whose for error in validator.iter_errors(data) for fault in _faults(error))
             return tuple(islice(reported, _SCHEMA_ERRORS))
         except UnicodeEncodeError:
             return (": a key holds a lone surrogate, which no reader can carry on as UTF-8",)
@@ -221,8 +224,17 @@ class _Places:
 class Dialect:
     """One endpoint of one server family, as a table describes it."""
 
-    def __init__(self, table: Mapping[str, Any], *, schemas: SchemaSource = load_schema) -> None:
-        """Build a dialect from its table. Raises KeyError or ValueError for an invalid table."""
+    def __init__(
+        self,
+        table: Mapping[str, Any],
+        *,
+        schemas: SchemaSource = load_schema,
+        borrowed: Collection[str] = (),
+    ) -> None:
+        """Build a dialect from its table. Raises KeyError or ValueError for an invalid table.
+
+        `borrowed`: the names of schemas that belong to other dialects, which errors then say.
+        """
         self.table = table
         self.name: str = table["name"]
         self.family: str = table["family"]
@@ -272,7 +284,7 @@ class Dialect:
             _CHOICES,
         }
         """The names of all output fields: those of the record, and others that requests can enable."""
-        self._schemas = _Schemas(table["schemas"], schemas)
+        self._schemas = _Schemas(table["schemas"], schemas, borrowed)
         self.fixed_delivery = Delivery(table["delivery"]) if "delivery" in table else None
         """The delivery mode of all streams of this endpoint; None if it depends on the server."""
 
@@ -686,7 +698,8 @@ def _is_dialect_file(name: str) -> bool:
 
 @cache
 def _dialect_in(path: Path) -> str:
-    dialect = _load(path, lambda name: schema_in((path.parent, *spec_folders()), name))
+    own = {file.stem for file in (path.parent / "schemas").glob("*.json")}
+    dialect = _load(path, lambda name: schema_in((path.parent, *spec_folders()), name), own)
     for kind in dialect.table["schemas"]:
         dialect.demand_schema(kind)
     _add(dialect, path, load_dialects())
@@ -699,9 +712,12 @@ def _add(dialect: Dialect, path: Path, known: dict[str, Dialect]) -> None:
     known[dialect.name] = dialect
 
 
-def _load(path: Path, schemas: SchemaSource = load_schema) -> Dialect:
+def _load(path: Path, schemas: SchemaSource = load_schema, own: Collection[str] | None = None) -> Dialect:
+    """Load a dialect. `own`: the schemas beside its file; None if all schemas are its own."""
     try:
-        return Dialect(read_foreign_yaml(path), schemas=schemas)
+        table = read_foreign_yaml(path)
+        borrowed = () if own is None else set(table["schemas"].values()) - set(own)
+        return Dialect(table, schemas=schemas, borrowed=borrowed)
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]!r} is missing") from error
     except OSError as error:
