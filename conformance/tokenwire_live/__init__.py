@@ -1,1 +1,3 @@
-"""Live traffic: a proxy that judges passing answers, and a page to ask a server by hand."""
+"""Tools for live traffic: a proxy that judges the responses passing through it, and a page for sending
+requests by hand.
+"""

@@ -98,7 +98,7 @@ def test_a_server_that_conforms_is_left_in_peace(reference: str) -> None:
         assert watched.end() == ExitStatus.CONFORMS
     assert watched.written.splitlines()[-1] == "4 exchanges, 3 judged, 0 violating; gaps: none"
     coverage = watched.written.splitlines()[-2]
-    assert re.fullmatch(r"judged by \d+ of \d+ sentences; \d+ need several answers, .*", coverage)
+    assert re.fullmatch(r"judged by \d+ of \d+ requirements; \d+ need several answers, .*", coverage)
 
 
 def test_metrics_and_page_tell_what_passed(reference: str) -> None:

@@ -1,4 +1,4 @@
-"""`tokenwire inspect`: ask a server by hand, in a page that shows every token."""
+"""`tokenwire inspect`: a page for sending requests by hand, which shows every token."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ async def _until_ended(plan: Plan, folder: Path, *, show: bool) -> None:
     async with Inspector(plan, targets, folder, parrot) as url:
         console = make_console()
         console.print(Text(f"private URL of the page: {url}"), soft_wrap=True)
-        console.print(Text(f"what you keep goes to {folder}; Ctrl-C ends it"), soft_wrap=True)
+        console.print(Text(f"stored answers go to {folder}; Ctrl-C stops the page"), soft_wrap=True)
         if show:
             webbrowser.open(url)
         await ended.wait()
@@ -58,18 +58,18 @@ def _inspect(
     settings: Settings,
     *,
     folder: Annotated[
-        Path, typer.Option("--keep", metavar="DIR", help="Where it is written what you keep.")
+        Path, typer.Option("--keep", metavar="DIR", help="The folder for answers that you store.")
     ] = Path("tokenwire-found"),
     show: Annotated[
-        bool, typer.Option("--open/--no-open", help="Open the page, where there is a desktop.")
+        bool, typer.Option("--open/--no-open", help="Open the page, if there is a desktop.")
     ] = True,
 ) -> None:
-    """Open a page to ask a server by hand: a form of its requests, and each answer as it comes, token by
-    token, with the sentences that it violates.
+    """Open a page for sending requests to a server by hand. It shows each answer token by token while it
+    arrives, and the requirements that it violates.
 
-    What was found is kept with a click, as a capture with its verdicts and a scenario for `tokenwire check
-    --scenario-file`. The page is served on this machine alone. Exit status: 0 ended; 2 wrong command line; 4
-    the target could not be reached.
+    A click stores an answer as a capture with its verdicts, and as a scenario for `tokenwire check
+    --scenario-file`. The page can be opened only on this machine. Exit status: 0 ended; 2 wrong command line;
+    4 the target could not be reached.
     """
     plan = planned(replace(settings, budget=Budget.QUICK))
     asyncio.run(_until_ended(plan, folder, show=show and has_desktop()))

@@ -1,4 +1,4 @@
-"""`tokenwire watch`: a transparent proxy that judges the answers."""
+"""`tokenwire watch`: a transparent proxy that judges the responses."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _MIB = 1 << 20
 
 
 async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, console: Console) -> int:
-    """Watch until SIGINT or SIGTERM; return the exit status."""
+    """Run the proxy until SIGINT or SIGTERM; return the exit status."""
     ended = asyncio.Event()
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
@@ -54,31 +54,31 @@ async def _until_ended(plan: WatchPlan, admin: Address, settings: Settings, cons
 
 
 def _coverage(profiles: Collection[str]) -> str:
-    """Describe how many sentences were judged, and the needs of the others."""
+    """Describe how many requirements are judged, and what the others need."""
     judged = len(single_answer_requirements(profiles))
     lacking = {need: len(names) for need, names in unwatched(profiles).items()}
-    words = f"judged by {judged} of {judged + sum(lacking.values())} sentences"
+    words = f"judged by {judged} of {judged + sum(lacking.values())} requirements"
     needs = ", ".join(f"{count} need {need}" for need, count in lacking.items())
-    return f"{words}; {needs}: the live page names them, `tokenwire check` judges them" if lacking else words
+    return f"{words}; {needs}: the live page lists them, `tokenwire check` judges them" if lacking else words
 
 
 def _watch(settings: Settings) -> None:
-    """Run a transparent proxy that checks every answer.
+    """Run a transparent proxy that judges every response.
 
-    Bytes go through as they come; copies are judged in a process of its own. Where that is too slow or dies,
-    traffic goes on and the gap is counted. Prompts and answers of violating exchanges are kept as they were
-    where --record is given; headers that hold credentials are not.
+    Bytes are forwarded as they arrive, and a separate process judges a copy. If the process is too slow or
+    crashes, the traffic goes on, and the gap is counted. With --record, violating exchanges are stored with
+    their prompts and answers, but without headers that contain credentials.
 
-    A file of settings may hold all options but -q, in its table [watch] those that no other command has. Its
-    headers are not sent: nothing reaches the target but what clients send.
+    A settings file may set all options but -q. Options that only this command has are in its table [watch].
+    Headers in the file are not sent: the target receives only what clients send.
 
-    Ctrl-C ends it. Exit status: 0 nothing was violated, 1 a MUST was, 2 wrong command line, 4 nothing was
-    judged.
+    Ctrl-C stops the proxy. Exit status: 0 no violation, 1 a MUST was violated, 2 wrong command line, 4
+    nothing was judged.
     """
     if not single_answer_requirements(settings.profile):
         raise typer.BadParameter(
-            f"one answer alone can violate no sentence of {', '.join(settings.profile)}, and a watcher has "
-            "no more; name another --profile"
+            f"the proxy sees single answers, and none can violate {', '.join(settings.profile)}; name "
+            "another --profile"
         )
     plan = WatchPlan(
         listen=Address.listening(settings.listen),

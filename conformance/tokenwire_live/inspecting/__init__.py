@@ -1,1 +1,1 @@
-"""The inspector: a page on this machine to ask a server by hand and see every token."""
+"""The inspector: a page on this machine for sending requests by hand and seeing every token."""

@@ -1,6 +1,6 @@
-"""The bench: judges one answer, or two side by side, and makes the page's view of them.
+"""Judges one answer, or two for comparison, and makes the page's view of them.
 
-It works in its own process, so that judging does not delay the times of arriving data.
+This runs in a separate process, so that judging does not distort the arrival times of data.
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ from tokenwire.wire.exchange import Exchange
 from tokenwire_live.watch.judging import single_answer_requirements
 
 TARGET, WORKER, TWIN = "target", "worker", "twin"
-"""The servers that a page may ask: its target, the worker behind it, and another deployment."""
+"""The servers that may be named in a request from the page: the target, the worker behind it, and another
+deployment.
+"""
 COUNTS = ("violated", "events", "tokens", "characters")
 """The names of the counts in the row of an answer."""
 _WHILE_IT_COMES, _AT_THE_END = 60, 240
-"""The most events of a view, during and after the answer."""
+"""The most events that are shown while an answer arrives, and after it has ended."""
 
 
 @dataclass(frozen=True)
 class Answer:
-    """An exchange of the page, as far as it has arrived."""
+    """An exchange that was sent from the page, as far as it has arrived."""
 
     exchange: Exchange
     dialect: str
@@ -43,18 +45,18 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A task of the bench: judge an answer and, with `number`, make its view."""
+    """A task for the judging process: judge an answer and, if `number` is set, make its view."""
 
     answer: Answer
     number: int | None = None
     beside: Answer | None = None
     root: str = ""
-    """The relative address of the folder with the pages of sentences."""
+    """Relative address of the folder with the pages of requirements."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Facts about the target, and the advertisements of each server."""
+    """Judges answers, with what is known about the servers."""
 
     dialects: Mapping[str, Dialect]
     advertised: Mapping[str, Advertised] = field(default_factory=dict)
@@ -62,10 +64,10 @@ class Bench:
     pieces: Sequence[bytes] = ()
     """The bytes of each id, if the vocabulary is known."""
     limit_s: float = DEFAULT_LIMIT_S
-    """The processor time limit of a check."""
+    """The limit of processor time for one check of one answer, in seconds."""
 
     def __call__(self, question: Question) -> dict[str, Any]:
-        """Return the counts of an answer for its row, and its view."""
+        """Return the counts for an answer's row in the table, and its view if one is requested."""
         stream = self._read(question.answer)
         beside = self._read(question.beside) if question.beside is not None else None
         run, rows = self._run(question, stream, beside), self._rows(question, stream)
@@ -87,7 +89,10 @@ class Bench:
         )
 
     def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
-        """Return the run to judge. Two servers are compared only if one is the gateway of the other."""
+        """Return the run to judge.
+
+        Answers of two servers are compared only if these are a gateway and its worker.
+        """
         run = Run((stream,), self._advertised_by(question.answer), tokenizer=self.tokenizer)
         if question.beside is None or beside is None:
             return run
@@ -100,9 +105,10 @@ class Bench:
         return run
 
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
-        """Return the rows to judge: those that a single answer can violate, or all for two complete answers.
+        """Return the requirements to judge: those about a single answer, or all (None) for two complete
+        answers.
 
-        Half a document is not an answer yet.
+        An incomplete JSON document is not judged.
         """
         if question.answer.under_way and not stream.asked.stream:
             return []

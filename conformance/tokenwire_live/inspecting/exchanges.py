@@ -1,4 +1,4 @@
-"""Requests sent by hand: running ones and the last answers, in bounded memory."""
+"""Requests that were sent from the page: the running ones and the latest answers, in limited memory."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from tokenwire_live.inspecting.bench import COUNTS, TARGET, Answer, Bench, Quest
 SCENARIO = "by-hand"
 _MOST_ROWS = 200
 _MOST_BYTES = 64 << 20
-"""The most bytes of kept answers; the oldest are dropped first."""
+"""The most bytes of stored answers. The oldest are deleted first."""
 _MOST_WAITING = 1000
-"""The most running or waiting requests."""
+"""The most requests that may run or wait."""
 
 
 @dataclass
@@ -39,9 +39,9 @@ class Asked:
     tap: Tap = field(default_factory=Tap)
     ended: Exchange | None = None
     refused: str = ""
-    """The reason why it could not be sent."""
+    """The reason why the request could not be sent; empty if it was."""
     counts: Mapping[str, Any] | None = None
-    """The bench's verdict on the whole answer."""
+    """The verdict on the complete answer; None until it was judged."""
     so_far: Mapping[str, Any] = field(default_factory=dict)
     """The bench's verdict on the part that the page last showed."""
     task: asyncio.Task[None] | None = None
@@ -52,7 +52,7 @@ class Asked:
 
     @property
     def exchange(self) -> Exchange:
-        """Return the exchange as far as it has arrived."""
+        """Return the exchange, as far as it has arrived."""
         known = self.ended or self.tap.so_far()
         if known is None:
             waiting = self.refused or "it waits for its turn"
@@ -64,7 +64,7 @@ class Asked:
         return Answer(self.exchange, self.dialect.name, not (self.ended or self.refused), self.to)
 
     def row(self) -> dict[str, Any]:
-        """Return the row for the page's table."""
+        """Return the data for the answer's row in the page's table."""
         known = self.ended or self.tap.so_far()
         reads = known.reads if known is not None else ()
         state = self.refused or (
@@ -85,7 +85,7 @@ class Asked:
 
 
 class Exchanges:
-    """Sends the page's requests, and keeps the answers. It is used within one event loop."""
+    """Sends the requests of the page, and stores the answers. All calls must come from one event loop."""
 
     def __init__(self, targets: Mapping[str, Reached], bench: Bench) -> None:
         self.targets = targets
@@ -102,11 +102,11 @@ class Exchanges:
     def send(self, dialect: str, body: str, to: str = TARGET) -> int:
         """Send a request; return its number. Raises UsageError."""
         if dialect not in self.dialects or to not in self.targets:
-            raise UsageError(f"there is no {dialect} at {to}")
+            raise UsageError(f"the {to} does not support the dialect {dialect}")
         if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
-            raise UsageError(f"{_MOST_WAITING} requests wait already; let some of them end")
+            raise UsageError(f"{_MOST_WAITING} requests are already waiting; wait until some have ended")
         endpoint = self.dialects[dialect].endpoint
-        try:  # JSON is sent in the suite's form, anything else unchanged
+        try:  # JSON is parsed and sent in the suite's format, anything else unchanged
             sent = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
             request = HttpRequest(endpoint.methods[0], endpoint.path, sent)
         except ValueError:
@@ -119,7 +119,7 @@ class Exchanges:
         return asked.number
 
     def _addressed(self, body: Any, dialect: Dialect, to: str) -> Any:
-        """Return a body with the model's name on another server."""
+        """Return the body with the model name of another server."""
         ours, theirs = (self.targets[name].found.model for name in (TARGET, to))
         if dialect.request.model is not None and find(body, dialect.request.model) == ours:
             put(body, dialect.request.model, theirs)
@@ -134,13 +134,13 @@ class Exchanges:
         self._judging.set()
 
     def stop(self, number: int) -> None:
-        """Hang up."""
+        """Disconnect from the server."""
         asked = self.known[number]
         if asked.ended is None:
             asked.tap.hang_up(reset=False)
 
     async def abort(self, number: int) -> str:
-        """Abort a request by its id; return the result in words."""
+        """Send an abort for a request; describe the result."""
         asked = self.known[number]
         request_id = asked.dialect.read_asked(asked.request).request_id
         control = load_controls().get(asked.dialect.family)
@@ -155,7 +155,7 @@ class Exchanges:
         return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
-        """Return the page's view of an answer, and of another one beside it if it is known."""
+        """Return the page's view of an answer, compared with another one if `beside` names it."""
         asked = self.known[number]
         other = self.known[beside].answer if beside in self.known else None
         view = await self._judged(Question(asked.answer, number, other))
@@ -171,9 +171,7 @@ class Exchanges:
         return judged
 
     async def _judge_the_rest(self) -> None:
-        """Judge finished answers, the newest first, because the page shows the number of violations of
-        each.
-        """
+        """Judge finished answers, the newest first, because the table shows how many violations each has."""
         while True:
             await self._judging.wait()
             left = [asked for asked in self.known.values() if asked.ended and asked.counts is None]
@@ -183,7 +181,7 @@ class Exchanges:
             left[-1].counts = await self._judged(Question(left[-1].answer))
 
     def _forget(self) -> None:
-        """Drop the oldest answers beyond the limit, except running ones."""
+        """Delete the oldest finished answers, until the limit is satisfied."""
         ended = [asked for asked in self.known.values() if not asked.row()["open"]]
         size = sum(len(asked.tap.body) for asked in ended)
         for asked in ended[: max(0, len(self.known) - _MOST_ROWS)]:
@@ -193,7 +191,7 @@ class Exchanges:
                 size -= len(self.known.pop(asked.number).tap.body)
 
     async def close(self) -> None:
-        """Hang up on all running requests."""
+        """Disconnect all running requests."""
         tasks = [self._background, *(asked.task for asked in self.known.values() if asked.task)]
         for task in tasks:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The form of a request: each field that an endpoint has, with its type, range, default and sentence."""
+"""The page's form for a request: all fields of an endpoint, with type, range, default and description."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from tokenwire.spec_files import read_yaml, spec_root
 
 _TOKENS = 32
 _TEXTS = ("text", "name")
-"""Kinds whose values are written as text; others as JSON."""
+"""Types of fields whose values the user enters as text. Other values are entered as JSON."""
 
 
 def form(dialect: Dialect, model: str) -> dict[str, Any]:
-    """Return the fields of the page's form, and the body to begin with."""
+    """Return the fields of the form, and the initial body."""
     asked = replace(plain(dialect), stream=True, max_new_tokens=_TOKENS)
     request = dialect.render(asked, model)
     return {

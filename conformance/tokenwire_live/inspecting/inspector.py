@@ -1,4 +1,4 @@
-"""The inspector: combines the page's views and actions."""
+"""Connects the page's views with the actions that they trigger."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ from tokenwire_live.inspecting.requirement_page import requirement_page
 from tokenwire_live.inspecting.server import HTML, JSON, LOCAL, PageServer
 
 _PULSE_S = 0.1
-"""Seconds between two messages to the page, each with the news of all streams."""
+"""Seconds between two messages to the page. Each message has the news about all streams."""
 _pulse = asyncio.sleep
 
 
 class Inspector:
-    """Serves the page while it is open; an async context manager.
+    """Serves the page in this context (async).
 
-    targets: the target and, if they are named, the worker behind it and its twin. folder: for kept findings.
-    parrot: writes prompts for a target that is a parrot.
+    targets: the target and, if they are named, its worker and its twin. folder: where answers are stored on a
+    click. parrot: writes prompts for a parrot.
     """
 
     def __init__(
@@ -57,7 +57,7 @@ class Inspector:
         )
 
     async def __aenter__(self) -> str:
-        """Return the address of the page. Raises OSError."""
+        """Start the server; return the address of the page. Raises OSError."""
         found, tokenizer = self._reached.found, self._plan.tokenizer
         known = tokenizer.known.words if isinstance(tokenizer, LocalTokenizer) else None
         words = parrot.words if (parrot := self._parrot) is not None else known
@@ -81,7 +81,10 @@ class Inspector:
 
     @cached_property
     def _presets(self) -> asyncio.Future[dict[str, HttpRequest]]:
-        """Start the presets, once and when the page needs them, because they take seconds."""
+        """Return the task that computes the presets.
+
+        It starts when the page first needs them, because it takes seconds.
+        """
         return asyncio.wrap_future(self._rehearsing.submit(None))
 
     async def _page(self, _: str) -> tuple[str, str]:
@@ -134,7 +137,7 @@ class Inspector:
         )
 
     async def _events(self, wanted: Mapping[str, str]) -> AsyncIterator[Any]:
-        """Yield changed rows, and the shown answer if it grew."""
+        """Yield the rows that have changed, and the view of the shown answer if it has grown."""
         sent: dict[int, dict[str, Any]] | None = None
         seen: object = None
         show, beside = (int(wanted.get(name) or 0) for name in ("show", "beside"))

@@ -1,4 +1,4 @@
-"""Turns findings into tests: a capture with its expected verdicts, a scenario, command lines."""
+"""Stores exchanges as tests: a capture with its expected verdicts, a scenario, and command lines."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ def keep(
     urls: Sequence[str],
     asked_with: Sequence[str] = (),
 ) -> list[str]:
-    """Write exchanges, each with the URL of its server; return shell commands that use the files and check
-    `urls`.
+    """Store exchanges. Each has the URL of its server. Return shell commands that use the files, and that
+    check `urls`.
 
-    Raises OSError, UsageError.
+    Raises OSError and UsageError.
     """
     folder.mkdir(parents=True, exist_ok=True)
     name = _free(folder, _UNSAFE.sub("-", name.lower()).strip("-") or "found")
@@ -49,7 +49,7 @@ def keep(
 
 
 def _free(folder: Path, name: str) -> str:
-    """Return the name, with a number appended if it is in use."""
+    """Return the name; if it is in use, with a number appended."""
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     names = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
     return next(free for free in names if free not in taken)

@@ -1,4 +1,4 @@
-"""Presets: the requests of scenarios, and a parrot's scripts, by name."""
+"""Presets for the page's form: the requests of scenarios, and scripts for a parrot."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire.wire.exchange import Exchange, HttpRequest
 
 @dataclass
 class _Noting(Rehearsal):
-    """A rehearsal that records the requests."""
+    """A rehearsal (a run without a server) that stores the requests."""
 
     requests: dict[str, HttpRequest] = field(default_factory=dict)
 
@@ -27,7 +27,7 @@ class _Noting(Rehearsal):
 
 
 def presets(found: Preflight, parrot: Speaker | None, settings: Settings) -> dict[str, HttpRequest]:
-    """Return the requests of a run with these settings, by exchange name. Nothing is sent."""
+    """Return the requests that a run with these settings would send, by exchange name. Nothing is sent."""
     return asyncio.run(_rehearsed(found, parrot, settings))
 
 

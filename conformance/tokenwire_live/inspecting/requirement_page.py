@@ -1,4 +1,4 @@
-"""The page of a sentence, linked from its violations."""
+"""The page about a requirement. Violations link to it."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tokenwire_live.inspecting.server import HTML
 
 
 async def requirement_page(name: str) -> tuple[str, str]:
-    """Return its media type and its text. Raises UsageError."""
+    """Return the media type and the text of the page. Raises UsageError."""
     page = template("tokenwire_live.inspecting", "requirement.html.jinja")
     return HTML, page.render(explained=explain(name), policy=policy(""))

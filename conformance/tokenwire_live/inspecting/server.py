@@ -1,6 +1,7 @@
-"""Serves the pages of `inspect` and `watch`. A page needs the token in its address, except open pages.
+"""The HTTP server for the pages of `inspect` and `watch`.
 
-Each request, even for an open page, passes the guard of Host and Origin.
+A page needs the secret token in its address, unless it is an open page. The Host and Origin headers of each
+request are checked.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ _PATIENCE_S = 10.0
 _FOREIGN = "This host or origin is not served here. Use the address that the program printed"
 HTML, JSON = "text/html; charset=utf-8", "application/json"
 LOCAL = "; connect-src 'self'; base-uri 'none'; form-action 'none'"
-"""A part of the policy of a page that sends requests to its server."""
+"""The part of the content security policy that lets a page send requests to this server."""
 _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-origin")
 
 Get = Callable[[str], Awaitable[tuple[str, str]]]
-"""Returns the media type and the text of a page, by the path after its name."""
+"""Returns the media type and the text of a page. The argument is the path after the page's name."""
 Post = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Handles a request of the page and returns the answer; both are JSON."""
+"""Handles a POST request of the page. Argument and result are JSON values."""
 Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
-"""Yields messages to the page as JSON, by the query of its address."""
+"""Yields messages to the page as JSON. The argument is the query of its address."""
 
 
 def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:
-    """Return an answer that ends its connection. Without text it is only a head, and its body follows."""
+    """Return a response that closes its connection. Without text, it is only the head."""
     data = b"" if text is None else inert(text).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -61,9 +62,10 @@ def _refused(status: HTTPStatus, *headers: str) -> bytes:
 
 
 class PageServer:
-    """Answers one request for each connection.
+    """Serves one request per connection.
 
-    `open_pages` need no token. `way_out` ends the message for a refused Host.
+    `open_pages`: pages that do not need the token. `way_out`: advice at the end of the message for a refused
+    Host.
     """
 
     def __init__(
@@ -85,7 +87,7 @@ class PageServer:
         self.url = ""
 
     async def listen(self, address: Address = _HERE, names: Iterable[str] = ()) -> None:
-        """Start. `names`: further host names of the server. Raises OSError."""
+        """Start the server. `names`: further host names under which it may be reached. Raises OSError."""
         self._server = await asyncio.start_server(self._serve, address.host, address.port)
         own = frozenset(name.lower() for name in (address.host, *names))
         address = Address(*self._server.sockets[0].getsockname()[:2])
@@ -93,7 +95,7 @@ class PageServer:
         self.url = f"http://{address}{self._prefix}"
 
     async def close(self) -> None:
-        """End all connections."""
+        """Close all connections."""
         self.open = False
         if self._server is not None:
             self._server.close()
@@ -111,7 +113,7 @@ class PageServer:
             await self._serve_one(reader, writer)
         except (OSError, h11.RemoteProtocolError):
             pass  # the browser has disconnected, or does not use HTTP
-        except Exception as error:  # one request must not end in a traceback
+        except Exception as error:  # an error in one request must not print a traceback
             tell_failure("a request of the page", error)
             with contextlib.suppress(OSError):
                 writer.write(_refused(HTTPStatus.INTERNAL_SERVER_ERROR))
@@ -120,7 +122,7 @@ class PageServer:
             writer.close()
 
     async def _serve_one(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Answer the request of a connection. Raises any error."""
+        """Answer the request of a connection. Errors are raised."""
         request, body = await asyncio.wait_for(self._request(reader), _PATIENCE_S)
         headers = {name.decode(): value.decode("latin-1") for name, value in request.headers}
         path, _, query = request.target.decode("latin-1").partition("?")
@@ -163,8 +165,9 @@ class PageServer:
         return _refused(HTTPStatus.METHOD_NOT_ALLOWED, "Allow: GET, HEAD")
 
     async def _stream(self, writer: asyncio.StreamWriter, events: AsyncIterator[Any]) -> None:
-        """Send server-sent events, each after the previous one was accepted, so that nothing piles up for a
-        slow page.
+        """Send server-sent events.
+
+        Each waits until the previous one was sent, so that a slow page does not fill memory.
         """
         writer.write(_document(HTTPStatus.OK, "text/event-stream", None))
         async for data in events:
@@ -172,7 +175,7 @@ class PageServer:
             await writer.drain()
 
     async def _request(self, reader: asyncio.StreamReader) -> tuple[h11.Request, bytes]:
-        """Return a request with its body. Raises h11.RemoteProtocolError for an invalid or too large one."""
+        """Read a request with its body. Raises h11.RemoteProtocolError if it is invalid or too large."""
         connection = h11.Connection(h11.SERVER)
         request, body = None, b""
         while True:
@@ -188,4 +191,4 @@ class PageServer:
             elif isinstance(event, h11.EndOfMessage) and request is not None:
                 return request, body
             else:
-                raise h11.RemoteProtocolError("the connection ended before a request came")
+                raise h11.RemoteProtocolError("the connection ended before a request arrived")

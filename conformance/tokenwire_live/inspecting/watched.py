@@ -1,4 +1,4 @@
-"""The pages of a watcher: its counts, for people and for Prometheus, and violating exchanges in the
+"""The pages of `tokenwire watch`: its counts as HTML and for Prometheus, and violating exchanges in the
 player.
 """
 
@@ -50,10 +50,11 @@ def live_page(
     in_full: bool = False,
     profiles: Collection[str] = (),
 ) -> str:
-    """Return the current page. `waiting` are bytes, `under_way` exchanges.
+    """Return the page with the current counts.
 
-    `in_full`: include the target and each violating exchange, with its text and a link. profiles: those that
-    are judged; empty for all requirements.
+    `waiting`: bytes that are not judged yet. `under_way`: exchanges in progress. `in_full`: include the
+    target, and each violating exchange with its text and a link. `profiles`: the judged profiles; empty for
+    all requirements.
     """
     return template("tokenwire_live.inspecting", "watched.html.jinja").render(
         counts=counts,
@@ -77,7 +78,7 @@ def live_page(
 
 
 def _recorded(opinion: Opinion) -> bool:
-    """True if its capture exists, because the oldest are deleted beyond --record-cap."""
+    """True if the capture of an exchange still exists. Above --record-cap, the oldest are deleted."""
     return bool(opinion.recorded) and Path(opinion.recorded).is_file()
 
 
@@ -87,7 +88,7 @@ def _replay_command(opinion: Opinion, requirement: str) -> str:
 
 
 def exchange_page(opinion: Opinion) -> str:
-    """Return a recorded exchange in the player. Raises OSError, ValueError."""
+    """Return a page that shows a recorded exchange in the player. Raises OSError and ValueError."""
     (exchange,) = read_capture(Path(opinion.recorded))
     root = "../" * (1 + opinion.exchange.count("/"))
     view = Bench(load_dialects())(Question(Answer(exchange, opinion.dialect), 0, root=root))
@@ -95,7 +96,7 @@ def exchange_page(opinion: Opinion) -> str:
     return template("tokenwire_live.inspecting", "exchange.html.jinja").render(
         name=opinion.exchange,
         request=f"{opinion.method} {opinion.path}",
-        answer=Markup(view["html"]),  # escaped by its template
+        answer=Markup(view["html"]),  # the template escapes this text
         played=htmlsafe_json_dumps(played),
         script=Markup(player()),
         policy=policy(player()),
@@ -103,11 +104,11 @@ def exchange_page(opinion: Opinion) -> str:
 
 
 class WatchPages:
-    """Serves the pages while it is open; an async context manager.
+    """Serves the pages in this context (async).
 
-    Without the token in the address, they show counts: by requirement, and by dialect and model. Model names
-    come from requests. Everything else that clients sent or received needs the token. `names`: further host
-    names of the pages.
+    Without the token, a page shows only counts by requirement, by dialect and by model. Model names come from
+    requests. Everything else that clients have sent or received needs the token. `names`: further host names
+    of the pages.
     """
 
     def __init__(self, watcher: Watcher, address: Address, names: Iterable[str] = ()) -> None:
@@ -120,7 +121,7 @@ class WatchPages:
         )
 
     async def __aenter__(self) -> str:
-        """Return the address of the page. Raises OSError."""
+        """Start the server; return the address of the page. Raises OSError."""
         await self._server.listen(self._address, self._names)
         return self._server.url
 
@@ -151,8 +152,9 @@ class WatchPages:
         return "text/plain; charset=utf-8", "watching\n"
 
     async def _exchange(self, name: str) -> tuple[str, str]:
-        """Return the page of an exchange. Only exchanges on the page can be opened, so that no path comes
-        from an address.
+        """Return the page of an exchange.
+
+        The exchange must be listed on the current page, so that an address cannot name other files.
         """
         counts = self._watcher.counts
         shown = [found.last for found in counts.findings.values()] + [
@@ -161,9 +163,9 @@ class WatchPages:
         opinion = next((known for known in shown if known.exchange == name and _recorded(known)), None)
         if opinion is None:
             raise UsageError(
-                "the page shows no such exchange any more, or its capture was deleted: --record-cap"
+                "this exchange is not on the page any more, or its capture was deleted (--record-cap)"
             )
         try:
             return HTML, await asyncio.wrap_future(self._helper.submit(opinion))
         except BrokenProcessPool as error:
-            raise UsageError(f"the process that read {opinion.recorded} died of it") from error
+            raise UsageError(f"the process that read {opinion.recorded} crashed") from error

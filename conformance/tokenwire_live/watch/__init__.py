@@ -1,1 +1,1 @@
-"""A transparent proxy that judges passing answers: it forwards bytes unchanged, and judges copies."""
+"""A transparent proxy that judges responses. It forwards bytes unchanged, and judges copies."""

@@ -1,4 +1,4 @@
-"""Counts of the watcher, and the latest violations."""
+"""The counts of the proxy, and the latest violations."""
 
 from __future__ import annotations
 
@@ -12,19 +12,22 @@ from tokenwire_live.watch.latency import Latencies
 _MOST_FINDINGS = 50
 """The most findings to show; the one that was not seen for the longest time is dropped first."""
 _MOST_SERVED = 50
-"""The most models to count separately, because clients may name any; others are counted together."""
+"""The most models that are counted separately.
+
+Clients may name any model, so further names are counted together.
+"""
 _OTHERS = "(others)"
 
 
 @dataclass
 class Served:
-    """Counts of the judged exchanges of one model and dialect."""
+    """The counts for one model in one dialect."""
 
     judged: int = 0
     conforming: int = 0
     """The number of exchanges without a violated MUST or SHOULD."""
     violations: Counter[tuple[str, str]] = field(default_factory=Counter)
-    """Violating exchanges, by requirement and level."""
+    """The number of violating exchanges, by requirement and level."""
     latencies: Latencies = field(default_factory=Latencies)
 
     def add(self, opinion: Opinion) -> None:
@@ -47,39 +50,41 @@ class Finding:
 
 @dataclass
 class Counts:
-    """Counts since the watcher started."""
+    """All counts since the start."""
 
     connections: int = 0
     open_connections: int = 0
     exchanges: int = 0
-    """Exchanges that ended, judged or not."""
+    """The number of exchanges that have ended, judged or not."""
     total: Served = field(default_factory=Served)
     served: dict[tuple[str, str], Served] = field(default_factory=dict)
-    """Counts by dialect and model."""
+    """The counts by dialect and model."""
     asked: int = 0
-    """Requests other than GET."""
+    """The number of requests other than GET."""
     unsampled: int = 0
-    """Exchanges outside of the judged sample."""
+    """The number of exchanges that were not in the sample."""
     not_spoken: int = 0
-    """Exchanges with endpoints that no dialect knows, such as `/health`."""
+    """The number of exchanges with endpoints that no dialect has, such as `/health`."""
     unreachable: int = 0
-    """Connections that the target refused."""
+    """The number of connections that the target refused."""
     sent_bytes: int = 0
     received_bytes: int = 0
     recorded: int = 0
     unrecorded: int = 0
-    """Violating exchanges that could not be written."""
+    """The number of violating exchanges that could not be written to disk."""
     gaps: Counter[str] = field(default_factory=Counter)
-    """Traffic that could not be judged, by reason."""
+    """The amount of traffic that could not be judged, by reason."""
     seen: dict[tuple[str, str], tuple[str, Opinion]] = field(default_factory=dict)
-    """For each violated requirement and level, the time of the first violation and the last exchange."""
+    """For each violated requirement and level: the time of the first violation, and the latest violating
+    exchange.
+    """
     crashed: Counter[str] = field(default_factory=Counter)
-    """Crashes of checks, by requirement."""
+    """The number of crashed checks, by requirement."""
     findings: dict[tuple[str, ...], Finding] = field(default_factory=dict)
     """Violations of one kind at one endpoint, the latest last."""
 
     def add(self, opinion: Opinion) -> None:
-        """Count an exchange by its opinion."""
+        """Count a judged exchange."""
         self.exchanges += 1
         if opinion.gap:
             self.gaps[opinion.gap] += 1
@@ -110,6 +115,6 @@ class Counts:
             del self.findings[next(iter(self.findings))]
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
-        """Count a gap of `exchanges` exchanges; 0 if their number is unknown."""
+        """Count traffic that could not be judged. `exchanges`: how many exchanges; 0 if unknown."""
         self.exchanges += exchanges
         self.gaps[reason] += exchanges or 1

@@ -1,7 +1,7 @@
-"""Assembles exchanges from the records of one connection.
+"""Assembles exchanges from the recorded bytes of a connection.
 
-h11 parses requests, and `AnswerReader` parses answers. Anything else is reported as missed, and the rest of
-the connection is ignored.
+h11 parses requests, and `AnswerReader` parses responses. If something cannot be parsed, the rest of the
+connection is ignored and reported as a gap.
 """
 
 from __future__ import annotations
@@ -18,40 +18,46 @@ from tokenwire.wire.redaction import Headers, Mask, redact_body, redact_reads, r
 from tokenwire_live.watch.spool import Kind, Record
 
 SCENARIO = "watch"
-"""The scenario's name of exchanges outside of scenarios."""
+"""The scenario name of exchanges that the proxy has seen."""
 TOO_SLOW, ENDED = "judge-too-slow", "watch-ended"
 LARGEST_HEAD = 1 << 20
 _EACH_EXCHANGE, _EACH_READ = 4 << 10, 150
-"""The estimated overhead in bytes of an exchange and of a read."""
+"""Estimated memory in bytes of an exchange and of a read, besides their data."""
 _NO_REQUEST = h11.Request(method="GET", target="/", headers=[("host", "")])
-"""The placeholder request of an answer that comes before any request."""
+"""A placeholder for the request, if a response comes before any request."""
 
 
 class Receiver(Protocol):
-    """Receives the exchanges of all connections. A position identifies the exchange that begins there."""
+    """Receives the exchanges of all connections.
+
+    An exchange is identified by the position of its first record.
+    """
 
     def finished(self, position: int, exchange: Exchange) -> None:
-        """Receive an exchange that is complete or was cut off."""
+        """Receive an exchange that has ended, completely or not."""
 
     def missed(self, position: int, reason: str, *, exchange: bool) -> None:
-        """Receive a gap: traffic that cannot be judged. `exchange`: it seems to be an exchange."""
+        """Receive a gap, which is traffic that cannot be judged.
+
+        `exchange`: True if it probably was an exchange.
+        """
 
 
 @dataclass
 class Budget:
-    """The bytes that open exchanges may use."""
+    """The memory that exchanges in progress may use."""
 
     most: int
-    """The limit for all exchanges together."""
+    """The most bytes of all exchanges together."""
     largest: int
-    """The limit for the bodies of one exchange."""
+    """The most bytes of the bodies of one exchange."""
     taken: int = 0
     exchanges: int = 0
-    """The number of open exchanges."""
+    """The number of exchanges in progress."""
 
 
 class _Request:
-    """One request, parsed by h11."""
+    """A request, parsed by h11."""
 
     def __init__(self) -> None:
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=LARGEST_HEAD)
@@ -59,10 +65,13 @@ class _Request:
         self.body: list[bytes] = []
         self.over = False
         self.rest = b""
-        """Bytes after the end of the request."""
+        """Bytes that came after the end of the request."""
 
     def feed(self, data: bytes) -> int:
-        """Parse bytes of the client; return how many belong to the body. Raises h11.RemoteProtocolError."""
+        """Parse bytes from the client; return how many of them belong to the body.
+
+        Raises h11.RemoteProtocolError.
+        """
         self._http.receive_data(data)
         size = 0
         while True:
@@ -80,25 +89,27 @@ class _Request:
 
 
 class _OpenExchange:
-    """One exchange, as far as it was parsed."""
+    """An exchange in progress."""
 
     def __init__(self) -> None:
         self.position = -1
-        """The position of its first record; negative before there is one."""
+        """The position of its first record; -1 before that record."""
         self.began = 0.0
         self.request = _Request()
         self.answer: AnswerReader | None = None
-        """The parser of the answer; None before the request head was parsed."""
+        """The parser of the response; None until the request head was parsed."""
         self.reads: list[Read] = []
         self.size = 0
-        """Bytes of both bodies."""
+        """The number of bytes of both bodies."""
         self.taken = 0
-        """Bytes charged to the budget."""
+        """The number of bytes that this exchange has taken from the budget."""
         self.skipped = ""
-        """The reason why its bytes are dropped while it is parsed; empty if they are kept."""
+        """The reason why the bytes of this exchange are not stored, although they are parsed; empty if they
+        are.
+        """
 
     def completed(self, ended: float, ending: Ending, detail: str) -> Exchange:
-        """Return the exchange, with its credentials masked."""
+        """Return the finished exchange, with its credentials masked."""
         head = self.request.head
         assert head is not None
         request = HttpRequest(
@@ -125,14 +136,14 @@ class _OpenExchange:
 
 
 def _as_sent(head: h11.Request | h11.Response) -> Headers:
-    """Return all headers in their order and spelling."""
+    """Return all headers in their original order and spelling."""
     return tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in head.headers.raw_items())
 
 
 class ConnectionReader:
     """Parses the records of one connection, and passes on each finished exchange.
 
-    lost: records are missing; everything up to the next REQUEST is ignored.
+    lost: True if records are missing. Everything up to the next REQUEST record is then ignored.
     """
 
     def __init__(self, receiver: Receiver, budget: Budget, *, lost: bool = False) -> None:
@@ -146,20 +157,20 @@ class ConnectionReader:
         self._finished: list[tuple[int, Exchange]] = []
 
     def take(self, record: Record) -> None:
-        """Parse the next record. Raises only what the receiver raises."""
+        """Parse the next record. Exceptions of the receiver are raised."""
         if self._stopped:
             return
         try:
             self._take(record)
         except h11.ProtocolError:
             self._stop("unreadable")
-        except Exception:  # our own crash must not end the other connections
+        except Exception:  # a bug in our own code must not affect the other connections
             self._stop("reader-crashed")
-        while self._finished:  # outside of `try`, because an error of the receiver is not the parser's
+        while self._finished:  # not within `try`, because exceptions of the receiver must be raised
             self._receiver.finished(*self._finished.pop(0))
 
     def end(self) -> None:
-        """End the connection, because the watcher has ended."""
+        """End the connection, because the proxy stops."""
         if not self._stopped:
             if self._open.request.head is not None:
                 self._report_missed(ENDED)
@@ -201,14 +212,14 @@ class ConnectionReader:
             self._budget.exchanges += 1
             size += _EACH_EXCHANGE
             if exchange.answer is not None:
-                raise h11.RemoteProtocolError("an answer came before what it answers")
+                raise h11.RemoteProtocolError("a response came before its request")
             exchange.answer = AnswerReader(head, largest_head=LARGEST_HEAD)
         self._charge(size)
         self._finish_if_complete(record)
 
     def _received(self, record: Record) -> None:
         exchange = self._begin(record)
-        # A server may send first: a 408 ends an idle connection.
+        # A server may send a response without a request: a 408 ends an idle connection.
         if exchange.answer is None:
             exchange.answer = AnswerReader(_NO_REQUEST, largest_head=LARGEST_HEAD)
         if exchange.answer.over:
@@ -226,21 +237,21 @@ class ConnectionReader:
             self._finish_if_complete(record)
 
     def _begin(self, record: Record) -> _OpenExchange:
-        """Return the open exchange, or a new one that begins with this record."""
+        """Return the exchange in progress. If it has no records yet, it begins with this one."""
         exchange = self._open
         if exchange.position < 0:
             exchange.position, exchange.began = record.position, record.time
         return exchange
 
     def _keep_rest(self, ended: _Request | AnswerReader, data: Piece) -> None:
-        """Keep bytes of the next exchange that came before this one ended."""
+        """Store bytes of the next exchange that arrive before this one has ended."""
         if len(ended.rest) + len(data) > self._budget.largest:
             self._stop("too-large")
         else:
             ended.rest += data
 
     def _charge(self, size: int) -> None:
-        """Charge bytes to the budget; beyond it, drop those of this exchange."""
+        """Take bytes from the budget. If it is exhausted, the stored bytes of this exchange are dropped."""
         exchange, budget = self._open, self._budget
         if not exchange.skipped:
             if exchange.size > budget.largest:
@@ -261,14 +272,14 @@ class ConnectionReader:
         exchange.taken = 0
 
     def _finish_if_complete(self, record: Record) -> None:
-        """Begin the next exchange with the remaining bytes, if this one is finished."""
+        """End the exchange if it is complete, and begin the next one with the remaining bytes."""
         exchange = self._open
         if exchange.answer is None or not (exchange.answer.over and exchange.request.over):
             return
         self._finish(record.time, Ending.COMPLETE)
         for kind, rest in ((Kind.SENT, exchange.request.rest), (Kind.RECEIVED, exchange.answer.rest)):
             if rest:
-                # This position is inside the record, so that no other exchange has it as its name.
+                # This position is within the record, so no other exchange can have it as its name.
                 self._take(record._replace(position=exchange.position + 1, kind=kind, data=rest))
 
     def _target_ended(self, record: Record) -> None:
@@ -279,14 +290,14 @@ class ConnectionReader:
             exchange.reads += [
                 Read(record.time - exchange.began, piece) for piece in exchange.answer.feed(b"")
             ]
-        except h11.RemoteProtocolError as error:  # in the middle of an answer
+        except h11.RemoteProtocolError as error:  # the connection ended within a response
             self._cut_off(record.time, str(error))
         else:
-            # The end of the connection ended an answer without a length.
+            # A response without Content-Length ends with the connection.
             self._finish_if_complete(record)
 
     def _closed(self, record: Record) -> None:
-        """End the open exchange at the end of the connection."""
+        """End the exchange in progress, because the connection was closed."""
         exchange = self._open
         if exchange.request.head is not None:
             if exchange.answer is not None and exchange.answer.over:
@@ -297,9 +308,9 @@ class ConnectionReader:
         self._stopped = True
 
     def _cut_off(self, ended: float, why: str) -> None:
-        """End an exchange whose answer is incomplete; the side that closed first caused it."""
+        """End an exchange with an incomplete response. The side that closed first is the cause."""
         answer = self._open.answer
-        # If the client disconnected first, the target did not cut the answer.
+        # If the client disconnected first, the target is not to blame.
         if self._client_left:
             self._finish(ended, Ending.HUNG_UP, "the client left")
         elif answer is None or answer.head is None:
@@ -317,7 +328,7 @@ class ConnectionReader:
             self._next_exchange()
 
     def _next_exchange(self) -> None:
-        """Begin the next exchange."""
+        """Prepare for the next exchange."""
         self._release()
         self._budget.exchanges -= 1
         self._open = _OpenExchange()

@@ -1,13 +1,14 @@
-"""The judge's process: reads the spool batch by batch, and writes its opinions as lines of JSON.
+"""The judging process: reads the spool batch by batch, and writes its results as lines of JSON.
 
-As a separate process, it takes no time from the traffic, and its crashes do not end the proxy. A line of
-standard input is a batch, `[start, end, position, positions]`. A process that crashed since has reported the
-exchanges at `positions`. The input ends with the watcher. The lines on standard output:
+It is a separate process, so that judging does not slow the traffic down, and a crash does not end the proxy.
+A line of standard input is a batch: `[start, end, position, positions]`. The exchanges at `positions` were
+reported before the previous process crashed, so they are skipped. The input ends when the proxy stops. The
+lines of standard output:
 
-    ["judging", position]                   an exchange is being judged; if nothing follows, that crashed
-    ["judged", position, opinion]
-    ["missed", position, reason, exchange]  traffic cannot be judged; whether it was an exchange
-    ["read", exchanges]                     the batch is read, and this many exchanges are open
+    ["judging", position]                   judging begins; if nothing follows, this exchange caused a crash
+    ["judged", position, opinion]           the result
+    ["missed", position, reason, exchange]  traffic that cannot be judged; `exchange`: it was an exchange
+    ["read", exchanges]                     the batch was read; `exchanges`: how many are in progress
 """
 
 from __future__ import annotations
@@ -30,25 +31,25 @@ from tokenwire_live.watch.violation_folder import ViolationFolder
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """The exchanges to judge and to record: the arguments of the process."""
+    """Settings for judging and recording. They are the argument of the judging process."""
 
     spool_fd: int = -1
     spool_size: int = 0
-    """Bytes of the spool, set by the watcher."""
+    """The size of the spool in bytes. The main process sets it."""
     most_open: int = 256 << 20
-    """The most bytes of open exchanges; beyond that, exchanges are not judged."""
+    """The most memory in bytes for exchanges in progress. Further exchanges are not judged."""
     largest_exchange: int = 64 << 20
-    """The most bytes of bodies; a larger exchange is not judged."""
+    """The most bytes of an exchange's bodies. Larger exchanges are not judged."""
     record: str = ""
-    """The folder for violating exchanges; empty for no recording."""
+    """The folder for violating exchanges; empty to store none."""
     record_cap: int = 256 << 20
-    """The most bytes of that folder."""
+    """The most bytes in this folder."""
     profiles: Sequence[str] = ()
-    """Profiles whose requirements are judged; if empty, all that a single answer can violate."""
+    """The profiles whose requirements are judged; empty for all requirements about a single answer."""
 
 
 def read_opinion(fields: dict[str, Any]) -> Opinion:
-    """Return the opinion in a line. Raises TypeError, KeyError."""
+    """Parse an opinion (the result of judging an exchange). Raises TypeError and KeyError."""
     times = fields["latencies"]
     read = {
         "violations": tuple(Violation(**violation) for violation in fields["violations"]),
@@ -59,11 +60,11 @@ def read_opinion(fields: dict[str, Any]) -> Opinion:
 
 
 _NICE = 10
-"""The priority (niceness), because traffic takes precedence over judging."""
+"""The niceness of the process: traffic has priority over judging."""
 
 
 class Reporter:
-    """Judges exchanges and writes the opinions, except those reported before."""
+    """Judges exchanges and writes the results. Exchanges that were already reported are skipped."""
 
     def __init__(self, bench: ExchangeJudge, folder: ViolationFolder | None, out: TextIO) -> None:
         self._bench = bench
@@ -90,12 +91,15 @@ class Reporter:
             self.write("missed", position, reason, exchange)
 
     def write(self, *words: Any) -> None:
-        """Write a line."""
+        """Write a value as a line of JSON."""
         self._out.write(json.dumps(words) + "\n")
         self._out.flush()
 
     def _recorded(self, opinion: Opinion, exchange: Exchange) -> Opinion:
-        """Return the opinion, with the path of its recording, or the reason why there is none."""
+        """Record the exchange of an opinion if necessary.
+
+        Return the opinion with the path, or with the reason of a failure.
+        """
         if self._folder is None or not opinion.violations:
             return opinion
         try:
@@ -106,7 +110,7 @@ class Reporter:
 
 
 class Follower:
-    """Reads batches of the spool, and passes on the exchanges of all connections."""
+    """Parses batches of the spool into exchanges, for all connections."""
 
     def __init__(self, spool: SpoolReader, receiver: Receiver, budget: Budget) -> None:
         self._spool = spool
@@ -115,7 +119,7 @@ class Follower:
         self._connections: dict[int, ConnectionReader] = {}
 
     def read(self, start: int, end: int, position: int) -> None:
-        """Read a batch."""
+        """Parse a batch."""
         for record in self._spool.records(start, end, position):
             reader = self._connections.get(record.connection)
             if reader is None:
@@ -126,13 +130,13 @@ class Follower:
                 del self._connections[record.connection]
 
     def end(self) -> None:
-        """End the connections, because there are no more batches."""
+        """End all connections, because there are no more batches."""
         for reader in self._connections.values():
             reader.end()
 
 
 def follow(lines: Iterable[bytes], follower: Follower, reporter: Reporter) -> None:
-    """Read batches as their lines arrive, until the watcher ends."""
+    """Process batches until the standard input ends."""
     for line in lines:
         start, end, position, reporter.reported = json.loads(line)
         follower.read(start, end, position)
@@ -142,7 +146,7 @@ def follow(lines: Iterable[bytes], follower: Follower, reporter: Reporter) -> No
 
 def main(plan: JudgePlan) -> None:
     os.nice(_NICE)
-    out, sys.stdout = sys.stdout, sys.stderr  # a stray print must not break the protocol
+    out, sys.stdout = sys.stdout, sys.stderr  # an accidental print must not disturb the protocol
     folder = ViolationFolder(Path(plan.record), plan.record_cap) if plan.record else None
     reporter = Reporter(ExchangeJudge(single_answer_requirements(plan.profiles)), folder, out)
     spool = SpoolReader(plan.spool_fd, plan.spool_size)

@@ -1,8 +1,8 @@
-"""Supervises the judge's process, which may be slow or crash, without ever delaying traffic.
+"""Supervises the judging process. The process may be slow or crash without delaying the traffic.
 
-The process gets a few batches of the spool at a time. After a crash, the next process gets the unread batches
-again, without the exchanges that were reported. Exchanges that are not judged are counted as a gap, with the
-reason.
+The process gets a few batches of the spool at a time. After a crash, a new process gets the same batches
+again, but skips the exchanges that were already reported. Exchanges that are not judged are counted as gaps,
+with the reason.
 """
 
 from __future__ import annotations
@@ -24,33 +24,37 @@ from tokenwire_live.watch.judging import Opinion
 from tokenwire_live.watch.spool import Spool
 
 TICK_S = 0.5
-"""Seconds between sending batches and reading reports.
+"""Seconds between two rounds of sending batches and reading results.
 
-With a tenth of it, the judge would read memory that is still in the cache of the proxy's processor, which
-took a quarter of the throughput for large events.
+With a tenth of this, the throughput of large events was a quarter lower: the judging process then reads
+memory that is still in the processor cache of the proxy.
 """
 _LAST_TICK_S = 0.02
 _MOST_SENT = 256
-"""The most batches of the process at once. Their lines fit into a pipe, so that writing never blocks."""
+"""The most batches that the process has at a time.
+
+Their lines fit into a pipe, so that writing never blocks.
+"""
 _MOST_REPORTED = 1000
-"""The most positions to send to the next process, for the same reason; a batch with more is lost."""
+"""The most positions of reported exchanges that a new process gets. A batch with more is lost."""
 _PIECE = 64 << 10
 _LONGEST_LINE = 16 << 20
 CRASHED = "judge-crashed"
 
 
 def judge_command(plan: JudgePlan) -> list[str]:
-    """Return the command line of the judge's process. It does not import from the working directory (-P),
-    because a checkout may contain modules.
+    """Return the command line of the judging process.
+
+    With -P it does not import modules from the working directory, which may be a checkout of others.
     """
     return [sys.executable, "-P", "-m", "tokenwire_live.watch.judge_process", json.dumps(asdict(plan))]
 
 
 class JudgeSupervisor:
-    """Sends batches to the judge's process, and restarts it after a crash.
+    """Sends batches to the judging process, and restarts it after a crash.
 
-    on_opinion: called with each opinion. on_missed: called with the reason of a gap and its exchanges.
-    patience_s: the process is killed after this time without output while it has a batch.
+    on_opinion: called with each result. on_missed: called for each gap, with the reason and the number of
+    exchanges. patience_s: the process is killed if it has a batch and prints nothing for this time.
     """
 
     def __init__(
@@ -69,18 +73,18 @@ class JudgeSupervisor:
         self._patience_s = patience_s
         self._process: subprocess.Popen[bytes] | None = None
         self._partial_line = b""
-        """The beginning of an incomplete line."""
+        """The beginning of a line that is not complete yet."""
         self._last_output = 0.0
-        """The time of its last output, or of its first batch if it was idle."""
+        """The time of the latest output; for an idle process, the time at which it got its first batch."""
         self._sent = 0
-        """The number of batches that the process has."""
+        """The number of batches that the process has and has not finished."""
         self._judging: int | None = None
-        """The position of the exchange in work."""
+        """The position of the exchange that is being judged; None if there is none."""
         self._reported: set[int] = set()
-        """Positions reported since the last batch was finished."""
+        """The positions of exchanges that were reported since the latest batch was finished."""
         self.open = 0
-        """The number of open exchanges at that time."""
-        self._start()  # early, because it takes a second or two to load
+        """The number of exchanges in progress when that batch was finished."""
+        self._start()  # started now, because loading takes a second or two
         self._work = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -89,13 +93,13 @@ class JudgeSupervisor:
             self.step()
 
     async def close(self, patience_s: float) -> None:
-        """Let appended exchanges be judged within `patience_s`, then end the process."""
+        """Wait up to `patience_s` until all published exchanges are judged; then stop the process."""
         self._work.cancel()
         await asyncio.gather(self._work, return_exceptions=True)
         deadline = time.monotonic() + patience_s
         self.step()
         while time.monotonic() < deadline and (self._spool.batches or self.open):
-            # At the end of its input, the process reports the exchanges that are still open.
+            # When its input ends, the process reports the exchanges that are still in progress.
             if self._process is not None and self._sent == len(self._spool.batches):
                 assert self._process.stdin is not None
                 self._process.stdin.close()
@@ -104,7 +108,7 @@ class JudgeSupervisor:
         self._abandon(ENDED, all_batches=True)
 
     def step(self) -> None:
-        """Read the output of the process, restart it if it ended, and send new batches. Never blocks."""
+        """Read results, restart the process if it has ended, and send new batches. Never blocks."""
         self._spool.publish()
         if self._process is not None:
             self._read_output()
@@ -139,12 +143,12 @@ class JudgeSupervisor:
         for batch in islice(self._spool.batches, self._sent, _MOST_SENT):
             reported = [] if self._sent else sorted(self._reported)
             line = json.dumps([batch.start, batch.end, batch.position, reported]).encode() + b"\n"
-            with contextlib.suppress(BrokenPipeError):  # its output ends too
+            with contextlib.suppress(BrokenPipeError):  # the process has ended, which its output will show
                 self._process.stdin.write(line)
             self._sent += 1
 
     def _read_output(self) -> None:
-        """Read the output of the process."""
+        """Read and process the output of the process."""
         assert self._process is not None
         assert self._process.stdout is not None
         try:
@@ -163,8 +167,9 @@ class JudgeSupervisor:
             self._abandon(CRASHED)
 
     def _read_line(self, line: bytes) -> None:
-        """Parse a line of output. Raises ValueError, TypeError, KeyError or IndexError for an invalid
-        line.
+        """Process a line of output.
+
+        Raises ValueError, TypeError, KeyError or IndexError if the line is invalid.
         """
         match json.loads(line):
             case ["judging", int(position)]:
@@ -183,26 +188,27 @@ class JudgeSupervisor:
                 self._reported.clear()
                 self.open = exchanges
             case _:
-                raise ValueError(f"the judge wrote {line[:100]!r}")
+                raise ValueError(f"the judging process wrote an invalid line: {line[:100]!r}")
 
     def _abandon(self, reason: str, *, all_batches: bool = False) -> None:
-        """Kill the process. Its unfinished exchanges are lost, and the exchange or batch in work.
+        """Kill the process, and count the exchanges that are lost with it.
 
-        all_batches: all appended batches are lost.
+        These are the exchanges in progress, and the exchange or the batch that it was processing.
+        all_batches: all published batches are lost.
         """
         self._end_process()
         batches = self._spool.batches
         begin = batches[0].position if batches else sys.maxsize
-        # Exchanges opened before the oldest unread batch are lost with the process, unless they were reported
-        # since.
+        # Exchanges that began before the oldest unread batch are lost, unless they were reported.
         lost = self.open - sum(position < begin for position in self._reported)
         if self._judging is not None and not all_batches and len(self._reported) < _MOST_REPORTED:
-            # Only the exchange in work is lost; the next process reads its batch without it.
+            # Only the exchange that was being judged is lost. The new process processes the rest of its
+            # batch.
             lost += self._judging >= begin
             self._reported = {position for position in (*self._reported, self._judging) if position >= begin}
         else:
-            # It is unknown which exchange ended the process, so its batch is lost; otherwise the next process
-            # would end, too.
+            # It is unknown which exchange caused the crash, so the whole batch is lost. Otherwise the new
+            # process would crash too.
             while batches:
                 lost += self._spool.release().requests
                 if not all_batches:

@@ -1,4 +1,4 @@
-"""Judges one exchange by the requirements that a single answer can violate."""
+"""Judges one exchange, by the requirements about a single answer."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _NEEDS: Mapping[str, str] = {
     "side-effect": "control calls",
     "tokenizer": "a tokenizer",
 }
-"""Needs of an oracle that a watcher cannot meet, unless its check uses a single answer."""
+"""For each oracle: what is needed to judge its requirements, which the proxy does not have."""
 _NEEDED_ALWAYS = frozenset(_NEEDS) - {"across-responses", "refusal"}
 _LONGEST_MODEL = 100
 _AS_IT_IS = frozenset({"", "identity"})
@@ -36,7 +36,7 @@ _AS_IT_IS = frozenset({"", "identity"})
 
 @dataclass(frozen=True)
 class Violation:
-    """A requirement that one exchange violates, and the first place."""
+    """A requirement that an exchange violates, with the place of the first violation."""
 
     requirement: str
     level: str
@@ -48,41 +48,42 @@ class Violation:
 
 @dataclass(frozen=True)
 class Opinion:
-    """The judgement of one exchange."""
+    """The result of judging an exchange."""
 
     judged: bool = False
     gap: str = ""
-    """The reason why it could not be judged; empty if it was, or if the endpoint is unknown."""
+    """The reason why the exchange was not judged; empty if it was, or if no dialect has its endpoint."""
     violations: tuple[Violation, ...] = ()
     crashed: tuple[str, ...] = ()
-    """Requirements whose checks crashed."""
+    """The requirements whose checks crashed."""
     dialect: str = ""
     recorded: str = ""
-    """The path of its capture, if it was written."""
+    """The path of the capture; empty if the exchange was not recorded."""
     unrecorded: str = ""
-    """The reason why it was not recorded, if it should have been."""
+    """The reason why recording the exchange failed; empty if it did not."""
     exchange: str = ""
     """The name of the exchange."""
     started: str = ""
     method: str = ""
     path: str = ""
-    """The path of the request, without credentials."""
+    """The path of the request, with credentials removed."""
     model: str = ""
-    """The model's name in the request, or else in the answer."""
+    """The model name in the request; if it has none, that in the response."""
     latencies: Latencies | None = None
-    """The latencies of a stream; None for others."""
+    """The token latencies of a stream; None for other responses."""
 
 
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
-    """Return the requirements of these profiles, or of all, that a single answer can violate."""
+    """Return the requirements about a single answer.
+
+    `profiles`: only those of these profiles; empty for all.
+    """
     rows = selected(profiles) if profiles else load_requirements().values()
     return [row for row in rows or () if not row.excluded and not _need(row)]
 
 
 def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return the requirements of these profiles, or of all, that a watcher cannot judge, by the missing
-    need.
-    """
+    """Return the requirements that the proxy cannot judge, by what they need. `profiles`: as above."""
     rows = selected(profiles) if profiles else load_requirements().values()
     lacking: dict[str, list[str]] = {}
     for row in rows or ():
@@ -92,7 +93,7 @@ def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
 
 
 def _need(row: Requirement) -> str:
-    """Describe the needs of judging a requirement beyond one answer; empty without any."""
+    """Describe what a requirement needs besides a single answer; empty if nothing."""
     check = CHECKS.get(row.id)
     sees = check is not None and check.seen_in_one_answer
     return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")
@@ -100,17 +101,20 @@ def _need(row: Requirement) -> str:
 
 @dataclass
 class ExchangeJudge:
-    """Judges exchanges one by one; remembers only what the target advertises."""
+    """Judges exchanges one by one.
+
+    It remembers only what the target reports about itself, and its dialects.
+    """
 
     requirements: list[Requirement] = field(default_factory=single_answer_requirements)
     _information: dict[str, Exchange] = field(default_factory=dict)
-    """The last answer of each information endpoint."""
+    """The latest response of each information endpoint."""
     _advertised: Advertised = field(default_factory=Advertised)
     _marked: dict[tuple[Dialect, ...], Dialect] = field(default_factory=dict)
-    """The dialect whose mark was seen, for dialects with one endpoint."""
+    """For dialects that share an endpoint, the dialect whose mark was seen in a response."""
 
     def judge(self, exchange: Exchange) -> Opinion:
-        """Judge an exchange. It does not raise for anything that a target wrote."""
+        """Judge an exchange. Nothing that a target may send raises an exception."""
         information = information_path(exchange.request)
         if information is not None:
             if exchange.status == 200:
@@ -160,5 +164,5 @@ class ExchangeJudge:
         if recognised.by_mark and recognised.dialect is not None:
             self._marked[candidates] = recognised.dialect
             return recognised.dialect
-        # An answer without a mark, such as an error, uses the dialect of earlier ones at its endpoint.
+        # An answer without marks, such as an error, is assigned to the dialect of earlier answers.
         return self._marked.get(candidates, recognised.dialect)

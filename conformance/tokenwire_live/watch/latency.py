@@ -1,4 +1,4 @@
-"""Latencies of streamed tokens as histograms: of the first token, and between later ones."""
+"""Histograms of token latencies: the time to the first token, and the time between tokens."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from itertools import chain, pairwise
 from tokenwire.record import Emission, Stream
 
 EDGES = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
-"""Upper edges in seconds; one more bucket counts longer times."""
+"""The upper bounds of the buckets in seconds. One more bucket counts longer times."""
 
 
 @dataclass
 class Histogram:
-    """Counts of times by the first edge that they do not exceed."""
+    """A histogram of times. Each time is counted in the first bucket whose bound it does not exceed."""
 
     counts: list[int] = field(default_factory=lambda: [0] * (len(EDGES) + 1))
     seconds: float = 0.0
-    """The sum of all times."""
+    """The sum of all times in seconds."""
 
     def add(self, seconds: float, number: int = 1) -> None:
         self.counts[bisect_left(EDGES, seconds)] += number
@@ -29,7 +29,9 @@ class Histogram:
         self.seconds += other.seconds
 
     def within(self, share: float) -> str:
-        """Return the edge that this share does not exceed, in words; empty without counts."""
+        """Return the bound that this share of the times does not exceed, as text; empty if nothing was
+        counted.
+        """
         so_far = 0
         for edge, count in zip((*EDGES, None), self.counts, strict=True):
             so_far += count
@@ -40,7 +42,7 @@ class Histogram:
 
 @dataclass
 class Latencies:
-    """Latencies of one stream, or of many."""
+    """The latencies of one or of several streams."""
 
     first: Histogram = field(default_factory=Histogram)
     between: Histogram = field(default_factory=Histogram)
@@ -51,8 +53,9 @@ class Latencies:
 
 
 def latencies(stream: Stream) -> Latencies | None:
-    """Return the latencies of a stream; None for a whole answer. The time of an event is divided among its
-    tokens.
+    """Return the latencies of a stream; None for other responses.
+
+    If an event has several tokens, its time is divided among them.
     """
     if not stream.asked.stream:
         return None
@@ -67,5 +70,5 @@ def latencies(stream: Stream) -> Latencies | None:
 
 
 def _brings(emission: Emission) -> bool:
-    """True if it has tokens or, without counts, any sampled content."""
+    """True if an emission has new tokens; without token counts, if it has any content."""
     return emission.new > 0 or bool(emission.text or emission.reasoning or emission.calls)

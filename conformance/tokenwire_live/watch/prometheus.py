@@ -1,4 +1,4 @@
-"""The counts in the text format of Prometheus, version 0.0.4."""
+"""Formats the counts for Prometheus, in its text format 0.0.4."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _family(name: str, kind: str, help_text: str, samples: _Samples) -> Iterator
 def _histogram(name: str, help_text: str, held: Mapping[_Labels, Histogram]) -> Iterator[str]:
     yield from _head(name, "histogram", help_text)
     for labels, histogram in held.items():
-        # In this format, each bucket counts all values up to its edge.
+        # In this format, a bucket counts all values up to its bound.
         for edge, count in zip((*EDGES, "+Inf"), accumulate(histogram.counts), strict=True):
             yield _sample(f"{name}_bucket", (*labels, ("le", str(edge))), count)
         yield _sample(f"{name}_sum", labels, histogram.seconds)
@@ -75,7 +75,7 @@ def _counters(counts: Counts, served: Mapping[_Labels, Served]) -> Iterator[tupl
 
 
 def exposition(counts: Counts, waiting: int, under_way: int) -> str:
-    """Return all metrics. `waiting` are bytes not judged yet, `under_way` open exchanges."""
+    """Return all metrics as text. `waiting`: bytes not judged yet. `under_way`: exchanges in progress."""
     served: dict[_Labels, Served] = {
         (("dialect", dialect), ("model", model)): held for (dialect, model), held in counts.served.items()
     }

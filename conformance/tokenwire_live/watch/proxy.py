@@ -1,8 +1,8 @@
-"""The proxy: forwards bytes between connections as they arrive.
+"""The proxy: forwards bytes between a client and the target as they arrive.
 
-Each connection of a client has one connection to the target. Nothing is parsed, so nothing is altered: heads,
-framing, chunk borders, half-closes and resets arrive unchanged. Each read is first written to the other side,
-and reading pauses while the other side does not accept data.
+Each connection of a client has one connection to the target. Nothing is parsed, so nothing is changed:
+headers, framing, chunk borders, half-closes and resets are forwarded as they are. What was read from one side
+is written to the other side first. Reading pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -22,62 +22,68 @@ _RESET = struct.pack("ii", 1, 0)
 
 
 class _ConnectionObserver(Protocol):
-    """Receives the bytes of one connection. It must neither raise nor block."""
+    """Receives the bytes of one connection. It must not raise exceptions or block."""
 
     def sent(self, data: bytes) -> None:
-        """Observe bytes from the client, which were written to the target."""
+        """Receive bytes from the client. They were already written to the target."""
 
     def buffer(self) -> memoryview:
-        """Return the memory for the next bytes from the target."""
+        """Return the buffer for the next bytes from the target."""
 
     def received(self, size: int) -> None:
-        """Observe bytes from the target in the last buffer, which were written to the client."""
+        """Receive the number of bytes that the target has written into the last buffer.
+
+        They were forwarded to the client.
+        """
 
     def unsent(self) -> None:
-        """Observe that bytes in the last buffer wait to be sent."""
+        """Called if bytes in the last buffer were not sent yet, so the buffer must not be reused."""
 
     def resent(self) -> None:
-        """Observe that these bytes were sent, or never will be."""
+        """Called if these bytes were sent, or will never be sent."""
 
     def client_ended(self) -> None:
-        """Observe that the client sends nothing more."""
+        """Called if the client will not send any more."""
 
     def target_ended(self) -> None:
-        """Observe that the target sends nothing more."""
+        """Called if the target will not send any more."""
 
     def closed(self) -> None:
-        """Observe the end of the connection."""
+        """Called at the end of the connection."""
 
 
 class _Side(asyncio.BaseProtocol):
-    """One of the two connections of a pair."""
+    """One of the two connections, to the client or to the target."""
 
     def __init__(self, ended: Callable[[], None]) -> None:
-        """Initialize. ended: called when this side sends nothing more."""
+        """Create a side. ended: called when its peer will not send any more."""
         self._on_end = ended
         self.peer: _Side
         self.transport: asyncio.Transport | None = None
         self.ended = False
         self.lost = False
-        """True if its connection has ended, or failed to open."""
+        """True if the connection has ended, or could not be opened."""
         self.on_both_lost: Callable[[], object] = lambda: None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self.transport = cast(asyncio.Transport, transport)
 
     def eof_received(self) -> bool:
-        """Forward the half-close. True keeps the other direction open, if the transport can."""
+        """Forward a half-close.
+
+        Return True to keep the other direction open, if the transport supports it.
+        """
         self._end()
         if self.transport is None or not self.transport.can_write_eof():
             return False
-        # Both sides have ended, and a half-closed connection does not close by itself.
+        # Both sides have ended, but a connection with a half-close is not closed automatically.
         if self.peer.ended:
             self.close()
             self.peer.close()
         return True
 
     def pause_writing(self) -> None:
-        # The other side is read no faster than this one accepts data; otherwise memory would fill.
+        # Read from the other side only as fast as this side accepts data. Otherwise memory would fill up.
         if self.peer.transport is not None:
             self.peer.transport.pause_reading()
 
@@ -87,7 +93,7 @@ class _Side(asyncio.BaseProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         self.lost = True
-        # A reset is forwarded as a reset, because a close would mean that everything was sent.
+        # A reset is forwarded as a reset. A normal close would mean that everything was sent.
         if exc is not None:
             self.peer.reset()
         else:
@@ -104,28 +110,28 @@ class _Side(asyncio.BaseProtocol):
         if transport is not None and not transport.is_closing():
             if transport.can_write_eof():
                 transport.write_eof()
-            else:  # TLS has no half-close
+            else:  # TLS does not have a half-close
                 transport.close()
         self._on_end()
 
     def close(self) -> None:
-        """Close after pending writes."""
+        """Close the connection after pending data was written."""
         if self.transport is not None:
             self.transport.close()
 
     def reset(self) -> None:
-        """Close with a reset, after the kernel accepted pending writes."""
+        """Reset the connection, after the kernel has accepted pending data."""
         if self.transport is None or self.transport.is_closing():
             return
         opened = cast("socket.socket | None", self.transport.get_extra_info("socket"))
         if opened is not None:
-            with contextlib.suppress(OSError):  # the peer closed first
+            with contextlib.suppress(OSError):  # the peer has already closed
                 opened.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.transport.close()
 
 
 class _ClientSide(_Side, asyncio.Protocol):
-    """The client's side, which is read only after the target is connected."""
+    """The connection to the client. It is read only after the target is connected."""
 
     def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.client_ended)
@@ -134,7 +140,7 @@ class _ClientSide(_Side, asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
-        # With this limit, pause_writing and resume_writing show when the memory of a write is free again.
+        # With this limit, resume_writing is called when the memory of a write is free again.
         cast(asyncio.WriteTransport, transport).set_write_buffer_limits(0)
         self.on_made()
 
@@ -153,7 +159,10 @@ class _ClientSide(_Side, asyncio.Protocol):
 
 
 class _TargetSide(_Side, asyncio.BufferedProtocol):
-    """The target's side, whose bytes are received in the observer's buffer and forwarded from there."""
+    """The connection to the target.
+
+    Its bytes are read into the observer's buffer, and forwarded from there.
+    """
 
     def __init__(self, observer: _ConnectionObserver) -> None:
         super().__init__(observer.target_ended)
@@ -171,17 +180,17 @@ class _TargetSide(_Side, asyncio.BufferedProtocol):
 
 
 def sides(observer: _ConnectionObserver) -> tuple[_ClientSide, _TargetSide]:
-    """Return both sides of a new pair."""
+    """Return two connected sides."""
     client, target = _ClientSide(observer), _TargetSide(observer)
     client.peer, target.peer = target, client
     return client, target
 
 
 class Proxy:
-    """Listens, and forwards all connections to one target.
+    """Listens for clients, and forwards their connections to one target.
 
-    observer: makes the observer of a new connection. unreachable: called with the error if the target cannot
-    be reached; the client's connection is reset.
+    observer: creates the observer for a new connection. unreachable: called with the error if the target
+    cannot be reached; the client's connection is then reset.
     """
 
     def __init__(
@@ -201,14 +210,17 @@ class Proxy:
         self._server: asyncio.Server | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Start, and return the address with its port. Raises OSError if it is in use."""
+        """Start to listen; return the address with the actual port.
+
+        Raises OSError if the address is in use.
+        """
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._accept, address.host, address.port)
         host, port = self._server.sockets[0].getsockname()[:2]
         return Address(host, port)
 
     async def close(self) -> None:
-        """Stop listening, and close open connections."""
+        """Stop listening, and close all connections."""
         if self._server is not None:
             self._server.close()
         for connecting in self._connecting:
@@ -240,10 +252,10 @@ class Proxy:
             observer.closed()
 
     async def _connect(self, client: _ClientSide, target: _TargetSide) -> None:
-        """Connect to the target, then read from the client."""
+        """Connect to the target, and then start to read from the client."""
         assert client.transport is not None
-        # Not in `connection_made`, because Python 3.11.2 (Debian 12) begins to read after it even if paused.
-        # This runs before the data is processed.
+        # Not done in `connection_made`: Python 3.11.2 (Debian 12) begins to read after that, even if reading
+        # was paused.
         client.transport.pause_reading()
         try:
             await asyncio.get_running_loop().create_connection(

@@ -1,12 +1,13 @@
-"""The spool: carries bytes and times of all connections from the proxy to the judge's process.
+"""The spool: a buffer that carries the bytes of all connections, with their times, from the proxy to the
+judging process.
 
-It is a file without a name, mapped into the memory of both processes; the proxy only appends records.
-Requests in it contain credentials, so it is a file in memory if the system has such files, and otherwise
-removed from its folder at once.
+It is a file without a name, mapped into the memory of both processes. The proxy only appends records.
+Requests in it contain credentials, so it is a file in memory if the system supports that. Otherwise it is
+deleted from its folder immediately.
 
-The file has segments. The records since the last `publish` are a batch, a piece of one segment, which the
-judge reads in order. A segment is reused once all of its batches are released, the latest first: its memory
-is most likely still in the cache of the processor.
+The file has segments. The records since the last `publish` are a batch, which lies within one segment; the
+judging process reads batches in order. A segment is reused when all of its batches are released. The latest
+free segment is reused first, because its memory is probably still in the processor cache.
 """
 
 from __future__ import annotations
@@ -24,64 +25,70 @@ from typing import NamedTuple
 from tokenwire.wire.http_answer import Piece
 
 SEGMENT = 1 << 20
-"""Bytes of a segment."""
+"""The size of a segment in bytes."""
 _LEAST_BUFFER = 128 << 10
-"""Bytes of the least buffer: with less of a segment left, the target's bytes are received in the next one."""
+"""The least size of a buffer for bytes from the target.
+
+If less of a segment is left, the next segment is used.
+"""
 _HEADER = struct.Struct("<IBdI")
-"""The connection, the kind, the time and the size of the following data."""
+"""The header of a record: connection, kind, time, and size of the data."""
 _HEADER_SIZE = _HEADER.size
 
 
 class Kind(IntEnum):
-    """Kinds of records of a connection."""
+    """The kinds of records."""
 
     OPENED = 0
     REQUEST = 1
-    """The client sent bytes that begin like a request."""
+    """Bytes from the client that look like the beginning of a request."""
     SENT = 2
-    """The client sent other bytes."""
+    """Other bytes from the client."""
     RECEIVED = 3
-    """The target sent bytes."""
+    """Bytes from the target."""
     CLIENT_ENDED = 4
-    """The client sends nothing more."""
+    """The client will not send any more."""
     TARGET_ENDED = 5
-    """The target sends nothing more."""
+    """The target will not send any more."""
     CLOSED = 6
     LOST = 7
-    """The spool was full: bytes are missing up to the next REQUEST."""
+    """Records are missing, because the spool was full.
+
+    Everything up to the next REQUEST record is to be ignored.
+    """
 
 
 _KINDS = tuple(Kind)
 
 
 class Record(NamedTuple):
-    """An event on a connection."""
+    """A record: something that happened on a connection."""
 
     position: int
-    """The number of bytes of all earlier records, which identifies the record."""
+    """The total size of all earlier records in bytes. It identifies the record."""
     connection: int
     kind: Kind
     time: float
-    """The time on the monotonic clock, which all processes of a machine share."""
+    """The time on the monotonic clock, which all processes on a machine share."""
     data: Piece
-    """The data; a view is valid until the batch is released."""
+    """The bytes. They may be a view into the spool, which is valid until the batch is released."""
 
 
 class Batch(NamedTuple):
-    """The records in a piece of the file."""
+    """A range of records in the file, within one segment."""
 
     start: int
     end: int
     position: int
-    """The position of the first record."""
+    """The position of its first record."""
     requests: int
-    """The number of REQUEST records."""
+    """The number of its REQUEST records."""
 
 
 class Spool:
-    """The writer of the spool; `size` in bytes, at least two segments.
+    """The writing side of the spool. `size`: in bytes, at least two segments.
 
-    A record that does not fit is dropped, and its connection gets LOST once there is space again.
+    A record that does not fit is dropped. Its connection gets a LOST record as soon as there is space.
     """
 
     def __init__(self, size: int) -> None:
@@ -93,34 +100,34 @@ class Spool:
         self._few = count // 2
         self._free = list(reversed(range(1, count)))
         self._pins = Counter[int]()
-        """The number of pins of each segment: one for each batch, and for each pending send."""
+        """The number of reasons to keep each segment: its batches, and pending sends from its memory."""
         self.scratch = memoryview(bytearray(_LEAST_BUFFER))
-        """The buffer for dropped bytes, outside of the spool."""
+        """A buffer outside of the spool, for bytes that are dropped."""
         self._segment = 0
-        """The segment in use."""
+        """The number of the segment that is being written."""
         self._start, self._next, self._end = 0, 0, SEGMENT
-        """Offsets of the next batch and of the next record, and the end of the segment."""
+        """Offsets: the beginning of the next batch, the next record, and the end of the segment."""
         self._position = 0
         self._requests = 0
-        """The number of requests in the next batch."""
+        """The number of REQUEST records since the last `publish`."""
         self._sealed = False
         self._dropped: list[tuple[int, Kind]] = []
-        """Dropped records, without data."""
+        """The connections and kinds of records that were dropped and must be appended later."""
         self.batches: deque[Batch] = deque()
-        """Published batches that are not released, oldest first."""
+        """Batches that were published and not released, the oldest first."""
 
     @property
     def crowded(self) -> bool:
-        """True if no exchange should begin, because the open ones need the remaining space."""
+        """True if less than half of the segments are free. New exchanges are then not recorded."""
         return len(self._free) < self._few
 
     @property
     def waiting(self) -> int:
-        """Bytes of records that are not released."""
+        """The size of all records that are not released, in bytes."""
         return self._next - self._start + sum(batch.end - batch.start for batch in self.batches)
 
     def append(self, connection: int, kind: Kind, data: bytes = b"") -> bool:
-        """Append a record; False if it is dropped."""
+        """Append a record; return False if it was dropped."""
         size, start = len(data), self._next
         begin = start + _HEADER_SIZE
         end = begin + size
@@ -132,16 +139,16 @@ class Spool:
         return True
 
     def buffer(self) -> memoryview:
-        """Return the buffer for the data of the next record, before `append_received`."""
+        """Return a buffer for the data of the next record. `append_received` must follow."""
         while self._end - self._next < _LEAST_BUFFER:
             if not self._begin_segment():
                 return self.scratch
         return self._memory[self._next + _HEADER_SIZE : self._end]
 
     def append_received(self, connection: int, kind: Kind, size: int) -> bool:
-        """Append a record of the bytes in the last buffer; False if it is dropped."""
+        """Append a record with the first `size` bytes of the last buffer; return False if it was dropped."""
         start = self._next
-        # `buffer` returned the scratch, because there was no space.
+        # There was no space, so `buffer` has returned `scratch`.
         if self._end - start < _LEAST_BUFFER:
             return self._drop(connection, kind)
         _HEADER.pack_into(self._memory, start, connection, kind, time.monotonic(), size)
@@ -149,16 +156,17 @@ class Spool:
         return True
 
     def append_request(self, connection: int, data: bytes) -> bool:
-        """Append a REQUEST unless the spool is crowded; False if it is dropped."""
+        """Append a REQUEST record; return False if it was dropped, or if the spool is crowded."""
         if self.crowded or not self.append(connection, Kind.REQUEST, data):
             return False
         self._requests += 1
         return True
 
     def _append_behind(self, connection: int, kind: Kind, data: bytes) -> bool:
-        """Append a record that does not fit into the segment."""
+        """Append a record that does not fit into the rest of the segment."""
         if _HEADER_SIZE + len(data) > SEGMENT:
-            # A record is in one segment; only the first half of a request is a REQUEST.
+            # A record must fit into a segment, so it is divided. Only the first half of a request is a
+            # REQUEST record.
             half, rest = len(data) // 2, Kind.SENT if kind == Kind.REQUEST else kind
             return self.append(connection, kind, data[:half]) and self.append(connection, rest, data[half:])
         if self._begin_segment():
@@ -166,14 +174,14 @@ class Spool:
         return self._drop(connection, kind)
 
     def _begin_segment(self) -> bool:
-        """Begin a free segment; False without one."""
+        """Begin a free segment; return False if none is free."""
         if self._sealed:
             return False
         self.publish()
         if self._free:
             self._write_from(self._free.pop())
             return True
-        self._end = self._next  # a smaller record must not overtake one that was dropped
+        self._end = self._next  # a later, smaller record must not be written before the dropped one
         return False
 
     def _drop(self, connection: int, kind: Kind) -> bool:
@@ -182,7 +190,7 @@ class Spool:
         return False
 
     def _write_from(self, segment: int) -> None:
-        """Write from the beginning of a segment, dropped records first."""
+        """Begin to write a segment, with the dropped records first."""
         self._segment = segment
         self._start = self._next = segment * SEGMENT
         self._end = self._next + SEGMENT
@@ -191,7 +199,7 @@ class Spool:
             self.append(connection, kind)
 
     def publish(self) -> None:
-        """Publish the records so far as a batch."""
+        """Make a batch of the records since the last call."""
         if self._next > self._start:
             self.batches.append(Batch(self._start, self._next, self._position, self._requests))
             self._pins[self._segment] += 1
@@ -199,14 +207,14 @@ class Spool:
             self._start, self._requests = self._next, 0
 
     def release(self) -> Batch:
-        """Release the oldest batch, because it was read, or will not be."""
+        """Release the oldest batch, which was read or is given up."""
         batch = self.batches.popleft()
         self.unpin(batch.start // SEGMENT)
         return batch
 
     def pin(self) -> int:
-        """Keep the memory of the last buffer until `unpin`, because it is still to be sent."""
-        # Bytes to be sent may be in the scratch, so it gets new memory.
+        """Keep the segment of the last buffer until `unpin`, because its bytes are still to be sent."""
+        # These bytes may be in `scratch`, so it is replaced.
         self.scratch = memoryview(bytearray(len(self.scratch)))
         self._pins[self._segment] += 1
         return self._segment
@@ -217,16 +225,17 @@ class Spool:
             if segment != self._segment:
                 self._free.append(segment)
             elif self._next == self._start and not self._sealed:
-                # Everything in the current segment was read, so its memory is still in the cache.
+                # Everything in this segment was read. It is reused at once, because its memory is still in
+                # the cache.
                 self._write_from(segment)
 
     def seal(self) -> None:
-        """Drop all further records."""
+        """Drop all records from now on."""
         self.publish()
         self._sealed, self._end = True, self._next
 
     def close(self) -> None:
-        """Close the file; the memory is freed once the judge's process ends, too."""
+        """Close the file. Its memory is freed when the judging process has ended as well."""
         os.close(self.fd)
 
 
@@ -238,7 +247,7 @@ def _nameless_file() -> int:
 
 
 class SpoolReader:
-    """The reader of the spool, in the judge's process."""
+    """The reading side of the spool, in the judging process."""
 
     def __init__(self, fd: int, size: int) -> None:
         self._memory = memoryview(mmap.mmap(fd, size, access=mmap.ACCESS_READ))

@@ -1,7 +1,7 @@
-"""The folder of violations: a capture for each exchange, in the folder of the violated requirement.
+"""The folder of violations: a capture for each violating exchange, in a folder for the requirement.
 
-`tokenwire replay` reads the folder. Beyond its cap, the oldest captures of the requirement that uses the most
-space are deleted, so that a frequent violation does not push out a rare one.
+`tokenwire replay` can judge the folder. If it exceeds its limit, the oldest captures of the requirement that
+uses most space are deleted. So a frequent violation does not displace a rare one.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from tokenwire.wire.exchange import Exchange
 
 
 class ViolationFolder:
-    """Writes captures. cap: bytes of all captures together. Raises OSError if the folder cannot be
-    created.
+    """Writes captures of violating exchanges.
+
+    cap: the most bytes of all captures together. Raises OSError if the folder cannot be created.
     """
 
     def __init__(self, folder: Path, cap: int) -> None:
@@ -24,15 +25,16 @@ class ViolationFolder:
         self._cap = cap
         self._writer = CaptureWriter(folder, compress=True)
         self._kept: dict[str, deque[tuple[Path, int]]] = defaultdict(deque)
-        """The captures of each requirement, oldest first, with their sizes."""
-        # Captures of earlier watchers count towards the cap.
+        """The captures of each requirement with their sizes, the oldest first."""
+        # Captures of earlier runs count towards the limit.
         for path in sorted(folder.glob("*/*.jsonl.gz")):
             self._kept[path.parent.name].append((path, path.stat().st_size))
 
     def keep(self, requirement: str, exchange: Exchange) -> str:
-        """Write an exchange that violates a requirement, make space, and return the path of its capture.
+        """Write a violating exchange, delete old captures if necessary, and return the path of the new
+        capture.
 
-        The path is empty if the capture alone exceeds the cap. Raises OSError.
+        Return an empty path if the capture alone exceeds the limit. Raises OSError.
         """
         stamp = exchange.started.replace(":", "").replace("+0000", "Z")
         name = f"{requirement}/{stamp}-{exchange.label}"
@@ -41,7 +43,7 @@ class ViolationFolder:
             with self._writer.open(name) as file:
                 file.exchange(exchange)
         except OSError:
-            path.unlink(missing_ok=True)  # half a capture is useless
+            path.unlink(missing_ok=True)  # an incomplete capture is useless
             raise
         size = path.stat().st_size
         self._kept[requirement].append((path, size))

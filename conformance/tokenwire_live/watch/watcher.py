@@ -1,4 +1,4 @@
-"""The watcher: connects proxy, observers, judge and counts."""
+"""Connects the proxy, the spool, the judging process and the counts."""
 
 from __future__ import annotations
 
@@ -20,29 +20,33 @@ from tokenwire_live.watch.spool import Kind, Spool
 
 @dataclass(frozen=True)
 class WatchPlan:
-    """The traffic to watch, and the limits."""
+    """The settings of the proxy, and its limits."""
 
     listen: Address
     target: Address
     judging: JudgePlan = field(default_factory=JudgePlan)
     sample: float = 1.0
-    """The share of exchanges to judge."""
+    """The share of exchanges that are judged."""
     most_waiting: int = 128 << 20
-    """The most bytes that wait for the judge; from half of it on, new exchanges are not judged."""
+    """The size of the spool in bytes. If more than half of it is in use, new exchanges are not judged."""
     judge_patience_s: float = DEFAULT_LIMIT_S
-    """The time limit for one exchange."""
+    """Seconds in which one exchange must be judged."""
     drain_s: float = 10.0
-    """The seconds for the judge to finish when the watcher ends."""
+    """Seconds that the judging process gets to finish at the end."""
     judge: Sequence[str] = field(default_factory=tuple)
-    """A replacement command line of the judge's process; empty for ours."""
+    """Another command line for the judging process, for tests; empty for the usual one."""
     tls: ssl.SSLContext | None = None
-    """The TLS context for the target; None for the system's."""
+    """The TLS context for the target; None for the system's default."""
 
 
 _BEGINS = re.compile(rb"[A-Z]+ [!-~]+ HTTP/1\.[01]\r\n")
-"""Matches the beginning of a request."""
+"""Matches the first line of an HTTP request."""
 _GOLDEN = (5**0.5 - 1) / 2
-"""The golden ratio, whose multiples are spread evenly and match no pattern of the traffic."""
+"""The golden ratio.
+
+The fractional parts of its multiples are spread evenly, so the sample does not follow a pattern in the
+traffic.
+"""
 
 
 class _Observer:
@@ -55,14 +59,14 @@ class _Observer:
         self._append = spool.append
         self._append_received = spool.append_received
         self._pinned: int | None = None
-        """The segment with bytes to be sent."""
+        """The segment whose bytes are still to be sent; None if there is none."""
         self._counts = counts
         counts.connections += 1
         counts.open_connections += 1
         self._dropping = not spool.append(number, Kind.OPENED)
         """True if records are dropped until the next request."""
         self._known = not self._dropping
-        """True if the spool has any record of the connection."""
+        """True if the spool contains any record of the connection."""
 
     def sent(self, data: bytes) -> None:
         self._counts.sent_bytes += len(data)
@@ -73,8 +77,7 @@ class _Observer:
                 if sampled:
                     self._counts.missed(TOO_SLOW)
                 if not self._dropping:
-                    # Otherwise the judge's process would take the bytes of a later request for this
-                    # exchange's.
+                    # Otherwise, the judging process would assign the bytes of a later request to this
                     # exchange.
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
@@ -83,7 +86,7 @@ class _Observer:
             self._dropping = not self._append(self._number, Kind.SENT, data)
 
     def _sampled(self, data: bytes) -> bool:
-        """True if a request is in the sample. Requests for the server's own information always are."""
+        """True if a request belongs to the sample. Requests for the server's own information always do."""
         counts = self._counts
         if data.startswith(b"GET "):
             return True
@@ -93,8 +96,10 @@ class _Observer:
         return sampled
 
     def buffer(self) -> memoryview:
-        """Return a buffer; while dropping, one outside of the spool, where the next record would overwrite
-        unsent bytes.
+        """Return a buffer for bytes from the target.
+
+        While records are dropped, this is a buffer outside of the spool. In the spool, the next record would
+        overwrite bytes that are still to be sent.
         """
         return self._spool.scratch if self._dropping else self._spool.buffer()
 
@@ -122,16 +127,17 @@ class _Observer:
 
     def closed(self) -> None:
         self.resent()
-        # The judge's process has no records of this connection, so it needs no end.
+        # If the spool has no record of this connection, its end is not recorded either.
         if self._known:
             self._append(self._number, Kind.CLOSED)
         self._counts.open_connections -= 1
 
 
 class Watcher:
-    """Watches while it is open; an async context manager.
+    """Runs the proxy and the judging process in this context (async).
 
-    on_opinion: called with each opinion of the judge. Entering raises OSError if an address is in use.
+    on_opinion: called with each result of judging. Entering the context raises OSError if an address is in
+    use.
     """
 
     def __init__(self, plan: WatchPlan, on_opinion: Callable[[Opinion], None] = lambda _: None) -> None:
@@ -157,19 +163,19 @@ class Watcher:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Close connections, let the judge finish within `drain_s`, and stop."""
+        """Close all connections, wait up to `drain_s` for the judging process, and stop it."""
         self.spool.seal()
         await self._proxy.close()
         await self._judge.close(self.plan.drain_s)
         self.spool.close()
 
     def observe(self) -> _Observer:
-        """Return the observer of a new connection."""
+        """Return an observer for a new connection."""
         return _Observer(self.counts.connections, self.spool, self.counts, self.plan.sample)
 
     @property
     def under_way(self) -> int:
-        """The number of exchanges that the judge has not read completely."""
+        """The number of exchanges that the judging process has begun to read and that are not complete."""
         return self._judge.open
 
     def _unreachable(self, _: OSError) -> None:

@@ -67,36 +67,40 @@ def _compare(
     first: Annotated[
         str, typer.Argument(metavar="[A]", help="URL, recording (file or folder) or JSON report.")
     ] = "",
-    other: Annotated[str, typer.Argument(metavar="[B]", help="The other side; its kind may differ.")] = "",
+    other: Annotated[str, typer.Argument(metavar="[B]", help="The other side, in any of these forms.")] = "",
     *,
     settings: Settings,
     a_command: Annotated[
-        str, typer.Option("--a-command", metavar="COMMAND", help="Start A by this, with {port} as its port.")
+        str, typer.Option("--a-command", metavar="COMMAND", help="Command that starts A. {port} is replaced.")
     ] = "",
     b_command: Annotated[
-        str, typer.Option("--b-command", metavar="COMMAND", help="Start B by this, after A has ended.")
+        str, typer.Option("--b-command", metavar="COMMAND", help="Command that starts B after A was stopped.")
     ] = "",
     ready: Annotated[
-        str, typer.Option("--ready", metavar="PATH", help="A started server is ready when this answers 200.")
+        str, typer.Option("--ready", metavar="PATH", help="Path that answers 200 when a server is ready.")
     ] = "/v1/models",
     start_s: Annotated[
         float,
         typer.Option(
-            "--start-wait", metavar="S", min=1, max=86_400, help="Seconds in which it has to be ready."
+            "--start-wait",
+            metavar="S",
+            min=1,
+            max=86_400,
+            help="Seconds until a started server must be ready.",
         ),
     ] = 600.0,
     known: Annotated[
         Path | None,
-        typer.Option("--known", metavar="FILE", help="Tolerate the differences that this file names."),
+        typer.Option("--known", metavar="FILE", help="Tolerate the known differences in this file."),
     ] = None,
     update: Annotated[
-        bool, typer.Option("--update", help="With --known: write the differences of this comparison there.")
+        bool, typer.Option("--update", help="With --known: update the file from this comparison.")
     ] = False,
     reason: Annotated[
-        str, typer.Option("--reason", metavar="TEXT", help="With --update: why what is new is tolerated.")
+        str, typer.Option("--reason", metavar="TEXT", help="With --update: the reason for new differences.")
     ] = "",
     link: Annotated[
-        str, typer.Option("--link", metavar="URL", help="With --update: where what is new is worked on.")
+        str, typer.Option("--link", metavar="URL", help="With --update: the issue about new differences.")
     ] = "",
 ) -> None:
     """Show the differences between two servers: fork and upstream, gateway and worker, yesterday and today.

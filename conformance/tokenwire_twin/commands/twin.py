@@ -109,15 +109,15 @@ def _twin(
     settings: Settings,
     *,
     first: Annotated[str, typer.Option("--a", metavar="URL", help="Base URL of one deployment.")],
-    other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other.")],
+    other: Annotated[str, typer.Option("--b", metavar="URL", help="Base URL of the other deployment.")],
     first_model: Annotated[
-        str, typer.Option("--a-model", metavar="NAME", help="The name of the model at A; else --model.")
+        str, typer.Option("--a-model", metavar="NAME", help="Model name at A. Default: --model.")
     ] = "",
     other_model: Annotated[
-        str, typer.Option("--b-model", metavar="NAME", help="The name of the model at B; else --model.")
+        str, typer.Option("--b-model", metavar="NAME", help="Model name at B. Default: --model.")
     ] = "",
     tokens: Annotated[
-        int, typer.Option("--tokens", metavar="N", min=1, max=10**9, help="Tokens that both sides score.")
+        int, typer.Option("--tokens", metavar="N", min=1, max=10**9, help="Number of tokens that both score.")
     ] = 3000,
     part: Annotated[
         int,
@@ -126,7 +126,7 @@ def _twin(
             metavar="N",
             min=0,
             max=10**9,
-            help="The number of this part. Each part scores other texts, so that parts can be merged.",
+            help="Number of this part. Each part scores different texts, so that parts can be merged.",
         ),
     ] = 0,
 ) -> None:
