@@ -194,7 +194,7 @@ def contacts_what_was_named(listener: Listener) -> None:
     sent = {"dialect": "sglang-generate", "body": '{"text": "a"}'}
     assert send(body=json.dumps({"requests": [sent]}))[0] == 200
     status, text = send(body=json.dumps({"requests": [{**sent, "to": "twin"}]}))
-    assert (status, "the twin does not support the dialect sglang-generate" in text) == (400, True)
+    assert (status, "does not support dialect" in text) == (400, True)
 
 
 TRIALS: Mapping[str, Mapping[str, Callable[[Listener], None]]] = {

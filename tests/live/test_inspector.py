@@ -86,7 +86,7 @@ def test_requests_that_wait_and_memory_are_bounded(tmp_path: Path, monkeypatch: 
     async def talk(page: Page) -> None:
         whole_answer = {**BODY, "stream": False}
         assert await page.send(*[whole_answer] * 20) == list(range(1, 21))
-        assert "24 requests wait" in (await page.send(*[whole_answer] * 30))["error"]
+        assert "24 requests are already waiting" in (await page.send(*[whole_answer] * 30))["error"]
         rows: dict[int, dict[str, Any]] = {}
         async for news in page.news():
             rows |= {row["number"]: row for row in news["rows"]}
@@ -143,7 +143,7 @@ def test_intervals_are_held_beside_each_other_and_a_target_beside_its_worker(tmp
         assert "First difference: choice 0, token 5 is" in await page.ended(by_one, behind[0])
         no_id = await page.post("abort", {"number": by_one})
         assert no_id == "it has no id: give its request one in the form, and send it again"
-        assert "no sglang-generate at nowhere" in (await page.send(BODY, to="nowhere"))["error"]
+        assert "does not support dialect" in (await page.send(BODY, to="nowhere"))["error"]
 
     with demo_server() as url, demo_server(("token-lost",)) as worker:
         inspected(url, tmp_path, talk, worker=worker)

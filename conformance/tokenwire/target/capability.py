@@ -216,7 +216,7 @@ WEIGHT_UPDATES = "weight-updates"
 BATCH_INVARIANCE = "batch-invariance"
 WAITING_TIMEOUT = "waiting-timeout"
 DECLARED_RULE = "declared-logprob-rule"
-_NOT_TOLD = "neither a declaration nor a document of the server names it"
+_NOT_TOLD = "no declaration or document of the server names it"
 _NOT_THE_PARROT = "no answer repeats its prompt like the model of `tokenwire parrot`, with a known vocabulary"
 _TABLE: Mapping[str, tuple[_Find, str]] = {
     **{name: (_in_an_answer(name), absent) for name, (_, absent) in BY_ANSWER.items()},
@@ -230,7 +230,7 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
     ),
     "adapters": (
         _advertises(lambda told: ", ".join(sorted(told.adapters))),
-        "the server advertises no adapters",
+        "the server advertises no adapter",
     ),
     "dp-size": (
         _advertises(lambda told: f"{told.dp_size} data-parallel ranks" if told.dp_size else ""),

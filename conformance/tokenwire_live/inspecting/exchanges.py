@@ -102,7 +102,7 @@ class Exchanges:
     def send(self, dialect: str, body: str, to: str = TARGET) -> int:
         """Send a request; return its number. Raises UsageError."""
         if dialect not in self.dialects or to not in self.targets:
-            raise UsageError(f"the {to} does not support the dialect {dialect}")
+            raise UsageError(f"server {to!r} does not support dialect {dialect!r}")
         if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
             raise UsageError(f"{_MOST_WAITING} requests are already waiting; wait until some have ended")
         endpoint = self.dialects[dialect].endpoint
