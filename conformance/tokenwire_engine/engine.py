@@ -13,6 +13,8 @@ from tokenwire_engine.schedule import End, Schedule
 
 RETRACTED_STEPS = 5
 """The number of steps without output after a preemption."""
+PATIENCE_STEPS = 5000
+"""Steps after which a request starts although its batch is not complete."""
 
 
 class UncomputedError(ValueError):
@@ -178,6 +180,8 @@ class Running:
         self.name, self.prompt, self.right, self.schedule = name, tuple(prompt), right, schedule
         self.given = 0
         """The number of tokens that the request has output."""
+        self.waited = 0
+        """The number of steps in which it waited for its batch."""
         self.accepted: list[int] = []
         """The number of accepted draft tokens in each step."""
         self._steps = 0
@@ -256,11 +260,11 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is running."""
-        return not self.running
+        """True if there is no request."""
+        return not (self.running or self._waiting)
 
     def add(self, request: Running) -> None:
-        """Add a request. If its schedule names a batch, it starts when the batch is complete."""
+        """Add a request. If its schedule names a batch, it waits for the others of the batch."""
         self._waiting[request.name] = request
         join = request.schedule.join
         batch = [name for name, one in self._waiting.items() if one.schedule.join == join]
@@ -276,6 +280,10 @@ class Engine:
 
         Raises EngineDiedError.
         """
+        for name, request in list(self._waiting.items()):
+            request.waited += 1
+            if request.waited > PATIENCE_STEPS:
+                self.running[name] = self._waiting.pop(name)
         for request in list(self.running.values()):
             for emitted in request.step():
                 if emitted.outcome is not None:

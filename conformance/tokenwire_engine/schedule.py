@@ -4,7 +4,7 @@ A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may occur 
 
 | word | meaning |
 |---|---|
-| `steps=2,0,4` X |
+| `steps=2,0,4` | number of tokens in each step; 0 is a step without output; the last number is repeated |
 | `wait=3` | number of steps without output before the first token |
 | `join=3:NAME` | wait for three requests with the batch NAME, and start them in the same step |
 | `hold=4` | hold back the outputs of four steps, and send them at once |
@@ -146,17 +146,13 @@ def _logprobs(text: str) -> tuple[str, int]:
     return kind, _number(place)
 
 
-def _late(text: str) -> bool:
-    return _number(text or "1", 0, 1) == 1
-
-
 _READ: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     "steps": ("steps", _steps),
     "join": ("join", _join),
     "hold": ("hold", partial(_number, least=1)),
     "info": ("info", _info),
     "logprobs": ("logprobs", _logprobs),
-    "late": ("late", _late),
+    "late": ("late", lambda text: _number(text or "1", 0, 1) == 1),
     **{kind: ("end", partial(_end, kind)) for kind in ("abort", "error", "repeat")},
     **{name: (name, _number) for name in ("wait", "retract", "die", "drafts", "cached")},
     **{name: (name, _name) for name in ("weights", "kv")},

@@ -45,20 +45,14 @@ from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedu
 _MANAGERS = "sglang.srt.managers"
 _TICK_S = 0.001
 _IDLE_MS = 50
-_CONTEXT_TOKENS = 1 << 15
-_KERNELS = "sgl_kernel"
-_SHARED = ("send_to_detokenizer", "tree_cache", "server_args", "is_generation", "spec_algorithm")
+_SHARED = (
+    *("send_to_detokenizer", "tree_cache", "server_args", "is_generation", "spec_algorithm"),
+    "disaggregation_mode",
+)
 STREAMERS: Releases = {
-    "0.5.12.post1": (
-        *_SHARED,
-        "disaggregation_mode",
-        "dp_rank",
-        "attn_tp_rank",
-        "get_loads",
-        "stream_interval",
-    ),
-    "0.5.13": (*_SHARED, "disaggregation_mode", "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
-    "0.5.23": (*_SHARED, "disaggregation_mode", "enable_hicache_storage", "rust_server"),
+    "0.5.12.post1": (*_SHARED, "dp_rank", "attn_tp_rank", "get_loads", "stream_interval"),
+    "0.5.13": (*_SHARED, "ps", "enable_hicache_storage", "load_inquirer_get_loads"),
+    "0.5.23": (*_SHARED, "enable_hicache_storage", "rust_server"),
 }
 """The public arguments of the output streamer in each known release.
 
@@ -70,6 +64,10 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
 }
 """The answer to each control message, by class name. Other control messages get no answer."""
+_OPTIONS = (
+    *("return_logprob", "top_logprobs_num", "token_ids_logprob", "stream", "http_worker_ipc", "time_stats"),
+)
+"""The members of a request's message that `Req` takes under the same names."""
 _ERRORS = {400: "BadRequestError", 500: "InternalServerError"}
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 """The sampling parameters that contain a constraint, by the kind of constraint."""
@@ -98,7 +96,7 @@ class WithoutKernels(MetaPathFinder, Loader):
 
     def find_spec(self, name: str, *_: object) -> ModuleSpec | None:
         """Return an empty module for the package of kernels; None for all other packages."""
-        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == _KERNELS else None
+        return ModuleSpec(name, self, is_package=True) if name.partition(".")[0] == "sgl_kernel" else None
 
     def exec_module(self, module: ModuleType) -> None:
         """Give the module placeholders for all names."""
@@ -153,27 +151,24 @@ def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts
     return Parts(methods.maybe_collect_customized_info, streamer, STREAMERS["0.5.12.post1"], channels)
 
 
-def prompt_scores(
-    law: Parrot, prompt: Sequence[int], start: int, top: int, named: Sequence[int]
+def scores(
+    law: Parrot, rows: Sequence[tuple[int, int]], top: int, named: Sequence[int] | None
 ) -> Mapping[str, list[Any]]:
-    """Return the logprobs of a prompt from a position on, under the names that `Req` has.
-
-    The first token has none.
+    """Return the logprobs of rows of (likeliest id, id), under the names that `Req` has for a prompt and for
+    an output. Values that were not requested are left out, as SGLang does.
     """
-    tokens = prompt[start:]
-    likeliest = [prompt[place - law.lag(place)] for place in range(start + 1, len(prompt))]
-
-    def entries(wanted: object, of: Callable[[int, int], Any]) -> list[Any]:
-        return [None, *map(of, likeliest, tokens[1:])] if wanted and tokens else []
-
-    return {
-        "input_token_logprobs_val": entries(True, law.logprob),
-        "input_token_logprobs_idx": list(tokens),
-        "input_top_logprobs_val": entries(top, lambda one, _: [value for _, value in law.top(one, top)]),
-        "input_top_logprobs_idx": entries(top, lambda one, _: [token for token, _ in law.top(one, top)]),
-        "input_token_ids_logprobs_val": entries(named, lambda one, _: [law.logprob(one, x) for x in named]),
-        "input_token_ids_logprobs_idx": entries(named, lambda *_: list(named)),
+    found: dict[str, list[Any]] = {
+        "token_logprobs_val": [law.logprob(likeliest, token) for likeliest, token in rows],
+        "token_logprobs_idx": [token for _, token in rows],
     }
+    if top:
+        tops = [law.top(likeliest, top) for likeliest, _ in rows]
+        found["top_logprobs_val"] = [[value for _, value in one] for one in tops]
+        found["top_logprobs_idx"] = [[token for token, _ in one] for one in tops]
+    if named is not None:
+        values = [[law.logprob(likeliest, token) for token in named] for likeliest, _ in rows]
+        found |= {"token_ids_logprobs_val": values, "token_ids_logprobs_idx": [list(named)] * len(rows)}
+    return found
 
 
 def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any]:
@@ -253,7 +248,7 @@ class Scheduler:
         self.law = Parrot(self.model_config.vocab_size, int(os.environ["TOKENWIRE_DISTANCE"]))
         self.default = parse_schedule(os.environ.get("TOKENWIRE_SCHEDULE", ""))
         self.page_size, self.load_snapshot_writer = 1, None
-        self.max_total_num_tokens = _CONTEXT_TOKENS
+        self.max_total_num_tokens = 1 << 15
         self.max_req_input_len = self.model_config.context_len - 1
         self.kv_events_publisher = SimpleNamespace(local_kv_event_sources=lambda *_: [])
         self.engine = Engine()
@@ -266,7 +261,6 @@ class Scheduler:
         demand_known("SGLang", STREAMERS, version, parts.fields, as_version)
         given = {
             "send_to_detokenizer": self.channels.send_to_detokenizer,
-            "tree_cache": None,
             "server_args": server_args,
             "is_generation": True,
             "spec_algorithm": import_module("sglang.srt.speculative.spec_info").SpeculativeAlgorithm.NONE,
@@ -276,11 +270,10 @@ class Scheduler:
             "ps": SimpleNamespace(dp_rank=None, attn_tp_rank=0),
             "load_inquirer_get_loads": lambda *_, **__: None,
             "get_loads": lambda *_, **__: None,
-            "dp_rank": None,
             "attn_tp_rank": 0,
             "stream_interval": server_args.stream_interval,
         }
-        self.streamer = parts.streamer(**{name: given[name] for name in parts.fields})
+        self.streamer = parts.streamer(**{name: given.get(name) for name in parts.fields})
         self.trace = Trace(os.environ.get("TOKENWIRE_TRACE"))
 
     def rust_server_tokenizer_path(self) -> str:
@@ -357,14 +350,9 @@ class Scheduler:
             message.input_text,
             message.input_ids,
             params,
-            return_logprob=message.return_logprob,
-            top_logprobs_num=message.top_logprobs_num,
-            token_ids_logprob=message.token_ids_logprob,
-            stream=message.stream,
             eos_token_ids=self.model_config.hf_eos_token_id,
             vocab_size=self.model_config.vocab_size,
-            http_worker_ipc=message.http_worker_ipc,
-            time_stats=message.time_stats,
+            **{name: getattr(message, name) for name in _OPTIONS},
         )
         req.tokenizer = self.tokenizer
         self.requests[message.rid] = req
@@ -385,18 +373,12 @@ class Scheduler:
         schedule = schedule_of(given, message.rid, self.default)
         right = answer(self.law, prompt, self.sampling_of(message.sampling_params))
         if message.return_logprob:
-            start, log = message.logprob_start_len, log_of(req)
-            start = len(prompt) if start < 0 else start
-            named = log.token_ids_logprob or ()
-            for name, values in prompt_scores(self.law, prompt, start, log.top_logprobs_num, named).items():
-                setattr(log, name, values)
+            start = message.logprob_start_len
+            self.log_prompt(log_of(req), prompt, len(prompt) if start < 0 else start)
         return Running(message.rid, prompt, right, schedule)
 
     def sampling_of(self, params: Any) -> Sampling:
-        """Return the sampling parameters of a request, without ids that end it:
-
-        SGLang's `Req` decides the end.
-        """
+        """Return the sampling parameters of a request. No id ends it here: SGLang's `Req` decides its end."""
         ends = frozenset(params.stop_token_ids or ())
         if not params.ignore_eos:
             ends |= frozenset(self.model_config.hf_eos_token_id or ())
@@ -464,23 +446,24 @@ class Scheduler:
         look_for_end = getattr(req, "update_finish_state", None) or req.check_finished
         look_for_end(new_accepted_len=max(1, len(emitted.ids)))
 
+    def log_prompt(self, log: Any, prompt: Sequence[int], start: int) -> None:
+        """Set the logprobs of a prompt from a position on. The first token has none."""
+        places = range(start + 1, len(prompt))
+        rows = [(prompt[place - self.law.lag(place)], prompt[place]) for place in places]
+        for name, values in scores(self.law, rows, log.top_logprobs_num, log.token_ids_logprob).items():
+            first = prompt[start:][:1] if name == "token_logprobs_idx" else [None] * bool(prompt[start:])
+            setattr(log, f"input_{name}", [*first, *values])
+
     def log_token(self, log: Any, running: Running, place: int) -> None:
         """Append the logprobs of one output."""
-        change = running.schedule.logprobs
+        change, row = running.schedule.logprobs, (running.right.likeliest[place], running.right.ids[place])
         if change == ("none", place):
             return
-        likeliest, token = running.right.likeliest[place], running.right.ids[place]
-        value = float("nan") if change == ("nan", place) else self.law.logprob(likeliest, token)
-        log.output_token_logprobs_val.append(value)
-        log.output_token_logprobs_idx.append(token)
-        if log.top_logprobs_num > 0:  # SGLang appends only values that were requested
-            top = self.law.top(likeliest, log.top_logprobs_num)
-            log.output_top_logprobs_val.append([value for _, value in top])
-            log.output_top_logprobs_idx.append([other for other, _ in top])
-        if log.token_ids_logprob is not None:
-            named = list(log.token_ids_logprob)
-            log.output_token_ids_logprobs_val.append([self.law.logprob(likeliest, one) for one in named])
-            log.output_token_ids_logprobs_idx.append(named)
+        found = scores(self.law, [row], log.top_logprobs_num, log.token_ids_logprob)
+        if change == ("nan", place):
+            found = {**found, "token_logprobs_val": [float("nan")]}
+        for name, values in found.items():
+            getattr(log, f"output_{name}").extend(values)
 
     def run(self) -> None:
         """Process messages until the process is stopped, or until a schedule demands a crash."""
@@ -503,15 +486,8 @@ def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: 
     pipe = next(one for one in rest if hasattr(one, "send"))
     publish(server_args, gpu_id)
     scheduler = Scheduler(server_args, port_args)
-    pipe.send(
-        {
-            "status": "ready",
-            "max_total_num_tokens": scheduler.max_total_num_tokens,
-            "max_req_input_len": scheduler.max_req_input_len,
-            "startup_time": {"total": 0.0},
-            "hicache_object_layout": None,
-        }
-    )
+    limits = {name: getattr(scheduler, name) for name in ("max_total_num_tokens", "max_req_input_len")}
+    pipe.send({"status": "ready", **limits, "startup_time": {"total": 0.0}, "hicache_object_layout": None})
     try:
         scheduler.run()
     except EngineDiedError as died:
@@ -524,10 +500,7 @@ def publish(server_args: Any, gpu_id: int) -> None:
     try:
         context = import_module("sglang.srt.runtime_context")
     except ImportError:  # releases up to 0.5.13
-        setter: Callable[[Any], None] = import_module(
-            "sglang.srt.server_args"
-        ).set_global_server_args_for_scheduler
-        setter(server_args)
+        import_module("sglang.srt.server_args").set_global_server_args_for_scheduler(server_args)
         return
     ranks = context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=gpu_id)
     context.publish(server_args, role="scheduler", ranks=ranks)

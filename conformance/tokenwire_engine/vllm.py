@@ -59,18 +59,13 @@ _UNCOMPUTED = (
 )
 """Sampling parameters that this engine does not support. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
-    "get_supported_tasks": ["generate"],
-    "is_sleeping": False,
-    "reset_prefix_cache": True,
-    "add_lora": True,
-    "remove_lora": True,
-    "pin_lora": True,
-    "list_loras": [],
-    "is_scheduler_paused": False,
-    "get_weight_version": "default",
+    **{"get_supported_tasks": ["generate"], "list_loras": [], "get_weight_version": "default"},
+    **dict.fromkeys(("is_sleeping", "is_scheduler_paused"), False),
+    **dict.fromkeys(("reset_prefix_cache", "add_lora", "remove_lora", "pin_lora"), True),
 }
 """The answers to control calls. All other control calls get an empty answer."""
 _EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
+_TICK_MS = 1
 _DEATH_S = 0.5
 """Seconds in which the last message of a crashing engine is sent."""
 
@@ -89,8 +84,6 @@ class VllmOptions:
     max_model_len: int = 4096
     schedule: Schedule = field(default_factory=Schedule)
     """The schedule of requests that do not contain one."""
-    tick_ms: int = 1
-    """Milliseconds between two steps."""
     trace: Path | None = None
     """A file that records every message as JSON Lines; None for none."""
 
@@ -187,12 +180,13 @@ class VllmEngine:
         return _pack(
             {
                 **{"max_model_len": longest, "num_gpu_blocks": 1024, "block_size": 16, "dtype": "float32"},
+                **{"vllm_version": self.options.version, "instance_id": "tokenwire"},
                 **{
+                    "world_size": 1,
+                    "data_parallel_size": 1,
+                    "data_parallel_rank": 0,
                     "dp_stats_address": None,
-                    "vllm_version": self.options.version,
-                    "instance_id": "tokenwire",
                 },
-                **{"world_size": 1, "data_parallel_size": 1, "data_parallel_rank": 0},
                 **{"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "decode_context_parallel_size": 1},
                 **{"max_num_seqs": 256, "max_num_batched_tokens": 8192},
                 **{"supports_lora": False, "max_loras": 0},
@@ -244,7 +238,7 @@ class VllmEngine:
                 del self._requests[running.name]
                 ended.setdefault(key, []).append(running.name)
         for (client, weights), outputs in rows.items():
-            self._output(client, outputs, ended=ended.get((client, weights)), weights=weights or None)
+            self._output(client, outputs, ended=ended.get((client, weights)), weights=weights)
 
     def _fields_of(self, request: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
         params, schedule, right = request["sampling_params"], running.schedule, running.right
@@ -303,20 +297,16 @@ class VllmEngine:
         *,
         utility: list[Any] | None = None,
         ended: list[str] | None = None,
-        weights: str | None = None,
+        weights: str = "",
     ) -> None:
-        message: list[Any] = [0, rows, None, time.monotonic(), utility, ended]
-        if weights is not None:
-            message += [None, None, weights]
+        last = [None, None, weights] if weights else []
+        message: list[Any] = [0, rows, None, time.monotonic(), utility, ended, *last]
         self._trace.note("out", message)
         self._send(client, _pack(message))
 
 
 def _error(message: str, status: int) -> dict[str, Any]:
-    """Return an output that ends a request with an error.
-
-    With status 400 the request is at fault, 503 invites a retry, and with 500 the engine is at fault.
-    """
+    """Return an error. 400 blames the request, 503 invites a retry, and 500 blames the engine."""
     code = "validation_error" if status == 400 else "internal_error"
     return {"code": code, "message": message, "retryable": status == 503}
 
@@ -329,7 +319,7 @@ def _drafted(proposed: int, accepted: Sequence[int]) -> dict[str, Any]:
     }
 
 
-def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) -> None:
+def serve(options: VllmOptions) -> None:
     """Connect to a front end, and process its messages until the process is stopped or a schedule demands a
     crash.
     """
@@ -354,10 +344,9 @@ def serve(options: VllmOptions, on_joined: Callable[[], object] = lambda: None) 
         socket.send(engine.ready())
         poller.register(socket, zmq.POLLIN)
     hand.send(_pack({"status": "READY", **status}))
-    on_joined()
     try:
         while True:
-            for socket, _ in poller.poll(None if engine.engine.is_idle else options.tick_ms):
+            for socket, _ in poller.poll(None if engine.engine.is_idle else _TICK_MS):
                 _take_all(socket, engine)
             engine.step()
     except EngineDiedError as died:

@@ -4,6 +4,7 @@ import pytest
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.engine import (
+    PATIENCE_STEPS,
     Emitted,
     Engine,
     EngineDiedError,
@@ -94,11 +95,21 @@ def test_the_ids_do_not_depend_on_the_schedule(schedule: str) -> None:
 def test_a_batch_starts_once_it_is_there() -> None:
     engine = Engine()
     engine.add(running("join=2:pair", name="a"))
-    assert engine.is_idle
     engine.add(running("join=2:other", name="x"))
-    assert engine.is_idle
+    assert list(engine.step()) == []
+    assert not engine.is_idle
     engine.add(running("join=2:pair;steps=2", name="b"))
     assert [(request.name, len(emitted.ids)) for request, emitted in engine.step()] == [("a", 1), ("b", 2)]
+
+
+def test_a_batch_that_stays_incomplete_starts_after_some_patience() -> None:
+    """The requests of a batch that killed a front end are repeated one by one."""
+    engine = Engine()
+    engine.add(running("join=2:pair", name="a"))
+    assert [list(engine.step()) for _ in range(PATIENCE_STEPS)] == [[]] * PATIENCE_STEPS
+    assert [request.name for request, _ in engine.step()] == ["a"]
+    engine.add(running("join=2:pair", name="b"))
+    assert [request.name for request, _ in engine.step()] == ["a"], "the next one waits for another"
 
 
 def test_a_request_is_taken_from_wherever_it_is() -> None:

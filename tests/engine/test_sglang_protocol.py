@@ -18,7 +18,6 @@ from tokenwire_engine.sglang import (
     Scheduler,
     WithoutKernels,
     parts_of,
-    prompt_scores,
     values_of,
     waves,
 )
@@ -32,15 +31,21 @@ def test_nothing_of_a_server_is_imported() -> None:
 
 
 def test_a_prompt_is_scored_from_where_it_is_wanted() -> None:
-    scores = prompt_scores(LAW, PROMPT, 60, 2, [7, 5])
-    assert scores["input_token_logprobs_idx"] == [160, 161, 162, 163]
-    values, tops = scores["input_token_logprobs_val"], scores["input_top_logprobs_val"]
+    def logged(start: int, top: int, named: list[int] | None) -> dict[str, Any]:
+        log = SimpleNamespace(top_logprobs_num=top, token_ids_logprob=named)
+        Scheduler.log_prompt(SimpleNamespace(law=LAW), log, PROMPT, start)  # type: ignore[arg-type]
+        return vars(log)
+
+    found = logged(60, 2, [7, 5])
+    assert found["input_token_logprobs_idx"] == [160, 161, 162, 163]
+    values, tops = found["input_token_logprobs_val"], found["input_top_logprobs_val"]
     assert values[0] is None
     assert values[1] == pytest.approx(LAW.logprob(PROMPT[61 - LAW.lag(61)], 161))
-    assert (tops[0], len(tops), len(scores["input_top_logprobs_idx"][1])) == (None, 4, 2)
-    assert scores["input_token_ids_logprobs_idx"] == [None, [7, 5], [7, 5], [7, 5]]
-    assert prompt_scores(LAW, PROMPT, 0, 0, ())["input_token_logprobs_idx"] == list(PROMPT)
-    assert set(map(tuple, prompt_scores(LAW, PROMPT, 64, 0, ()).values())) == {()}
+    assert (tops[0], len(tops), len(found["input_top_logprobs_idx"][1])) == (None, 4, 2)
+    assert found["input_token_ids_logprobs_idx"] == [None, [7, 5], [7, 5], [7, 5]]
+    assert logged(0, 0, None)["input_token_logprobs_idx"] == list(PROMPT)
+    none = logged(64, 0, None)
+    assert (none["input_token_logprobs_val"], none["input_token_logprobs_idx"]) == ([], [])
 
 
 @pytest.mark.parametrize(
@@ -79,7 +84,7 @@ def test_known_releases_are_served_and_others_refused_with_what_differs() -> Non
     assert last == "0.5.23"
     fields = (*(name for name in known if name != "rust_server"), "news")
     with pytest.raises(
-        UnknownVersionError, match=r"SGLang 0\.9\.9 is not known.*add \['news'\] and lack \['rust_server'\]"
+        UnknownVersionError, match=r"SGLang 0\.9\.9 is unknown.*add \['news'\] and lack \['rust_server'\]"
     ):
         demand_known("SGLang", STREAMERS, "0.9.9", fields)
     with pytest.raises(UnknownVersionError, match="add nothing and lack nothing"):
