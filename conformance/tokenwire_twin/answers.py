@@ -728,7 +728,8 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
         else:
             says = f"only in {pair.source}"
             places = start_place(first), start_place(second)
-            results.append(pair.differs(Gravity.TEXT, ("choice", str(choice.index), says), "", places))
+            family = "choices", "", says
+            results.append(pair.differs(Gravity.TEXT, family, f"choice {choice.index}: {says}", places))
     yield from results
     # Different outputs have different counts.
     another = any(found.gravity in {Gravity.PROMPT, Gravity.IDS, Gravity.TEXT} for found in results)

@@ -179,3 +179,19 @@ def test_what_the_worker_does_by_itself_is_marked_and_comes_last(worker: str, tm
         report = document(seen, judge(seen.runs, chosen), 1)
         causes = [(cause["requirement"], cause.get("of_worker", False)) for cause in report["causes"]]
         assert causes == [("answer-fits-schema", False), ("ids-are-counted", True)]
+
+
+def refuses_in_plain_text(status: int, body: bytes) -> tuple[int, bytes]:
+    return status, b"no" if status == 400 else body
+
+
+def test_failures_of_dangerous_requests_are_asked_of_the_worker_too(worker: str) -> None:
+    """These scenarios run last, after all that is asked of the worker."""
+    with gateway(worker, refuses_in_plain_text) as behind, gateway(behind, untouched) as url:
+        plan = Plan(Settings(target=url, worker=behind, timeout=120, scenario=("malformed-ids",)))
+        subject = asyncio.run(interrogate(plan, Progress()))
+    assert isinstance(subject, Subject), subject
+    rows = document(subject, judge(subject.runs, [load_requirements()["refusal-is-json"]]), 1)["verdicts"]
+    failed = [row for row in rows if row["verdict"] == "FAIL"]
+    assert {row["scenario"] for row in failed} == {"malformed-ids"}
+    assert all(row.get("of_worker") for row in failed)

@@ -334,3 +334,22 @@ def test_the_last_line_counts_what_differs(tmp_path: Path, capsys: pytest.Captur
     counts = f"1 kind of difference, {verdicts} requirements"
     assert last.startswith(f"A and B: different in 1 of 3 exchanges ({counts}); ")
     assert f"{report.requirements} requirements were decided by both, the values of 3 answers" in last
+
+
+def batch(*texts: str) -> Exchange:
+    """An answer to a batch of four prompts, with as many choices as texts."""
+    choices = [
+        {"index": index, "text": text, "finish_reason": "stop", "logprobs": None}
+        for index, text in enumerate(texts)
+    ]
+    body = {"id": "c", "object": "text_completion", "created": 1, "model": "m", "choices": choices}
+    asked = {"model": "m", "prompt": [[1], [2], [3], [4]], "temperature": 0, "max_tokens": 6}
+    request = HttpRequest("POST", "/v1/completions", asked)
+    return replace(whole("b"), request=request, reads=(Read(0.1, json.dumps(body).encode()),))
+
+
+def test_choices_that_one_side_lacks_are_one_difference(tmp_path: Path) -> None:
+    report = compared(tmp_path, (batch("a", "b", "c", "d"),), (batch("a"),))
+    family = deciding(report)["choices"]
+    assert family.name == "choices: only in A"
+    assert [member.message for member in family.members] == [f"choice {n}: only in A" for n in (1, 2, 3)]

@@ -74,12 +74,14 @@ async def ask_both(
 async def ask_for_exhibits(
     worker: Preflight, to_worker: Sender, gateway: Preflight, run: Run, withheld: Collection[str]
 ) -> list[Stream]:
-    """Send the worker each request that made the gateway violate a requirement.
+    """Send the worker each request that made the gateway violate a requirement, and that it has not got.
 
     Return the worker's answers, named like the gateway's. `withheld`: names of headers that must not reach
     the worker, such as the gateway's credentials.
     """
-    answers = to_ask(judge([run], rows_of_a_server()), run, _MOST_EXHIBITS)
+    known = {exhibit.exchange.name for exhibit in run.exhibits}
+    wanted = to_ask(judge([run], rows_of_a_server()), run, _MOST_EXHIBITS)
+    answers = [answer for answer in wanted if answer.exchange.name not in known]
     dialects = {dialect.name: dialect for dialect in gateway.asked}
     advertised = worker.advertised
 
@@ -94,10 +96,18 @@ async def ask_for_exhibits(
             in_place(exchange), delivery_hint=advertised.delivery, adapters=advertised.adapters
         )
 
-    asked = await together(
-        *(ask(answer, dialects[answer.dialect]) for answer in answers if answer.dialect in dialects)
-    )
+    known_here = [(answer, dialects[answer.dialect]) for answer in answers if answer.dialect in dialects]
+    asked = await together(*(ask(*pair) for pair in known_here if not _is_perilous(pair[0])))
+    for pair in known_here:
+        if _is_perilous(pair[0]):
+            asked.append(await ask(*pair))
     return [stream for stream in asked if stream is not None]
+
+
+def _is_perilous(answer: Answer) -> bool:
+    """True if the request belongs to a scenario whose requests are sent one at a time."""
+    scenario = load_scenarios().get(answer.exchange.scenario)
+    return scenario is not None and bool(scenario.perilous)
 
 
 def for_the_worker(answer: Answer, model: str, withheld: Collection[str]) -> HttpRequest:

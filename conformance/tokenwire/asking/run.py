@@ -238,17 +238,21 @@ class _Interrogation:
                 self.sender, self.found.speaks, self.transcript.streams
             )
 
-    async def ask_worker_too(self, worker: Preflight, recorder: Recorder) -> None:
+    async def ask_worker_too(self, worker: Preflight, to_worker: PoliteSender) -> None:
         """Send the gateway's requests to its worker as well, within the same limits."""
-        vitals = _vital_signs(self.plan, recorder, worker)
-        to_worker = self.sender.to(vitals)
         chosen, left_out = self.plan.settings.scenario or (GATEWAY,), self.plan.settings.without
         if GATEWAY in chosen and GATEWAY not in left_out:
             await ask_both(
                 worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
             )
+        await self.ask_for_exhibits(worker, to_worker)
+
+    async def ask_for_exhibits(self, worker: Preflight, to_worker: PoliteSender) -> None:
+        """Send the worker the requests of the failures so far, except those that it already got."""
         withheld = {name.lower() for name, _ in self.plan.headers}
-        self.transcript.exhibits = await ask_for_exhibits(worker, to_worker, self.found, self.run(), withheld)
+        self.transcript.exhibits += await ask_for_exhibits(
+            worker, to_worker, self.found, self.run(), withheld
+        )
 
     async def explore(self) -> None:
         """Generate and send requests that use the target's known capabilities."""
@@ -416,9 +420,13 @@ async def interrogate(plan: Plan, progress: Progress) -> Subject | Unreached:
         # Texts are requested before the dangerous scenarios, which may crash the server.
         if plan.tokenizer is None:
             await asking.ask_for_texts()
-        if worker is not None:
-            await asking.ask_worker_too(worker, _recorder(behind, capture, known=worker))
+        if worker is None:
+            await asking.ask_perilous()
+            return
+        to_worker = sender.to(_vital_signs(plan, _recorder(behind, capture, known=worker), worker))
+        await asking.ask_worker_too(worker, to_worker)
         await asking.ask_perilous()
+        await asking.ask_for_exhibits(worker, to_worker)
 
     await _until_stopped(ask(), vitals)
     asking.add_the_rest(recorder.cut)
