@@ -24,6 +24,7 @@ from tokenwire_twin.difference_report import DifferenceReport, compare_sides, si
 from tokenwire_twin.known import apply_known, read_known, updated
 from tokenwire_twin.terminal import print_difference
 
+EXAMPLES = Path(__file__).parents[2] / "examples"
 TODAY = date(2026, 11, 28)
 LINK = "https://example.org/issues/1"
 
@@ -180,3 +181,13 @@ def test_the_terminal_tells_what_is_known(
     file = written(tmp_path / "known.toml", report, reason="a feature", link=LINK)
     print_difference(make_console(), applied(file, report))
     assert "the same but for 1 known differences" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    "path", sorted(EXAMPLES.glob("known-differences-*.toml")), ids=lambda path: path.stem
+)
+def test_an_example_is_a_file_of_known_differences(path: Path) -> None:
+    entries = read_known(path).entries
+    assert len(entries) > 50
+    assert len({entry.family for entry in entries}) == len(entries)
+    assert all(entry.reason and entry.link for entry in entries)
