@@ -342,6 +342,14 @@ def test_what_was_seen_weighs_more_than_what_was_not() -> None:
     assert overall([Verdict.UNSUPPORTED]) is Verdict.UNSUPPORTED
 
 
+def test_names_of_further_answers_are_not_cut_at_their_hyphens(violated) -> None:
+    judgement, subject = violated
+    made = row(judgement, subject)
+    names = [f"a-label-of-{'some-' * n}length" for n in range(9)]
+    made["exhibit"] = {**made["exhibit"], "others": f"and 9 more like it; also: {', '.join(names)}"}
+    assert all(name in failure(made, 80) for name in names)
+
+
 def test_values_are_readable() -> None:
     assert value("four entries") == "four entries"
     assert value("") == '""'

@@ -90,7 +90,9 @@ def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] 
         *([""] if shown["events"] else []),
         *_event_lines(shown["events"], width),
         *(line for place in shown["related"] for line in _column("beside", place, width)),
-        *textwrap.wrap(shown["others"], width, initial_indent="  ", subsequent_indent="  "),
+        *textwrap.wrap(
+            shown["others"], width, initial_indent="  ", subsequent_indent="  ", break_on_hyphens=False
+        ),
         "",
         *(f"  {command}" for label, command in commands.items() if command and label not in without),
     ]
