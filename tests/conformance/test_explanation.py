@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import re
+from io import StringIO
 
 import pytest
+from rich.console import Console
 
+from tokenwire.commands.explain import page
 from tokenwire.explanation import explain
 from tokenwire.requirement import load_requirements
 from tokenwire.spec_files import spec_root
@@ -62,3 +65,11 @@ def test_an_unknown_id_is_answered_by_what_was_probably_meant():
         explain("one-mode-per-streem")
     with pytest.raises(UsageError, match="tokenwire list requirements"):
         explain("zzz")
+
+
+def test_facts_of_several_lines_stay_in_their_column():
+    console = Console(width=80, file=StringIO(), force_terminal=False)
+    console.print(page(explain("stop-string-not-shown")))
+    lines = console.file.getvalue().splitlines()
+    facts = lines[next(n for n, line in enumerate(lines) if line.startswith("chapter ")) :]
+    assert {len(line) - len(line.lstrip()) for line in facts} == {0, 14}

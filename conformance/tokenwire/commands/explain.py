@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Group, RenderableType
 from rich.markdown import Markdown
+from rich.table import Table
 from rich.text import Text
 
 from tokenwire.commands.command import command
@@ -45,9 +46,12 @@ def page(explanation: Explanation) -> RenderableType:
     ]
     for passage in filter(None, (explanation.passage.before, explanation.passage.after)):
         parts += [Markdown(passage), Text()]
-    width = max(len(name) for name, _ in _facts(explanation))
-    parts += [Text.assemble((f"{name:{width}}  ", "dim"), words) for name, words in _facts(explanation)]
-    return Group(*parts)
+    facts = Table.grid(padding=(0, 2, 0, 0))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for name, words in _facts(explanation):
+        facts.add_row(name, Text(words))
+    return Group(*parts, facts)
 
 
 def _explain(
