@@ -72,7 +72,7 @@ class Wanted:
     ready_s: float = 300.0
 
     def at(self, port: int) -> Wanted:
-        """Return the same front end at a port."""
+        """Return the same front end with another port."""
         return self if self.flag("--port") else replace(self, words=(*self.words, "--port", str(port)))
 
     def flag(self, name: str) -> str:

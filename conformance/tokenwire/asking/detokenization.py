@@ -287,7 +287,7 @@ async def _ask_one_list_at_a_time(
 
 
 def _most_requests(way: Detokenize) -> int:
-    """Return the most requests to this endpoint."""
+    """Return the maximum number of requests to this endpoint."""
     return _MOST_BATCHES if way.batches else MOST_REQUESTS
 
 

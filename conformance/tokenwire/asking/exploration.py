@@ -140,7 +140,7 @@ class Exploration:
 
     @property
     def _most(self) -> int:
-        """Return the most requests. The limit grows once a request fails, to leave room for shrinking."""
+        """Return the maximum number of requests. It grows once a request fails, for shrinking."""
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
     def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:

@@ -45,7 +45,7 @@ _IN_TEXT = "prompts as text"
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
 WAITED_S = 5.0
-"""Seconds after which the requests without an answer are named."""
+"""Seconds after which the user is shown which requests wait for an answer."""
 _MOST_NAMED = 3
 
 
@@ -179,10 +179,10 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
 
 
 def _spoken_scheme(exchange: Exchange) -> str:
-    """Return the scheme of a server that speaks the other one; empty if that does not show."""
+    """Return the scheme to use if the error shows that the URL has the wrong one; otherwise empty."""
     if "WRONG_VERSION_NUMBER" in exchange.detail:
         return "http"
-    # h11's words for a control character, with which the alert of a TLS server begins.
+    # This is h11's message for a control character. A TLS server's alert begins with one.
     return "https" if "illegal request line" in exchange.detail else ""
 
 
@@ -230,7 +230,7 @@ class _Introduced:
 
 
 class _Awaited:
-    """A sender that lists the requests without an answer."""
+    """A sender that keeps a list of the requests that wait for an answer."""
 
     def __init__(self, sender: Sender, pending: list[str]) -> None:
         self._sender, self._pending = sender, pending

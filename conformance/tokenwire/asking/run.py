@@ -92,7 +92,7 @@ class Plan:
     on_exchange: Callable[[Exchange], None] = lambda _: None
     """Called with each finished exchange, for example to log it."""
     draws: int = field(default_factory=lambda: secrets.randbits(64))
-    """The seed of what is new in every run: ids, names and prompts. Plans with one seed send the same."""
+    """The seed for random ids, names and prompts. Plans with equal seeds send equal requests."""
     stopwatch: Stopwatch = field(default_factory=Stopwatch, repr=False, compare=False)
     purse: Purse = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
     """Counts what the run uses of its limits; None for a new one. All runs of a command share it."""

@@ -161,7 +161,7 @@ class Conversation:
         return self.dialect.can_say(ask, self.model)
 
     def new_id(self, separator: str = "-") -> str:
-        """Return an id that no request had, because one that is still in flight is refused."""
+        """Return an id that no request has had. A server would refuse the id of a running request."""
         return f"tokenwire{separator}{self.draw.randbytes(6).hex()}"
 
     def fitting(self, max_new_tokens: int, prompt_tokens: int = len(PROMPT)) -> int:

@@ -39,7 +39,7 @@ class Rate:
                     return cls(int(failures), int(runs))
         raise ValueError(
             f'at-most is {text!r}, which is not a rate below 1; write at-most = "1 of 5", or make it a '
-            "[[failure]] where it always fails"
+            "[[failure]] if it always fails"
         )
 
     def allows(self, failures: int, runs: int) -> bool:

@@ -22,7 +22,7 @@ def engine_below(command: str, *, again: bool = False) -> Iterator[str]:
     The engine is a separate process. It ends when its standard input is closed, even if this process is
     killed. Raises UsageError.
 
-    With `again`, a front end that crashes is started again at the same address.
+    `again`: restart a front end that crashes, at the same address.
     """
     words = shlex.split(command)
     family = "sglang" if "sglang" in command else "vllm"

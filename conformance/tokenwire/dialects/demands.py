@@ -48,17 +48,17 @@ class Says:
 
 @dataclass(frozen=True)
 class ReasoningControls:
-    """The fields by which a request controls the reasoning of its answer; empty where there are none."""
+    """The request fields that control reasoning; empty if the endpoint has none."""
 
     hides: Mapping[str, Any] = field(default_factory=dict)
-    """The fields of a body that leave reasoning out of the answer."""
+    """Fields that remove the reasoning from the answer."""
     without: tuple[Mapping[str, Any], ...] = ()
     """Alternative fields that switch reasoning off."""
     budget: Pointer = ()
-    """The place of the most tokens of reasoning."""
+    """The place of the limit for reasoning tokens."""
     effort: Pointer = ()
     efforts: tuple[str, ...] = ()
-    """The words for an effort."""
+    """The valid values of a reasoning effort."""
 
     def are_hidden(self, body: Any) -> bool:
         """True if a request asks for an answer without its reasoning."""
@@ -69,12 +69,12 @@ class ReasoningControls:
         return any(_holds(body, fields) for fields in self.without)
 
     def tokens(self, body: Any) -> int | None:
-        """Return the most tokens of reasoning that a request permits; None for any number."""
+        """Return the limit for reasoning tokens in a request; None without one."""
         tokens = find(body, self.budget) if self.budget else None
         return tokens if type(tokens) is int else None
 
     def unknown_effort(self, body: Any) -> str | None:
-        """Return the effort of a request that is none of the words for it; None without one."""
+        """Return the reasoning effort of a request if it is not a valid value; otherwise None."""
         effort = find(body, self.effort) if self.effort else None
         unknown = isinstance(effort, str) and effort not in self.efforts and not _is_number(effort)
         return effort if unknown else None
@@ -113,9 +113,9 @@ class ToolBinding:
     """
 
     free: Mapping[str, Any] = field(default_factory=dict)
-    """One custom tool, whose input is a text; empty if the endpoint has none."""
+    """The template of a custom tool, whose input is a text; empty if the endpoint has none."""
     free_call: str = ""
-    """The type of its calls."""
+    """The type of a call of a custom tool."""
 
     def written(self, tool: Tool) -> Any:
         """Return a tool in the form of the endpoint."""
@@ -126,7 +126,7 @@ class ToolBinding:
         return written
 
     def free_form(self, name: str) -> Any:
-        """Return a custom tool in the endpoint's form."""
+        """Return a custom tool in the form of the endpoint."""
         return filled_in(self.free, {"NAME": name, "DESCRIPTION": name})
 
     def free_names(self, body: Any) -> frozenset[str]:

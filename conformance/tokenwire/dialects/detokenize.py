@@ -1,8 +1,8 @@
 """Requests for the text of token ids, and their responses.
 
 To an endpoint that takes one list of ids, many lists are sent in one request. They are joined by three copies
-of a divider, which is an id with a visible text. If a list ends with the divider itself, the last three
-copies of a run are the divider.
+of a divider, which is an id with a visible text. If a list itself ends with that id, only the last three
+copies in a row are the divider.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Requests in the shapes of usual clients: writes them, and recognises them."""
+"""Writes and recognizes requests like those of common clients, with the same fields in the same order."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WORDS, _MODEL, _BUDGET = "WORDS", "MODEL", "BUDGET"
 
 @dataclass(frozen=True)
 class Shape:
-    """The shape of a request, as in `spec/shapes.yaml`."""
+    """The request of a common client, from `spec/shapes.yaml`."""
 
     client: str
     path: str
@@ -26,7 +26,7 @@ class Shape:
     """The kind of text that the model is made to output."""
     body: Mapping[str, Any]
     plain: bool = False
-    """True for requests that the others are compared with."""
+    """True for plain requests, with which the other shapes are compared."""
     may_be_refused: bool = False
 
     def written(self, words: str, model: str, budget: int) -> dict[str, Any]:
@@ -42,7 +42,7 @@ class Shape:
 
 
 def _fits(template: Any, value: Any, words: list[str]) -> bool:
-    """True if a value has the form of a template; the words are collected in `words`."""
+    """True if a value matches a template. The texts at the placeholder WORDS are appended to `words`."""
     match template:
         case "WORDS" if isinstance(value, str):
             words.append(value)

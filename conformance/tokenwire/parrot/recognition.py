@@ -306,7 +306,7 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
     """Return the model with the right ids for the end of an answer, because engines differ in this.
 
-    Of two sets of ids, the choices decide that are right with one set and wrong with the other.
+    The choices decide that are right with one of two sets of ids and wrong with the other.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
     more = 0

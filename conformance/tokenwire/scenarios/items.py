@@ -47,7 +47,7 @@ async def item_turns(talk: Conversation) -> None:
     await talk.ask("repeated-stream", replace(repeated, stream=True))
     if keeps and first is not None:
         raw = {keeps: first.events[0].data.get("id"), "store": True}
-        for branch in ("named", "branch"):  # the items of one must not be in the context of the other
+        for branch in ("named", "branch"):  # neither turn may see the items of the other one
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))
 
 

@@ -1,4 +1,4 @@
-"""Requests in the shapes of usual clients."""
+"""Scenarios with requests like those of common clients."""
 
 from tokenwire.ask import Budget
 from tokenwire.asking.scenario import Conversation, scenario
@@ -7,14 +7,14 @@ from tokenwire.dialects.shapes import load_shapes
 from tokenwire.wire.exchange import HttpRequest
 
 _BEHIND = ({"role": "system", "content": "Be brief. A reminder."},)
-"""As much as the shapes have before the words."""
+"""Messages as long as those that the clients send before the prompt."""
 _MARGIN = 8
 
 
 @scenario(chat=True, parrot=True)
 async def _usual_shapes(talk: Conversation) -> None:
-    """Requests in the shapes of usual SDKs and coding agents, and plain ones with the same words. A parrot
-    says a text with reasoning, one with a call, and JSON. A quick run sends the streamed ones.
+    """Requests like those of common SDKs and coding agents, and plain ones with the same prompts. A parrot
+    outputs a text with reasoning, one with a call, and JSON. With the budget quick, only streams are sent.
     """
     speaker, path = talk.parrot, talk.dialect.endpoint.path
     if speaker is None:

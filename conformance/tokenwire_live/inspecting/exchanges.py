@@ -43,7 +43,7 @@ class Asked:
     counts: Mapping[str, Any] | None = None
     """The verdict on the complete answer; None until it was judged."""
     so_far: Mapping[str, Any] = field(default_factory=dict)
-    """The bench's verdict on the part that the page last showed."""
+    """The verdict on the part of the answer that the page showed last."""
     task: asyncio.Task[None] | None = None
 
     @property

@@ -10,7 +10,7 @@ from tokenwire_live.watch.judging import Opinion, Violation
 from tokenwire_live.watch.latency import Latencies
 
 _MOST_FINDINGS = 50
-"""The most findings to show; the one that was not seen for the longest time is dropped first."""
+"""The most findings that are stored. The one that was seen least recently is dropped first."""
 _MOST_SERVED = 50
 """The most models that are counted separately.
 
@@ -40,12 +40,12 @@ class Served:
 
 @dataclass(frozen=True)
 class Finding:
-    """Violations with the same words, apart from numbers and texts, at one endpoint."""
+    """Violations at one endpoint whose messages differ only in numbers and quoted texts."""
 
     number: int
     last: Opinion
     violation: Violation
-    """The latest one."""
+    """The latest of these violations."""
 
 
 @dataclass
