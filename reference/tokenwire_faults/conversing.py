@@ -58,6 +58,15 @@ def _tool_results_are_dropped(body: Object) -> Object:
 
 
 @act_at("asked")
+def _text_parts_are_shown_as_lists(body: Object) -> Object:
+    def shown(entry: Any) -> Any:
+        content = entry.get("content") if isinstance(entry, Mapping) else None
+        return {**entry, "content": str(content)} if isinstance(content, list) else entry
+
+    return _with_entries(body, list(map(shown, _entries(body))))
+
+
+@act_at("asked")
 def _arguments_of_earlier_calls_are_text(body: Object) -> Object:
     def quoted(entry: Any) -> Any:
         if not isinstance(entry, Mapping) or not entry.get("tool_calls"):

@@ -127,7 +127,16 @@ def shaped(name: str, content: str = "It is warm.", status: int = 200) -> Stream
     return answered(CHAT, body, answer, status=status, label=name)
 
 
+LISTED = [{"role": "user", "content": [{"type": "text", "text": QUESTION["content"]}]}]
+
 CONVERSATION_PAIRS = [
+    Pair(
+        "text-parts-are-the-text",
+        (FIRST, reply(LISTED, 20, label="parts")),
+        (FIRST, reply(LISTED, 31, label="parts")),
+        None,
+        "/usage",
+    ),
     Pair(
         "usual-shapes-are-answered-alike",
         (shaped("plain-chat"), shaped("smolagents")),

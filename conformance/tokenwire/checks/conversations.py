@@ -122,3 +122,31 @@ def _earlier_reasoning_is_in_the_prompt(streams: tuple[Answer, ...], target: Tar
         other = bare.get(_key(_beside(stream), found.without_reasoning)) if found.reasoning else None
         if other is not None and not policy_of(stream).earlier_reasoning_is_optional:
             yield from _longer(other, stream, "which has no reasoning of earlier turns")
+
+
+def _as_text(message: Any) -> Any:
+    """Return a message with a text as its content if that is a list with one text; others unchanged."""
+    match message:
+        case {"content": [{"type": "text" | "input_text", "text": str(text), **rest}]} if not rest:
+            return {**message, "content": text}
+    return message
+
+
+@check_run("text-parts-are-the-text")
+def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check the prompt of messages with lists of one text against that of the same messages with texts."""
+    plain: dict[str, Answer] = {}
+    listed: list[tuple[str, Answer]] = []
+    for stream, found in _conversations(streams):
+        as_texts = [_as_text(message) for message in found.messages]
+        key = _key(_beside(stream), as_texts)
+        if as_texts != list(found.messages):
+            listed.append((key, stream))
+        elif _prompt(stream) is not None:
+            plain.setdefault(key, stream)
+    for key, stream in listed:
+        other, count = plain.get(key), _prompt(stream)
+        if other is not None and count is not None:
+            place, due = stream.load().usage_place or end_place(stream), _prompt(other)
+            message = f"the prompt has {count} tokens, and {due} in {other.exchange.label}, with texts"
+            yield expect(place, due, count, message)

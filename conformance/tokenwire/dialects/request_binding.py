@@ -137,6 +137,8 @@ class RequestBinding:
     """Fields that force an exact output text by a grammar; None if the endpoint cannot do that."""
     tool: ToolBinding | None = None
     reasoning: ReasoningControls = field(default_factory=ReasoningControls)
+    text_part: Mapping[str, Any] = _nothing()
+    """Template of a content that is a list with one text: TEXT. Empty if a content is never a list."""
     turns: HistoryBinding | None = None
     """The format of earlier turns with tool calls; None if the endpoint does not take any."""
     constraints: Mapping[Pointer, str] = _nothing()

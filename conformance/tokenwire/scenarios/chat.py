@@ -4,6 +4,7 @@ from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, text_of, token_ids
+from tokenwire.dialects.demands import filled_in
 from tokenwire.record import Stream
 from tokenwire.scenarios.forms import forms, intervals_taken
 from tokenwire.scenarios.stop import NEVER, is_plain, stop_across_tokens
@@ -20,11 +21,16 @@ _ASK = Ask(
 def _chat_messages(talk: Conversation) -> Steps:
     """Messages without streaming (twice), with streaming with and without usage, and at two intervals if the
     endpoint has a field for them. Content, roles, finish reason and counts are compared. The answers have
-    more tokens than servers hold back.
+    more tokens than servers hold back. Also the same messages with a list of one text as the content.
     """
     ask = replace(_ASK, max_new_tokens=64)
     cuts = intervals_taken(talk, ask, talk.intervals[:2])
-    yield forms(ask, again=True, intervals=cuts) | {"stream-usage": replace(ask, stream=True, usage=True)}
+    asks = forms(ask, again=True, intervals=cuts) | {"stream-usage": replace(ask, stream=True, usage=True)}
+    if part := talk.dialect.request.text_part:
+        listed = [filled_in(part, {"TEXT": _ASK.messages[-1]["content"]})]
+        messages = (*_ASK.messages[:-1], {"role": "user", "content": listed})
+        asks["parts"] = replace(_ASK, messages=messages, max_new_tokens=4)
+    yield asks
 
 
 @scenario(chat=True)

@@ -19,9 +19,9 @@ _ARRAYS = (_MASK, _EXPERTS, "return-hidden-states")
 @scenario(chat=False)
 def _token_arrays(talk: Conversation) -> Steps:
     """Sampling masks, routed experts and hidden states, without and with streaming, if the endpoint has
-    fields for them. Also the experts of a shorter answer. Masks are requested at temperature 1 among three
-    ids, with a seed and the logprobs of these ids. They are requested twice without streaming, because
-    answers with a seed are compared only if they are repeatable.
+    fields for them. Also the experts of a shorter answer, and those from a position of the prompt on. Masks
+    are requested at temperature 1 among three ids, with a seed and the logprobs of these ids. They are
+    requested twice without streaming, because answers with a seed are compared only if they are repeatable.
     """
     ask = replace(plain_ask(talk), max_new_tokens=12)
     drawn = replace(ask, temperature=1.0, top_k=3, seed=11, logprobs=True, top_logprobs=3)
@@ -31,7 +31,12 @@ def _token_arrays(talk: Conversation) -> Steps:
         if label == _EXPERTS:
             asks[f"{label}-shorter"] = replace(ask, max_new_tokens=5)
         known = {form: flagged(talk.dialect, ask) for form, ask in asks.items()}
-        yield {form: asks[label] for form, asks in known.items() if label in asks}
+        wanted = {form: asks[label] for form, asks in known.items() if label in asks}
+        start = next((array.start for array in talk.dialect.arrays if array.start), None)
+        if label == _EXPERTS and start is not None:
+            whole = wanted[f"{label}-shorter"]
+            wanted[f"{label}-from-3"] = replace(whole, raw={**whole.raw, start[-1]: 3})
+        yield wanted
 
 
 _AT_ONCE = 6
