@@ -1,1 +1,1 @@
-"""The pages of the documentation that are made from code and data: `python -m mkdocs build` asks for them."""
+"""The pages of the documentation that are generated from code and data when `python -m mkdocs build` runs."""

@@ -1,4 +1,4 @@
-"""The page of real bugs: what went wrong on the wire, and which requirement catches it."""
+"""The page of real bugs: each bug with the requirements that find it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ CLASSES: Mapping[str, str] = {
     "no-row": "no requirement speaks of it",
     "no-bug": "no bug of a server: legal, or a client's",
 }
-"""The statements about a bug, with their words."""
+"""The classes of bugs, with the text for each class."""
 CAUGHT = frozenset({"run", "deployment"})
-"""The classes of bugs that the requirements beside them catch."""
+"""The classes of bugs that requirements find."""
 
 
 @dataclass(frozen=True)
@@ -36,21 +36,23 @@ class Bug:
     caught: str
     """One of `CLASSES`."""
     rows: Sequence[str] = ()
-    """The requirements that catch it."""
+    """The requirements that find the bug."""
     note: str = ""
-    """The condition, or why nothing catches it."""
+    """The condition, or the reason why no requirement finds the bug."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """A fault of the reference engine, read from its table: the site does not need the engine."""
+    """A fault of the reference engine, read from its table, so that the site can be built without
+    the engine.
+    """
 
     does: str
-    """Its effect, in a sentence or two."""
+    """The effect of the fault, in one or two sentences."""
     upstream: tuple[str, ...]
-    """The threads that tell of the bug."""
+    """The threads that report the bug."""
     room: str
-    """The part of a server where the bug lived."""
+    """The part of a server that had the bug."""
 
 
 @cache
@@ -71,6 +73,6 @@ def faults() -> Mapping[str, Fault]:
 
 
 def page() -> Page:
-    """Return all bugs, by what they are about."""
+    """Return the page of all bugs."""
     counted = Counter(bug.caught for bug in bugs())
     return page_of("bugs", PAGE, bugs=bugs(), classes=CLASSES, counted=counted, caught_by_rows=CAUGHT)

@@ -1,9 +1,9 @@
-"""The page of clients: what `tokenwire torture` says of each, and why a cell is red.
+"""The page of clients: the results of `tokenwire torture` for each client, and the reasons for red cells.
 
     python -m docs_build.client_results FOLDER     from FOLDER/CLIENT/report.json, after `nox -s clients`
 
-`client_reasons.yaml` says of each red cell which place in the client's source makes it so, or that it is
-ours; the place is looked up in FOLDER/environments/CLIENT.
+For each red cell, `client_reasons.yaml` names the place in the client's source that causes it, or explains
+that Tokenwire causes it. The place is looked up in FOLDER/environments/CLIENT.
 """
 
 from __future__ import annotations
@@ -31,23 +31,23 @@ _MARKS = {
     Verdict.PASS: "✓",
     Verdict.UNSUPPORTED: "–",
 }
-"""The gravest first: a cell is over all doors of a client."""
+"""The verdicts, from the most serious on. A cell combines all endpoints of a client."""
 Reports = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
 class Reason:
-    """The reason why a client breaks a sentence."""
+    """The reason why a client violates a sentence."""
 
     why: str
     file: str = ""
-    """The file of the client that makes it so; empty where our adapter does."""
+    """The file of the client that causes the violation; empty if Tokenwire's adapter causes it."""
     code: str = ""
     """The code at that place."""
 
     def in_words(self, environment: Path) -> str:
-        """Return the reason with the line of the source. Raises ValueError where the source says it
-        no longer.
+        """Return the reason with the line of the source. Raises ValueError if the source does not contain the
+        line.
         """
         if not self.file:
             return f"Ours. {self.why}"
@@ -55,7 +55,7 @@ class Reason:
             for number, line in enumerate(found.read_text("utf-8").splitlines(), 1):
                 if self.code in line:
                     return f"{self.why} `{self.file}`, line {number}: `{line.strip()}`"
-        raise ValueError(f"{self.file} in {environment} no longer says {self.code!r}: find the reason anew")
+        raise ValueError(f"{self.file} in {environment} does not contain {self.code!r}; find the new reason")
 
 
 def load_reasons() -> dict[str, dict[str, Reason]]:
@@ -67,8 +67,8 @@ def load_reasons() -> dict[str, dict[str, Reason]]:
 
 
 def page(reports: Reports, reasons: Mapping[str, Mapping[str, Reason]], environments: Path) -> str:
-    """Return the page. Raises ValueError for a red cell without a reason, and for a reason that no
-    longer holds.
+    """Return the page. Raises ValueError for a red cell without a reason, and for a reason whose source has
+    changed.
     """
     clients = [_client(name, report, reasons, environments) for name, report in reports.items()]
     return template("clients").render(clients=clients, sentences=sentences(), marks=_MARKS)
@@ -80,14 +80,14 @@ def _client(
     reasons: Mapping[str, Mapping[str, Reason]],
     environments: Path,
 ) -> dict[str, Any]:
-    """Return what the page shows of a client: its rows, and its red sentences with their reasons."""
+    """Return the content of the page for one client: its rows, and its red sentences with their reasons."""
     package, rows = name.partition(" ")[0], report["verdicts"]
     red = [row for row in rows if row["verdict"] in {Verdict.FAIL, Verdict.WARN}]
     shown = []
     for sentence in dict.fromkeys(row["requirement"] for row in red):
         reason = reasons.get(package, {}).get(sentence)
         if reason is None:
-            raise ValueError(f"{REASONS.name} does not say why {name} breaks {sentence}")
+            raise ValueError(f"{REASONS.name} has no reason why {name} violates {sentence}")
         of_sentence = [row for row in red if row["requirement"] == sentence]
         why = reason.in_words(environments / package)
         shown.append({"sentence": sentence, "rows": of_sentence, "why": why})

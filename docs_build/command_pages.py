@@ -1,4 +1,4 @@
-"""The reference of the command line, made from the program itself."""
+"""The reference of the command line, generated from the program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PROGRAM = "tokenwire"
 
 
 def _sections(command: Any, context: Any, depth: int) -> Iterator[dict[str, Any]]:
-    """Yield a command and those below it, each with its arguments and options as `--help` shows them."""
+    """Yield a command and its subcommands, each with the arguments and options that `--help` prints."""
     name = context.command_path
     examples = (command.epilog or "").partition("Examples:\n")[2].splitlines()
     records = (parameter.get_help_record(context) for parameter in command.get_params(context))
@@ -37,7 +37,7 @@ def _sections(command: Any, context: Any, depth: int) -> Iterator[dict[str, Any]
 
 
 def _takers(option: Option) -> str:
-    """Return the commands that take an option from a file."""
+    """Return the commands that read an option from a configuration file."""
     table = option.key.rpartition(".")[0]
     return table or ", ".join(name for name in option.commands if name in OPTIONS["config"].commands)
 

@@ -1,4 +1,4 @@
-"""The page of the choices that a dialect has, and of the requirements that leave them."""
+"""The page of the choices in dialects, and of the requirements that depend on them."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tokenwire.typed_table import in_words
 URI = "spec/dialects/choices.md"
 _DIALECTS = ROOT / "spec" / "dialects"
 _NULLS = "nulls"
-"""A choice that is beside the bindings of an answer, not under `policy`."""
+"""A choice that each kind of answer makes, outside `policy`."""
 _OF_NULLS = "`absent`: null means that the server has no value."
 
 
 @cache
 def choices() -> Mapping[str, Mapping[str, Any]]:
-    """Collect the choice of each dialect, by the key of its table and then by its name; dialects without one
-    are left out.
+    """Return the choices of all dialects, by the key in the dialect and then by the name of the dialect.
+    Dialects that do not make a choice are left out.
     """
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(_DIALECTS.glob("*.yaml")):
@@ -40,7 +40,7 @@ def choices() -> Mapping[str, Mapping[str, Any]]:
 
 @cache
 def meanings() -> Mapping[str, str]:
-    """Return the meaning of each choice, in the words of its field."""
+    """Return the meaning of each choice, from the docstring of its field."""
     choice = ast.parse(inspect.getsource(Policy)).body[0]
     assert isinstance(choice, ast.ClassDef)
     meant = {}
@@ -51,7 +51,7 @@ def meanings() -> Mapping[str, str]:
 
 
 def usual() -> Mapping[str, str]:
-    """Return the choice of a dialect that makes none, in words, by the names of all policies."""
+    """Return the default of each choice, as text."""
     return {field.name: _in_words(getattr(Policy(), field.name)) for field in fields(Policy)}
 
 
@@ -61,12 +61,12 @@ def _in_words(chosen: object) -> str:
 
 
 def policies() -> list[tuple[str, str, str, str]]:
-    """Return all fields under `policy`: the usual choice, the possible ones, and the meaning."""
+    """Return all fields of `policy`, each with its default, its possible values, and its meaning."""
     kinds = get_type_hints(Policy).items()
     return [(name, usual()[name], in_words(kind).replace("'", "`"), meanings()[name]) for name, kind in kinds]
 
 
 def page() -> Page:
-    """Return all choices, in the order in which the tables name them first."""
+    """Return the page of all choices."""
     rows = load_requirements().values()
     return page_of("choices", URI, choices=choices(), meanings=meanings(), usual=usual(), rows=rows)

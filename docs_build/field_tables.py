@@ -1,8 +1,10 @@
-"""The tables of `spec/request.md`: fields of a request and of the record, with their names in every dialect;
-the grammars of `spec/items.md`; the table of `spec/dialects/README.md`: what a dialect may choose; and the
-promises of profiles, in `spec/README.md` and in the guide for trainers.
+"""The generated tables of the specification and of the guide for trainers.
 
-python -m docs_build.field_tables           writes them anew
+    python -m docs_build.field_tables           write all tables
+
+`spec/request.md` lists the fields of a request and of the record, with their names in every dialect.
+`spec/items.md` contains the grammars, and `spec/dialects/README.md` the choices of a dialect.
+`spec/README.md` and the guide for trainers contain the promises of profiles.
 """
 
 from __future__ import annotations
@@ -48,7 +50,7 @@ _NO_FIELDS |= {"document", "ends", "ranked"}
 
 @cache
 def dialects() -> list[dict[str, Any]]:
-    """The tables of all dialects."""
+    """Return the tables of all dialects."""
     return [read_yaml(path) for path in sorted((spec_root() / "dialects").glob("*.yaml"))]
 
 
@@ -76,7 +78,7 @@ def _marked(places: str | list[str], mark: str) -> str:
 
 
 def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Return the places of the record's fields in items and events, each with the kind that has it."""
+    """Return the places of the record's fields in items and events, each with its kind of item or event."""
     found: dict[str, list[str]] = {}
     for kind, row in {**answer["kinds"], "": answer.get("document", {})}.items():
         fields = {name: row[name] for name in ("text", "reasoning") if name in row}
@@ -93,8 +95,8 @@ def _of_items(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
-    """Return the places of the record's fields in an answer; in italics those that begin at the
-    whole document.
+    """Return the places of the record's fields in an answer. Places that begin at the whole document are in
+    italics.
     """
     if "kinds" in answer:
         return _of_items(answer)
@@ -109,7 +111,7 @@ def recorded(answer: Mapping[str, Any]) -> dict[str, str]:
 
 
 def _in_both(whole: str | None, stream: str | None) -> str:
-    """A place in whole answers and in streams."""
+    """Return the text for a place in whole answers and in streams."""
     if whole == stream:
         return whole or ""
     if stream is None:
@@ -118,7 +120,7 @@ def _in_both(whole: str | None, stream: str | None) -> str:
 
 
 def _members(family: str) -> list[dict[str, Any]]:
-    """Return the dialects of a family, except those that sample nothing: chapter 21 is about them."""
+    """Return the dialects of a family, except those that do not sample. Chapter 21 covers these."""
     members = (dialect for dialect in dialects() if dialect["family"] in _FAMILIES[family])
     return [dialect for dialect in members if "result" not in dialect["answer"]["whole"].get("details", {})]
 
@@ -136,7 +138,7 @@ def _places(kind: str, family: str) -> tuple[Any, ...]:
 
 
 def _kinds(grammar: EventGrammar) -> dict[str, dict[str, list[str]]]:
-    """Return the events within each frame of a grammar, by the kinds of the frame that may have them."""
+    """Return the events within each frame of a grammar, by the kinds of frames that may contain them."""
     kinds: dict[str, dict[str, list[str]]] = {frame: {} for frame in grammar.frames}
     for event, places in grammar.inside.items():
         for frame, of in places.items():
@@ -150,11 +152,11 @@ _OTHERS: Mapping[str, Callable[[str], tuple[Any, ...]]] = {
     "promises": lambda profile: (levels(), profile),
     "grammar": lambda name: (load_grammar(name), _kinds(load_grammar(name))),
 }
-"""Parts of the tables other than fields."""
+"""The values of the tables that do not list fields."""
 
 
 def table(name: str) -> str:
-    """A table by its name in the chapter. Raises KeyError for a name that there is none of."""
+    """Return a table by its name in a page. Raises KeyError if the name is unknown."""
     kind, _, of = name.partition(" of ")
     if kind not in _FACTS:
         return _filled(kind, *_OTHERS[kind](of))
@@ -169,7 +171,7 @@ def _filled(macro: str, *values: Any) -> str:
 
 
 def with_tables(page: str) -> str:
-    """A page with its tables as the data say."""
+    """Return a page in which all tables are generated again from the data."""
     return _TABLE.sub(lambda match: f"{match['name']} -->\n\n{table(match['name'])}\n\n", page)
 
 

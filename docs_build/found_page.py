@@ -1,4 +1,4 @@
-"""The page of what was found in released servers: each defect with its releases, its source and its bytes."""
+"""The page of defects in released servers: each defect with its releases, its source and its bytes."""
 
 from __future__ import annotations
 
@@ -36,19 +36,21 @@ class Defect:
     violates: Sequence[str]
     therefore: Sequence[str] = ()
     source: str = ""
-    """The place in the server's source that explains it."""
+    """The place in the server's source that causes the defect."""
     threads: Sequence[str] = ()
-    """Public threads about it."""
+    """Public threads about the defect."""
     facts: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """The exchanges that show it, by the number of the study of their recordings."""
+    """The exchanges that show the defect, by the fact in the study of their recordings."""
 
     @property
     def family(self) -> str:
-        """The server that the defect is listed under: the first in which it was seen."""
+        """The server under which the page lists the defect: the first server in which it was found."""
         return _FAMILIES[self.seen[0].partition("/")[0]]
 
     def columns(self, results: Sequence[Column]) -> list[Column]:
-        """Return the captures that show it, those of the server itself before those of gateways."""
+        """Return the captures that show the defect. Captures of the server itself come before those of
+        gateways.
+        """
         shown = [
             column
             for column in results
@@ -72,7 +74,7 @@ def _releases(columns: Sequence[Column]) -> str:
 
 
 def _evidence(defect: Defect, columns: Sequence[Column]) -> tuple[Column, str, str] | None:
-    """Return the bytes, from the first capture in which the first requirement was violated."""
+    """Return the bytes from the first capture in which the first requirement was violated."""
     cells = ((column, name, column.cells[name].shown) for name in defect.violates for column in columns)
     for column, name, shown in cells:
         if shown:
@@ -83,7 +85,7 @@ def _evidence(defect: Defect, columns: Sequence[Column]) -> tuple[Column, str, s
 
 
 def page(results: Sequence[Column]) -> Page:
-    """Return all defects, by server."""
+    """Return the page of all defects, by server."""
     families: dict[str, list[tuple[Any, ...]]] = {family: [] for family in _FAMILIES.values()}
     for defect in defects():
         columns = defect.columns(results)

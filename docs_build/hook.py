@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: the generated pages, and links from every requirement that a page names."""
+"""Hooks of mkdocs: generated pages, and links from each mention of a requirement to its page."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from docs_build.results import results
 
 
 def on_config(config: Any) -> Any:
-    """Link the repository, once it has an address."""
+    """Add a link to the repository if its address is known."""
     config.repo_url = published.repository()
     config.repo_name = published.with_repository(published.PLACEHOLDER)
     return config
 
 
 def generated() -> Iterator[Page]:
-    """Yield all pages that no file of `docs/` holds."""
+    """Yield all pages without a file in `docs/`."""
     columns = results()
     yield from published.pages()
     yield from requirement_pages.pages(columns)
@@ -47,9 +47,10 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """Link what a page names; a page without neighbours needs no room for a list of them.
+    """Add links to the requirements that a page names. Hide the navigation on pages without neighbours.
 
-    A search finds each requirement on its own page, not also on that of every capture.
+    Pages of captures are excluded from the search, so that a search for a requirement finds only its own
+    page.
     """
     if page.file.src_uri.startswith("results/") and page.file.src_uri != results_pages.TABLE:
         page.meta["search"] = {"exclude": True}
@@ -59,5 +60,5 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
 
 
 def on_page_content(html: str, **_: Any) -> str:
-    """Name the repository in examples."""
+    """Insert the name of the repository into examples."""
     return published.with_repository(html)

@@ -1,4 +1,4 @@
-"""Pages of the site that no file of `docs/` holds: their templates, and the links and blocks in them."""
+"""Pages of the site without a file in `docs/`: their templates, and the links and blocks in them."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _NAMED = re.compile(r"(?<![\[`])`(?P<id>[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
 
 @dataclass(frozen=True)
 class Page:
-    """One generated page, or a file that is published as it is."""
+    """One generated page, or a file that is published unchanged."""
 
     uri: str
-    """Path below the root of the site's sources, such as `requirements/finish-lost.md`."""
+    """The path in the site's sources, such as `requirements/finish-lost.md`."""
     content: str
 
 
 def relative(uri: str, source: str) -> str:
-    """Return the way from one page to another, both given from the root."""
+    """Return the relative path from one page to another. Both are given from the root."""
     return posixpath.relpath(uri, posixpath.dirname(source) or ".")
 
 
 def link(words: str, uri: str, source: str) -> str:
-    """Return a Markdown link from the page `source`; a fragment may follow the uri."""
+    """Return a Markdown link from the page `source`. The uri may end with a fragment."""
     path, mark, fragment = uri.partition("#")
     return f"[{words}]({relative(path, source)}{mark}{fragment})"
 
@@ -51,24 +51,24 @@ def requirement_uri(requirement: str) -> str:
 
 
 def in_cell(words: object) -> str:
-    """Markdown that does not break a table."""
+    """Return Markdown that does not break a table."""
     return str(words).replace("|", "\\|").replace("\n", " ")
 
 
 def inert(text: str) -> str:
-    """Return a text as HTML in which Markdown finds nothing to turn, whatever a server wrote into it."""
+    """Return a text as HTML without Markdown syntax, because a server may have written anything into it."""
     return re.sub(r"[^\w\s]|_", lambda match: f"&#{ord(match[0])};", text)
 
 
 def fenced(text: str, kind: str) -> str:
-    """Return a block of text as it is, whatever a server wrote into it."""
+    """Return a text as a code block that no content of the text can end."""
     longest = max((len(run) for run in re.findall(r"`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}{kind}\n{text.rstrip()}\n{fence}"
 
 
 def linked(text: str | Sequence[str]) -> str:
-    """Return a text, or a list, in which every named pull request and issue leads to its thread."""
+    """Return a text or a list in which each mention of a pull request or an issue is a link to its thread."""
 
     def turned(match: re.Match[str]) -> str:
         repository, kind, number = match.groups()
@@ -78,7 +78,7 @@ def linked(text: str | Sequence[str]) -> str:
 
 
 def named(markdown: str, uri: str) -> str:
-    """Return words in which every requirement that is named in code leads to its page."""
+    """Return Markdown in which each name of a requirement in code is a link to its page."""
 
     def turned(match: re.Match[str]) -> str:
         to = requirement_uri(match["id"])
@@ -101,7 +101,7 @@ def _to_requirement(context: Context, name: str, words: str = "") -> str:
 
 @cache
 def _environment() -> Environment:
-    environment = Environment(  # Markdown: the filters escape what a server wrote
+    environment = Environment(  # the output is Markdown, and the filters escape texts from servers
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -125,7 +125,7 @@ def _environment() -> Environment:
 
 
 def template(name: str) -> Template:
-    """Return a template of `templates/`; an undefined name in it is an error."""
+    """Return a template of `templates/`. An undefined name in it is an error."""
     return _environment().get_template(f"{name}.md.jinja")
 
 

@@ -1,6 +1,6 @@
-"""The picture on the home of the documentation: a failure of `tokenwire demo`, as Chromium shows it.
+"""The picture on the home page of the documentation: a failure of `tokenwire demo` in Chromium.
 
-python -m docs_build.picture         write docs/report-light.png and docs/report-dark.png anew; needs chromium
+python -m docs_build.picture         write docs/report-light.png and docs/report-dark.png; needs chromium
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from docs_build.published import ROOT
 
 _SHOWN = "logprobs-incremental"
-"""The mistake of the demo whose events tell most."""
+"""The violation of the demo whose events show the most."""
 _SCHEMES = {"dark": 0, "light": 1}
 """The numbers of color schemes in Chromium."""
 _QUIET = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -21,7 +21,7 @@ _QUIET += ["--hide-scrollbars", "--window-size=1000,900"]
 
 
 def main() -> int:
-    """Check the demo's server, and take the pictures. Gives the exit status."""
+    """Check the server of the demo, and take the pictures. Return the exit status."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "tokenwire", "demo", "--no-open", "--report", folder]
         subprocess.run(command, check=True, stdout=subprocess.DEVNULL)

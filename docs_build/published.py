@@ -1,4 +1,4 @@
-"""Files of the repository that are pages of the site unchanged, with links that fit there."""
+"""Files of the repository that the site contains unchanged except for their links."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
 PLACEHOLDER = "OWNER/tokenwire"
-"""Replaces the repository in examples."""
+"""The placeholder of the repository in examples."""
 PAGES = {
     "ARCHITECTURE.md": "architecture.md",
     "CHANGELOG.md": "changelog.md",
@@ -24,7 +24,9 @@ PAGES = {
     "spec/README.md": "spec/index.md",
     "spec/dialects/README.md": "spec/dialects/index.md",
 }
-"""Repository path -> page, where they differ. All else of the specification keeps its path."""
+"""The page for each repository path whose page has another path. All other files of the specification keep
+their paths.
+"""
 _DATA = {
     "schemas": "Schemas",
     "control": "Control endpoints",
@@ -32,14 +34,14 @@ _DATA = {
     "profiles": "Profiles",
     "requirements": "Requirement rows",
 }
-"""Folders of the specification that hold data alone, and their titles."""
+"""Folders of the specification that contain only data, and their titles."""
 _LINK = re.compile(r"(?<!!)\[(?P<words>[^\]]+)\]\((?P<to>[^)\s]+)\)")
 _SENTENCE = re.compile(r"^> \*\*(?P<id>[a-z0-9-]+)\*\* \(", re.MULTILINE)
 
 
 @cache
 def published() -> Mapping[str, str]:
-    """Repository path -> path on the site, of files and of folders."""
+    """Return the path on the site for each published file and folder of the repository."""
     known = dict(PAGES)
     spec = ROOT / "spec"
     for path in sorted(p for p in spec.rglob("*") if p.suffix in {".md", ".yaml", ".json"}):
@@ -64,12 +66,14 @@ def _address(file: Path) -> str:
 
 
 def with_repository(text: str) -> str:
-    """Return a text that names the repository where it has the placeholder."""
+    """Return a text in which the name of the repository replaces the placeholder."""
     return text.replace(PLACEHOLDER, "/".join(repository().split("/")[-2:]) or PLACEHOLDER)
 
 
 def relinked(markdown: str, source: str, uri: str) -> str:
-    """Return words of a file, with links that fit the page `uri`; what is not published is only named."""
+    """Return the text of a file with links for the page `uri`. Links to files that are not published become
+    plain text.
+    """
 
     def turned(match: re.Match[str]) -> str:
         to, mark, fragment = match["to"].partition("#")
@@ -85,11 +89,11 @@ def relinked(markdown: str, source: str, uri: str) -> str:
 
 
 def _sentences_linked(markdown: str, uri: str) -> str:
-    """Link each requirement of a chapter to its own page, with an anchor in the chapter."""
+    """Add a link from each requirement of a chapter to its own page, and an anchor in the chapter."""
 
     def turned(match: re.Match[str]) -> str:
         name = match["id"]
-        if name not in load_requirements():  # the notation, explained
+        if name not in load_requirements():  # an example in the explanation of the notation
             return match[0]
         return f'> <a id="{name}"></a>**{link(name, requirement_uri(name), uri)}** ('
 

@@ -1,4 +1,4 @@
-"""A page for each requirement, and the list of them all."""
+"""A page for each requirement, and the list of all requirements."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tokenwire.requirement import Requirement, load_requirements
 
 LIST = "requirements/index.md"
 VIOLATIONS = Path(__file__).with_name("violations")
-"""Examples of violations, one file for each requirement; `python -m proofs.violations` writes them."""
+"""Examples of violations, in one file for each requirement. `python -m proofs.violations` writes them."""
 _JUDGED = {Verdict.PASS, Verdict.FAIL, Verdict.WARN}
 
 
 def violation_of(requirement: str) -> Path:
-    """Return the file of a requirement's violation."""
+    """Return the file with a violation of a requirement."""
     return VIOLATIONS / f"{requirement}.txt"
 
 
@@ -36,7 +36,7 @@ def chapters() -> list[tuple[str, str, list[Requirement]]]:
 
 
 def _mended(row: Requirement, real: Iterable[Bug]) -> dict[str, str]:
-    """Return the public changes that mended such a fault, each with what went wrong."""
+    """Return the public changes that fixed such a bug, each with a description of the bug."""
     words = {thread: bug.says for bug in real for thread in bug.threads}
     for known in (faults()[name] for name in row.kills if name in faults()):
         words = dict.fromkeys(known.upstream, known.does) | words
@@ -45,7 +45,7 @@ def _mended(row: Requirement, real: Iterable[Bug]) -> dict[str, str]:
 
 
 def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
-    """Return all of one requirement: what goes wrong and why first."""
+    """Return the page of one requirement."""
     row, here = explanation.requirement, requirement_uri(explanation.requirement.id)
     names = list(load_requirements())
     place = names.index(row.id)
@@ -76,7 +76,7 @@ def page(explanation: Explanation, results: Iterable[Column] = ()) -> Page:
 
 
 def pages(results: Iterable[Column] = ()) -> Iterator[Page]:
-    """Yield the list, and every page."""
+    """Yield the list, and the page of each requirement."""
     columns = list(results)
     yield page_of("requirements", LIST, chapters=chapters())
     for requirement in load_requirements():

@@ -1,7 +1,7 @@
-"""Verdicts on the recorded servers: each capture of `fixtures/`, judged by requirement.
+"""Verdicts on recorded servers, for each capture of `fixtures/` and each requirement.
 
-Judging takes minutes, so verdicts are kept in `.cache/` under a digest of everything that they depend on: the
-capture, the model, the suite and the specification.
+Judging takes minutes, so the verdicts are kept in `.cache/`. The name of a file is a digest of all inputs:
+the capture, the model, the suite and the specification.
 """
 
 from __future__ import annotations
@@ -42,18 +42,18 @@ _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 
 @dataclass(frozen=True)
 class Cell:
-    """One requirement on one capture."""
+    """The result of one requirement on one capture."""
 
     verdict: Verdict
     witnesses: int
     message: str
     """The reason; empty for a PASS."""
     exchange: str = ""
-    """The place of the first violation, or of a witness of a PASS; empty without both."""
+    """The place of the first violation, or of a witness of a PASS; empty if both are missing."""
     event: int | None = None
     pointer: str = ""
     shown: str = ""
-    """The failure as the terminal prints it; empty where nothing is violated."""
+    """The failure in the form of the terminal; empty without a violation."""
     time: float = 0.0
     excerpt: str = ""
     """The excerpt of a witness."""
@@ -64,7 +64,7 @@ class Column:
     """One capture: a server that was started in one way."""
 
     capture: str
-    """The file, below `fixtures/`."""
+    """The file in `fixtures/`."""
     title: str
     """A description of the server: name, version, and its flags."""
     server: str
@@ -74,9 +74,9 @@ class Column:
     cells: Mapping[str, Cell]
     """The cells by requirement id."""
     tokenizer: str = ""
-    """The folder of that with which it was judged, below the repository."""
+    """The folder of the tokenizer with which the capture was judged, in the repository."""
     families: tuple[str, ...] = ()
-    """The families whose dialects it uses."""
+    """The families of its dialects."""
 
     @property
     def uri(self) -> str:
@@ -86,8 +86,8 @@ class Column:
 
 @cache
 def manifest() -> Mapping[str, Any]:
-    """Read the facts about each capture of a server: version, flags, model. Servers with faults are
-    left out.
+    """Return the facts about each capture of a server: version, flags, model. Servers with faults are left
+    out.
     """
     files: Mapping[str, Any] = json.loads((FIXTURES / "manifest.json").read_text("utf-8"))["files"]
     return {name: known for name, known in files.items() if "fault" not in known}
@@ -95,7 +95,7 @@ def manifest() -> Mapping[str, Any]:
 
 @cache
 def _code_digest() -> str:
-    """Compute a digest of all that decides a verdict beside the capture."""
+    """Return a digest of all inputs of verdicts except the captures."""
     folders = (ROOT / "conformance", ROOT / "spec")
     read = [path for folder in folders for path in folder.rglob("*.*") if path.suffix in _DECIDING]
     content = (path.read_bytes() for path in [Path(__file__), *sorted(read)])
@@ -103,7 +103,9 @@ def _code_digest() -> str:
 
 
 def _cell(judgements: list[Judgement], subject: Subject) -> Cell:
-    """Return a requirement over a whole capture; a PASS with the witness that lies furthest into a stream."""
+    """Return the result of a requirement over a whole capture. A PASS has its witness with the longest
+    prefix.
+    """
     verdict = overall(judgement.verdict for judgement in judgements)
     telling = next(judgement for judgement in judgements if judgement.verdict is verdict)
     cell = Cell(verdict, sum(judgement.witnesses for judgement in judgements), telling.message)
@@ -125,14 +127,14 @@ def _at(place: Place, cell: Cell) -> Cell:
 
 
 def judged(capture: str) -> Column:
-    """Judge a capture, with the tokenizer of its expected verdicts. Raises KeyError for an unknown one."""
+    """Judge a capture with the tokenizer of its expected verdicts. Raises KeyError for an unknown capture."""
     (found,) = expected.judged(FIXTURES / capture)
     return _column(capture, found)
 
 
 def keep(capture: str, found: expected.Judged) -> None:
-    """Keep what another has just judged, so that the site need not judge it again."""
-    # Whole: tests and the site may judge a capture at one time.
+    """Keep verdicts from another caller, so that the site need not judge the capture again."""
+    # The file is written as a whole, because tests and the site may judge a capture at the same time.
     write_whole(_kept(capture), pickle.dumps(_column(capture, found)))
 
 
@@ -162,13 +164,13 @@ def _judged_once(capture: str) -> Column:
     path = _kept(capture)
     if not path.exists():
         keep(capture, *expected.judged(FIXTURES / capture))
-    column: Column = pickle.loads(path.read_bytes())  # written by `keep`
+    column: Column = pickle.loads(path.read_bytes())  # `keep` wrote this file
     return column
 
 
 def results() -> list[Column]:
-    """Return all captures in the order of the manifest; of them those whose names fit the pattern in
-    TOKENWIRE_RESULTS, where it is set.
+    """Return the results of all captures in the order of the manifest. If TOKENWIRE_RESULTS is set, only
+    captures whose names match this pattern are included.
     """
     wanted = filter(partial(fnmatchcase, pat=os.environ.get("TOKENWIRE_RESULTS", "*")), manifest())
     with ProcessPoolExecutor(min(4, os.cpu_count() or 1), mp_context=get_context("spawn")) as processes:

@@ -21,14 +21,14 @@ _UNDECIDED = {Verdict.UNSUPPORTED, Verdict.NOT_TESTABLE, Verdict.INCONCLUSIVE}
 
 @dataclass(frozen=True)
 class _Release:
-    """All captures of one release: for each requirement the most telling one."""
+    """All captures of one release."""
 
     title: str
     columns: Sequence[Column]
 
     @cached_property
     def telling(self) -> Mapping[str, tuple[Column, Cell]]:
-        """The most telling cell, by requirement."""
+        """The cell with the most informative verdict for each requirement."""
         return {
             name: min(
                 ((column, column.cells[name]) for column in self.columns),
@@ -44,7 +44,7 @@ class _Release:
 
     @property
     def gravest(self) -> list[tuple[Column, Requirement, Cell]]:
-        """The requirements that it fails, in the order of a report."""
+        """The requirements that the release fails, in the order of a report."""
         rows = load_requirements()
         failing = [
             (column, rows[name], cell)
@@ -62,14 +62,14 @@ def _releases(columns: Sequence[Column]) -> list[_Release]:
 
 
 def _differs(name: str, releases: Sequence[_Release]) -> bool:
-    """True if releases are judged in two ways, or one fails."""
+    """Return True if the verdicts on releases differ, or if one of them is FAIL."""
     decided = {release.telling[name][1].verdict for release in releases} - _UNDECIDED
     return len(decided) > 1 or Verdict.FAIL in decided
 
 
 def _capture(column: Column) -> Page:
-    """Return the evidence of one capture: what was violated, with its event; then all else, in a
-    line each.
+    """Return the evidence of one capture: first the violations with their events, and then one line for each
+    other requirement.
     """
     counts = Counter(cell.verdict for cell in column.cells.values())
     levels = dated_levels({name: cell.verdict for name, cell in column.cells.items()}, column.families)
@@ -84,7 +84,7 @@ def _capture(column: Column) -> Page:
 
 
 def pages(columns: Sequence[Column]) -> Iterator[Page]:
-    """Yield the table, and the evidence."""
+    """Yield the table, and the pages of evidence."""
     releases = _releases(columns)
     alike = {name for name in load_requirements() if not _differs(name, releases)}
     yield page_of("results", TABLE, releases=releases, chapters=chapters(), alike=alike)

@@ -1,6 +1,6 @@
-"""Mutations of recorded streams: what is illegal is caught where it was done, what is legal changes nothing.
+"""Mutate recorded streams: the checks must find illegal edits, and legal edits must not change a verdict.
 
-python -m proofs.mutations                  10,000 of each
+python -m proofs.mutations                  10,000 edits of each kind
 python -m proofs.mutations --count 500
 """
 
@@ -38,12 +38,12 @@ RECORDED = {
     ],
     "tiny-llama": [FIXTURES / "vllm/0.32.0-cpu" / f"{name}.jsonl.gz" for name in ("si1", "si3")],
 }
-"""Captures by the model that was behind them: both delivery modes, with and without samplers' keys."""
+"""Captures of each model, in both delivery modes, with and without the keys of samplers."""
 _MOST_SEARCHED = 200
 
 
 class Dice:
-    """A hand that draws from a seeded generator."""
+    """A source of choices from a seeded generator."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -62,25 +62,29 @@ def recorded() -> list[Source]:
 
 
 def run(every: Sequence[Source], names: Iterable[str], trial: Try, count: int, seed: int) -> Tally:
-    """Try `count` mutations, all edits in turn. Raises ValueError for an edit without any place."""
+    """Try `count` mutations with all edits in turn. Raises ValueError if no stream can be edited in one of
+    the ways.
+    """
     tally, dice, names = Tally(), Dice(seed), list(names)
     for number in range(count):
         name = names[number % len(names)]
         if not any(trial(tally, dice.choose(every), name, dice) for _ in range(_MOST_SEARCHED)):
-            raise ValueError(f"no stream has a place for {name!r}; add a recording, or the edit is not one")
+            raise ValueError(f"the edit {name!r} is not possible in any recorded stream; add a recording")
     return tally
 
 
 def main() -> int:
-    """Print how many edits of each kind were tried and what went wrong; status 1 where anything did."""
+    """Print how many edits of each kind were tried, and all problems. Return 1 if there are problems."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--count", type=int, default=10_000, metavar="N", help="of each; default 10,000")
+    parser.add_argument(
+        "--count", type=int, default=10_000, metavar="N", help="edits of each kind; default 10,000"
+    )
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     asked = parser.parse_args()
     every = recorded()
-    print(f"{len(every)} recorded streams that violate nothing")
+    print(f"{len(every)} recorded streams without violations")
     illegal = run(every, ILLEGAL, try_illegal, asked.count, asked.seed)
     legal = run(every, LEGAL, try_legal, asked.count, asked.seed)
     for name, number in [*illegal.tried.items(), *legal.tried.items()]:
@@ -90,7 +94,7 @@ def main() -> int:
     print(
         f"{illegal.tried.total()} illegal edits, {len(illegal.missed)} missed; "
         f"{legal.tried.total()} legal edits, {len(legal.false_alarms)} false alarms; "
-        f"{len(illegal.caught_by)} requirements caught something"
+        f"{len(illegal.caught_by)} requirements found an illegal edit"
     )
     return 1 if illegal.missed or legal.false_alarms else 0
 

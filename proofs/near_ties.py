@@ -1,14 +1,14 @@
-"""Near ties: a correct server that does not repeat itself fails nothing.
+"""Near ties: a correct server whose answers differ at near ties must not fail a check.
 
-The reference engine is started so that a share of its greedy answers go another way at a near tie and that
-its logprobs move a little, and is checked as any server. No row may be a FAIL: nothing is at fault.
+The reference engine is started so that some greedy answers differ at near ties and all logprobs differ a
+little. It is checked like any other server. No verdict may be FAIL, because the server is correct.
 
-    python -m proofs.near_ties                          two standard runs of each model, share and family
+    python -m proofs.near_ties                          two standard runs for each model, share and dialect
     python -m proofs.near_ties --budget quick --runs 1 --share 0.2 --model builtin:parrot --shapes vllm
 
-Each run also holds the server against itself, as a gateway against its worker.
+Each run also compares the server with itself, as if it were a gateway and its worker.
 
-Exit status: 0 no FAIL in any run, 1 some.
+Exit status: 0 if no run has a FAIL, 1 if a run has one.
 """
 
 from __future__ import annotations
@@ -24,11 +24,13 @@ from tokenwire.judging.verdict import Verdict
 
 SHARES = (0.02, 0.05, 0.1, 0.2)
 MODELS = ("builtin:tiny", "builtin:parrot", "builtin:tiny-moe")
-"""The parrot is as good as certain of each id, and its right logprobs are known; a mixture of experts is torn
-between experts, too.
+"""The parrot is almost certain of each id, and its correct logprobs are known. A mixture of experts has near
+ties between experts too.
 """
 SHAPES = ("sglang", "vllm")
-"""Whose answers the reference gives. vLLM's completions tell candidates by their texts."""
+"""The dialect families of the reference. In vLLM's completions, the candidates for an id are identified by
+their texts.
+"""
 
 
 def main() -> int:

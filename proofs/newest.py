@@ -1,15 +1,15 @@
-"""Compare the newest releases of servers and clients with what Tokenwire knows of them.
+"""Compare the newest releases of servers and clients with the names that Tokenwire knows.
 
-python -m proofs.newest PATH…            wheels, or folders that hold packages, such as site-packages
-python -m proofs.newest --reasons PATH…  print the names of `spec/unbound.yaml` too, each with its reason
+    python -m proofs.newest PATH…            wheels, or folders that contain packages, such as site-packages
+    python -m proofs.newest --reasons PATH…  also print the names of `spec/unbound.yaml` with their reasons
 
-The sources are parsed, and not imported; `proofs/newest.yaml` lists the modules. A field or a value is known
-if its name occurs, at whatever place, in its dialect or in a schema of it. An endpoint is known if a dialect,
-`spec/control/` or `spec/servers/` has its path. Front ends in Rust are not read.
+The sources are parsed and not imported. `proofs/newest.yaml` lists the modules. A field or a value is known
+if its name occurs anywhere in its dialect or in a schema of this dialect. An endpoint is known if its path is
+in a dialect, in `spec/control/` or in `spec/servers/`. Front ends in Rust are not read.
 
-The exit status is 1 for a name that is neither known nor listed in `spec/unbound.yaml`, and for a pattern of
-`proofs/newest.yaml` that leads to no name. It is 1 also for an entry of `spec/unbound.yaml` that matches
-nothing, once all packages are given.
+The exit status is 1 if a name is neither known nor listed in `spec/unbound.yaml`, or if a pattern of
+`proofs/newest.yaml` matches no name. If all packages are given, it is also 1 if an entry of
+`spec/unbound.yaml` matches no name.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from proofs.released_names import Name, Release, names_of, releases, without_nam
 from tokenwire.spec_files import read_yaml, spec_root
 
 WORDED = ("finish_types", "kinds", "listed", "schema_as", "tool", "turns", "types", "volatile")
-"""Parts of a dialect that hold names of the wire without a pointer."""
+"""Parts of a dialect that contain names of the wire outside pointers."""
 
 
 def known_words(dialect: str, requests: Mapping[str, str]) -> set[str]:
-    """Return the words of a dialect that are names or values of the wire, with those of its schemas."""
+    """Return the words of a dialect and of its schemas that are names or values on the wire."""
     read = read_yaml(spec_root() / "dialects" / f"{dialect}.yaml")
     words = set(_words(read, worded=False))
     schemas = [read.get("schemas", {}).get(which) for which in ("whole", "stream", "error")]
@@ -48,7 +48,7 @@ def known_words(dialect: str, requests: Mapping[str, str]) -> set[str]:
 
 
 def _words(part: Any, *, worded: bool) -> Iterator[str]:
-    """Yield the parts of each pointer; in a worded part, yield all words."""
+    """Yield the parts of each pointer, and all words of the parts in `WORDED`."""
     if isinstance(part, Mapping):
         for key, value in part.items():
             yield from _words(str(key), worded=worded)
@@ -61,7 +61,9 @@ def _words(part: Any, *, worded: bool) -> Iterator[str]:
 
 
 def _of_schema(part: Any) -> Iterator[str]:
-    """Yield the names of properties, and all strings: constants, enumerations, and texts like no name."""
+    """Yield the names of properties, and all strings: constants, enumerations and descriptions. Descriptions
+    do not match any name.
+    """
     if isinstance(part, Mapping):
         properties = part.get("properties")
         yield from properties if isinstance(properties, Mapping) else ()
@@ -75,7 +77,7 @@ def _of_schema(part: Any) -> Iterator[str]:
 
 
 def known_paths(family: str) -> set[str]:
-    """Return the paths of all dialects, and those of the tables of a family."""
+    """Return the paths of all dialects and of the tables of a server family."""
     files = [*sorted((spec_root() / "dialects").glob("*.yaml"))]
     files += [spec_root() / folder / f"{family}.yaml" for folder in ("control", "servers")]
     return {path for file in files if file.exists() for path in _paths(read_yaml(file))}
@@ -92,19 +94,19 @@ def _paths(part: Any) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class Reason:
-    """An entry of `spec/unbound.yaml`: names at places that are unknown on purpose."""
+    """An entry of `spec/unbound.yaml`: names at some places that are intentionally unknown."""
 
     places: tuple[str, ...]
     pattern: str
     reason: str
 
     def covers(self, name: Name) -> bool:
-        """Return True if the entry is about the name."""
+        """Return True if the entry applies to the name."""
         return name.place in self.places and fnmatchcase(name.name, self.pattern)
 
 
 def reasons(listed: Mapping[str, Mapping[str, str]]) -> list[Reason]:
-    """Return the entries of a table; a key may hold several places or patterns."""
+    """Return the entries of a table. A key may contain several places or patterns."""
     return [
         Reason(tuple(places.split()), pattern, reason)
         for places, entries in listed.items()
@@ -115,19 +117,21 @@ def reasons(listed: Mapping[str, Mapping[str, str]]) -> list[Reason]:
 
 @dataclass(frozen=True)
 class Difference:
-    """The names of releases that are unknown, by the first entry that covers each; and unused entries."""
+    """The unknown names of releases, the entry of `spec/unbound.yaml` for each of them, and
+    unused entries.
+    """
 
     unknown: Mapping[Name, Sequence[str]]
     covered: Mapping[Name, Reason]
     unused: Sequence[str]
 
     def fails(self) -> bool:
-        """Return True if a name has no reason or an entry is unused."""
+        """Return True if an unknown name has no reason or an entry is unused."""
         return bool(self.unused or self.unknown.keys() - self.covered.keys())
 
 
 def compare(found: Sequence[Release], read: Mapping[str, Any], listed: Mapping[str, Any]) -> Difference:
-    """Return the difference between releases and what is known or listed."""
+    """Return the difference between the names of releases and the known or listed names."""
     unknown: defaultdict[Name, list[str]] = defaultdict(list)
     words: dict[str, set[str]] = {}
     unused: list[str] = []
@@ -144,7 +148,7 @@ def compare(found: Sequence[Release], read: Mapping[str, Any], listed: Mapping[s
             if word not in known and where not in unknown[name]:
                 unknown[name].append(where)
         patterns = without_names(package, used)
-        unused += [f"proofs/newest.yaml: {pattern} leads to no name" for pattern in patterns]
+        unused += [f"proofs/newest.yaml: {pattern} matches no name" for pattern in patterns]
     entries = reasons(listed)
     covered = {name: entry for name in unknown for entry in reversed(entries) if entry.covers(name)}
     if {release.package for release in found} == set(read["packages"]):
@@ -159,7 +163,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Print the difference as a table; return 1 if a name has no reason or an entry is unused."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("paths", nargs="+", type=Path, metavar="PATH")
-    parser.add_argument("--reasons", action="store_true", help="print names with a reason, too")
+    parser.add_argument("--reasons", action="store_true", help="also print names with a reason")
     chosen = parser.parse_args(arguments)
     read = read_yaml(Path(__file__).with_suffix(".yaml"))
     found = [release for path in chosen.paths for release in releases(path, read["packages"])]
@@ -173,7 +177,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if chosen.reasons or not reason:
             row = (name.place, name.kind, name.name, "\n".join(places), reason.reason if reason else "")
             table.add_row(*row[: len(table.columns)])
-    # Lines in a pipe are not wrapped to a terminal's width.
+    # in a pipe, lines are not wrapped at the width of a terminal
     console = Console(width=None if sys.stdout.isatty() else 240, highlight=False, markup=False)
     if table.rows:
         console.print(table)
@@ -184,7 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     counts = f"{len(difference.unknown)} unknown names, {unreasoned} without a reason in spec/unbound.yaml"
     console.print(f"{read_of}: {counts}; {len(difference.unused)} unused entries")
     if absent := sorted(read["packages"].keys() - {release.package for release in found}):
-        console.print(f"no {' or '.join(absent)}: unused entries of spec/unbound.yaml were not searched for")
+        console.print(
+            f"{' and '.join(absent)} are missing, so unused entries of spec/unbound.yaml were not searched"
+        )
     return int(difference.fails())
 
 

@@ -1,4 +1,4 @@
-"""A contract for import-linter: packages import from another package only the modules that are listed."""
+"""A contract for import-linter: packages may import only the listed modules of another package."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ from importlinter import Contract, ContractCheck, fields, output
 
 
 class OnlyContract(Contract):
-    """Checks direct imports, and that each listed module exists and is imported.
+    """Check direct imports, and check that each listed module exists and is imported.
 
-    source_modules: the packages whose imports are checked. package: the package that they import from.
-    allowed_modules: the modules of it that they may import.
+    source_modules: the packages whose imports are checked.
+    package: the package from which they import modules.
+    allowed_modules: the modules of this package that they may import.
     """
 
     type_name = "only"
@@ -32,11 +33,13 @@ class OnlyContract(Contract):
             f"{importer} imports {imported}" for importer, imported in imports if imported not in allowed
         ]
         unused = sorted(allowed - {imported for _, imported in imports})
-        broken += [f"{module} is listed, and no tool imports it" for module in unused]
+        broken += [f"{module} is listed, but no tool imports it" for module in unused]
         return ContractCheck(kept=not broken, metadata={"broken": broken})
 
     def render_broken_contract(self, check: ContractCheck) -> None:
         for line in check.metadata["broken"]:
             output.print_error(line)
         output.new_line()
-        output.print("Import a listed module, or list the new one: other tools may then import it, too.")
+        output.print(
+            "Import a listed module, or add the new module to the list. Then other tools may import it too."
+        )

@@ -1,8 +1,8 @@
-"""The names that the sources of a release put on the wire, read without importing them.
+"""The names on the wire in the sources of a release. The sources are read and not imported.
 
-Fields and values are those of classes with annotated attributes (pydantic, msgspec, TypedDict, dataclasses),
-of functional TypedDicts and of aliases of literals. Endpoints are those of route decorators and of
-`add_api_route`.
+Fields and values come from classes with annotated attributes (pydantic, msgspec, TypedDict, dataclasses),
+from functional TypedDicts and from aliases of literals. Endpoints come from route decorators and from calls
+of `add_api_route`.
 """
 
 from __future__ import annotations
@@ -20,14 +20,18 @@ from zipfile import Path as ZipPath
 VERBS = {"api_route", "delete", "get", "head", "patch", "post", "put", "websocket"}
 ROUTER = re.compile(r"(\w*_)?(app|router)")
 OTHER_NAMES = {"alias", "name", "serialization_alias", "validation_alias"}
-"""Keywords that give a field its name on the wire."""
+"""Keywords for the name of a field on the wire."""
 VALUED = ("type", "stop_reason", "finish_reason")
-"""Fields whose values are read: new events, items and ends are new values of one of them."""
+"""Fields whose values are read. Each new type of event or item and each new finish reason is a value of one
+of these fields.
+"""
 
 
 @dataclass(frozen=True, order=True)
 class Name:
-    """A name in a release; its place is a dialect, or the package for what belongs to no dialect."""
+    """A name in a release. Its place is a dialect, or the package if the name does not belong to
+    a dialect.
+    """
 
     place: str
     kind: str
@@ -36,7 +40,7 @@ class Name:
 
 @dataclass(frozen=True)
 class Release:
-    """The sources of one package that are read, by path, and its version."""
+    """The version of a package, and its sources by path."""
 
     package: str
     version: str
@@ -44,7 +48,7 @@ class Release:
 
 
 def releases(path: Path, packages: Mapping[str, Any]) -> Iterator[Release]:
-    """Yield the known packages of a wheel or of a folder."""
+    """Yield the known packages in a wheel or in a folder."""
     root = path if path.is_dir() else ZipPath(path)
     infos = [entry.name for entry in root.iterdir() if entry.name.endswith(".dist-info")]
     for package, read in packages.items():
@@ -60,7 +64,7 @@ def releases(path: Path, packages: Mapping[str, Any]) -> Iterator[Release]:
 
 
 def _files(folder: Path | ZipPath, name: str) -> Iterator[tuple[str, Path | ZipPath]]:
-    """Yield each file below a folder with its path."""
+    """Yield each file in a folder with its path."""
     for entry in folder.iterdir():
         path = f"{name}/{entry.name}"
         if entry.is_dir():
@@ -70,7 +74,9 @@ def _files(folder: Path | ZipPath, name: str) -> Iterator[tuple[str, Path | ZipP
 
 
 def names_of(release: Release, read: Mapping[str, Any]) -> Iterator[tuple[str, Name, str]]:
-    """Yield each name of a release with the pattern of `newest.yaml` that led to it, and its place."""
+    """Yield each name of a release, with the pattern of `newest.yaml` that matches it and with its place in
+    the sources.
+    """
     for path, source in sorted(release.sources.items()):
         tree = ast.parse(source, path)
         for pattern in read.get("routes", ()):
@@ -97,7 +103,7 @@ def names_of(release: Release, read: Mapping[str, Any]) -> Iterator[tuple[str, N
 
 
 def without_names(read: Mapping[str, Any], used: set[str]) -> list[str]:
-    """Return the patterns of a package that led to no name."""
+    """Return the patterns of a package that match no name."""
     wanted = list(read.get("routes", ()))
     for pattern, classes in read["modules"].items():
         wanted += [f"{pattern}: {name}" for name in classes] or [pattern]
@@ -105,7 +111,7 @@ def without_names(read: Mapping[str, Any], used: set[str]) -> list[str]:
 
 
 def _routes(tree: ast.Module) -> Iterator[str]:
-    """Yield the paths of route decorators and of `add_api_route`."""
+    """Yield the paths of route decorators and of calls of `add_api_route`."""
     for node in ast.walk(tree):
         decorators = getattr(node, "decorator_list", ())
         calls = [item for item in decorators if isinstance(item, ast.Call)]
@@ -121,7 +127,9 @@ def _routes(tree: ast.Module) -> Iterator[str]:
 
 
 def _path(node: ast.expr) -> str:
-    """Return a path as it is written, or its default where the environment decides; else the expression."""
+    """Return a constant path, the default of a path that an environment variable sets, or else the
+    expression.
+    """
     if isinstance(node, ast.Call) and ast.unparse(node.func) in ("os.environ.get", "os.getenv"):
         node = [*node.args, node][1]
     if isinstance(node, ast.Constant):
@@ -130,7 +138,9 @@ def _path(node: ast.expr) -> str:
 
 
 def _types(tree: ast.Module) -> dict[str, list[tuple[str, str]]]:
-    """Return the fields and the read values of each class, functional TypedDict and alias that has any."""
+    """Return the fields and the values of each class, functional TypedDict and alias. Types without fields
+    and values are left out.
+    """
     types: defaultdict[str, list[tuple[str, str]]] = defaultdict(list)
     for node in ast.walk(tree):
         if isinstance(node, ast.ClassDef):
@@ -156,7 +166,7 @@ def _of_alias(name: str, value: ast.expr) -> Iterator[tuple[str, str]]:
 
 
 def _of_field(name: str, node: ast.AnnAssign) -> Iterator[tuple[str, str]]:
-    """Yield a field of a class by its name on the wire, and its values if they are read."""
+    """Yield the name of a field on the wire, and its values if the field is in `VALUED`."""
     if name.startswith("_") or name == "model_config" or "ClassVar" in ast.unparse(node.annotation):
         return
     for part in ast.walk(node):

@@ -1,16 +1,16 @@
-"""The same evidence: what every check sees in every fixture, compared with its record.
+"""The same evidence: compare the observations of all checks in all fixtures with recorded digests.
 
-A verdict may stay the same while its evidence gets lost: a witness less, another event, another value. This
-proof covers everything that checks see, on all recorded captures and on damaged copies of their answers: the
-number of witnesses, the furthest witness, and of each violation its place, both values and its level.
-Messages are left out. A digest of each requirement and capture is checked in. A change of the judge must not
-change any of them, or the commit that updates them gives the reason.
+A verdict may stay the same while its evidence becomes weaker: fewer witnesses, another event, another value.
+This proof covers all observations, in all recorded captures and in damaged copies of their answers: the
+number of witnesses, the furthest witness, and for each violation its place, both values and its level.
+Messages are left out. The repository contains a digest for each requirement and capture. A change of the
+checks must not change a digest, or the commit that updates the digests must give the reason.
 
-python -m proofs.same_evidence                       compare; names what differs
-python -m proofs.same_evidence sglang/0.5.23         some captures, by a part of their path
-python -m proofs.same_evidence --lines DIR A_base    the evidence itself, to compare two checkouts with diff
-python -m proofs.same_evidence --update              write the digests anew
-python -m proofs.same_evidence --requirement ID      one requirement alone; with --update, only its digests
+    python -m proofs.same_evidence                       compare, and print the differences
+    python -m proofs.same_evidence sglang/0.5.23         only captures whose paths contain this text
+    python -m proofs.same_evidence --lines DIR A_base    write the evidence to files, for diff
+    python -m proofs.same_evidence --update              write all digests
+    python -m proofs.same_evidence --requirement ID      only this requirement; also for --update
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ from tokenwire.wire.exchange import Exchange, Read
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 DIGESTS = Path(__file__).parent / "evidence" / "digests.json.gz"
 DAMAGED_ANSWERS = 24
-"""Answers of each capture of which damaged copies are judged."""
+"""The number of answers of each capture that are judged in damaged copies."""
 COPIES = 3
 LARGEST_DAMAGED = 200_000
-"""Bytes; a larger answer takes too long to judge several times."""
+"""In bytes. A larger answer takes too long to judge several times."""
 DAMAGED = "damaged"
 
 Digests = dict[str, dict[str, str]]
-"""The digests of each capture by its path in `fixtures/`: one for each requirement with observations."""
+"""The digests of each capture by its path in `fixtures/`, one for each requirement with observations."""
 
 
 def lines(capture: Path, requirements: Collection[str] = ()) -> Iterator[tuple[str, str]]:
-    """Yield the evidence in a capture and in damaged copies of its answers: requirement, and a line of text.
+    """Yield the evidence in a capture and in damaged copies of its answers: pairs of a requirement and a
+    line.
 
-    `requirements`: only these ids; all if empty.
+        requirements: only these ids; all ids if empty.
     """
     rows = [row for name, row in load_requirements().items() if not requirements or name in requirements]
     checks = {row.id: CHECKS[row.id] for row in rows if row.id in CHECKS}
@@ -74,7 +75,7 @@ def lines(capture: Path, requirements: Collection[str] = ()) -> Iterator[tuple[s
 
 
 def _tokenizer(capture: Path) -> LocalTokenizer | None:
-    """Return the tokenizer that the expected verdicts of a capture name."""
+    """Return the tokenizer that the expected verdicts of a capture give."""
     expectation = expected_file(str(capture))
     folder = read_expected(expectation).tokenizer if expectation.is_file() else ""
     return LocalTokenizer(expectation.parent / folder) if folder else None
@@ -103,7 +104,9 @@ def _where(place: Place) -> str:
 
 
 def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
-    """Yield answers of a run with one or two values of their JSON changed; the same ones each time."""
+    """Yield answers of a run in which one or two JSON values are changed. The changes are the same in each
+    call.
+    """
     dialects = load_dialects()
     sound = [
         stream
@@ -122,12 +125,12 @@ def damaged_streams(run: Run, seed: str) -> Iterator[Stream]:
 
 
 def _with_body(exchange: Exchange, body: bytes) -> Exchange:
-    """Return an exchange whose answer is another, read as one piece."""
+    """Return an exchange with another body, in a single read."""
     return replace(exchange, reads=(Read(0.1, body),))
 
 
 def damaged(body: bytes, dice: random.Random) -> bytes | None:
-    """Return a body of which one event, or the one document, was changed; None where nothing can be."""
+    """Return a body with a change in one event or in its single document; None if it contains no JSON."""
     text = body.decode("utf-8", "replace")
     if not text.startswith("data:"):
         changed = _changed(text, dice)
@@ -156,7 +159,7 @@ def _changed(text: str, dice: random.Random) -> str | None:
 
 
 def _spots(value: Any) -> Iterator[tuple[Any, Any]]:
-    """Yield all containers in a JSON value, with each of their keys or positions."""
+    """Yield all objects and arrays in a JSON value, with each of their keys or positions."""
     keys: Iterable[Any] = ()
     if isinstance(value, dict):
         keys = list(value)
@@ -186,7 +189,7 @@ def _change(holder: Any, key: Any, dice: random.Random) -> None:
 
 
 def digests(capture: Path, requirements: Collection[str] = ()) -> dict[str, str]:
-    """Return the digest of the evidence of each requirement that saw anything in a capture."""
+    """Return the digest of the evidence of each requirement with observations in a capture."""
     hashes: dict[str, Any] = {}
     for requirement, line in lines(capture, requirements):
         hashes.setdefault(requirement, hashlib.sha256()).update(line.encode("utf-8", "surrogatepass"))
@@ -194,12 +197,14 @@ def digests(capture: Path, requirements: Collection[str] = ()) -> dict[str, str]
 
 
 def differing(written: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
-    """Return the requirements whose evidence is not what was written down."""
+    """Return the requirements whose evidence differs from the recorded evidence."""
     return [name for name in sorted({*written, *now}) if written.get(name) != now.get(name)]
 
 
 def captures(parts: Sequence[str] = ()) -> list[Path]:
-    """Return the captures of `fixtures/` whose paths contain any of these; without any, all."""
+    """Return the captures in `fixtures/` whose paths contain one of these texts; all captures if no text is
+    given.
+    """
     every = sorted(FIXTURES.rglob("*.jsonl.gz"))
     return [path for path in every if not parts or any(part in str(path) for part in parts)]
 
@@ -216,9 +221,9 @@ def _write_digests(found: Digests) -> None:
 
 
 def updated(written: Digests, found: Digests, requirements: Collection[str] = ()) -> Digests:
-    """Return the digests with those found now in place of the old ones; others stay.
+    """Return the recorded digests, replaced where there are new ones.
 
-    `requirements`: the ids that were looked at; all if empty.
+    requirements: the ids that were compared; all ids if empty.
     """
     kept = {
         capture: {
@@ -231,7 +236,7 @@ def updated(written: Digests, found: Digests, requirements: Collection[str] = ()
 
 
 def _write_lines(folder: Path, requirements: Collection[str], capture: Path) -> None:
-    """Write the evidence of a capture, a file for each requirement."""
+    """Write the evidence of a capture, in a file for each requirement."""
     for requirement, line in lines(capture, requirements):
         file = folder / capture.relative_to(FIXTURES).with_suffix("").with_suffix("") / f"{requirement}.txt"
         file.parent.mkdir(parents=True, exist_ok=True)
@@ -240,7 +245,7 @@ def _write_lines(folder: Path, requirements: Collection[str], capture: Path) -> 
 
 
 def main() -> int:
-    """Print what differs; 1 where anything does."""
+    """Print the differences. Return 1 if there are differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

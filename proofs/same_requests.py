@@ -1,14 +1,15 @@
-"""The same requests: what every scenario sends, compared with its record.
+"""The same requests: compare the requests of all scenarios with recorded digests.
 
-Scenarios are asked of a stand-in for a server, which answers at once and as far as scenarios read answers:
-three times, with different budgets, in all dialects. A request is its name, its bytes, the way its answer is
-read, and the number of others under way when it is sent. A change of how scenarios are written must not
-change any of them, or the commit that updates the digests lists which requests come, go or change, and why.
+Scenarios send their requests to a stand-in for a server, which answers at once and only with the values that
+scenarios read. This happens three times, with different budgets, in all dialects. Each request counts with
+its name, its bytes, the way in which its answer is read, and the number of other running requests when it is
+sent. A change of the way in which scenarios are written must not change a digest, or the commit that updates
+the digests must list the requests that are new, gone or changed, with the reason.
 
-python -m proofs.same_requests                  compare; names the scenarios that differ
-python -m proofs.same_requests stop            some scenarios, by a part of their name
-python -m proofs.same_requests --lines FILE     the requests themselves, to compare two checkouts with diff
-python -m proofs.same_requests --update         write the digests anew
+    python -m proofs.same_requests                  compare, and print the scenarios that differ
+    python -m proofs.same_requests stop             only scenarios whose names contain this text
+    python -m proofs.same_requests --lines FILE     write the requests, to compare two checkouts with diff
+    python -m proofs.same_requests --update         write the digests
 """
 
 from __future__ import annotations
@@ -41,13 +42,17 @@ from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
 _TURNS = 5
-"""The turns of the event loop for an answer, so that requests sent together are under way together."""
+"""The turns of the event loop before an answer, so that requests that are sent together run at
+the same time.
+"""
 _LOADS = {"running": 4, "after": 2}
-"""Requests under way by when the load is asked for; 0 at all other times."""
+"""The number of running requests that the load endpoint returns, by the last part of the request's name; 0
+for other names.
+"""
 
 
 class _Pieces:
-    """A tokenizer for which every other id is a piece of a character."""
+    """A tokenizer for which every second id is a part of a character."""
 
     cleans_up = False
 
@@ -55,15 +60,15 @@ class _Pieces:
         self,
         ids: Sequence[int],
         *,
-        skip_special_tokens: bool = True,  # noqa: ARG002  # it has none
-        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # as above
+        skip_special_tokens: bool = True,  # noqa: ARG002  # the tokenizer has no special tokens
+        spaces_between_special_tokens: bool = True,  # noqa: ARG002  # the same
     ) -> str:
         return "".join(BROKEN if token % 2 else chr(97 + token % 26) for token in ids)
 
 
 @dataclass(frozen=True)
 class Circumstances:
-    """Facts that scenarios know about a target before they ask it anything."""
+    """Facts that scenarios know about a target before their first request."""
 
     budget: Budget
     advertised: Advertised
@@ -78,7 +83,7 @@ def _speaker() -> Speaker:
 
 
 def circumstances() -> tuple[Circumstances, ...]:
-    """Return a target of which nothing is known, one of which much is, and a parrot."""
+    """Return a target without known facts, a target with many known facts, and a parrot."""
     return (
         Circumstances(Budget.QUICK, Advertised()),
         Circumstances(
@@ -101,10 +106,10 @@ def circumstances() -> tuple[Circumstances, ...]:
 
 @dataclass
 class StandIn(Rehearsal):
-    """A rehearsal that writes down what it is asked."""
+    """A rehearsal that records its requests."""
 
     lines: list[str] = field(default_factory=list)
-    """One for each request, in the order of asking."""
+    """One line for each request, in the order of sending."""
     under_way: int = 0
 
     async def send(
@@ -117,7 +122,7 @@ class StandIn(Rehearsal):
         tap: Tap | None = None,
         aside: bool = False,
     ) -> Exchange:
-        """Write a request down, and answer it."""
+        """Record a request, and answer it."""
         how = f"slow={slow_reader} tap={tap is not None} beside={'any' if aside else self.under_way}"
         self.lines.append(f"{name} {how} {_written(request)}")
         self.under_way += 1
@@ -145,12 +150,14 @@ async def _run(scenario: Scenario, talk: Conversation) -> None:
 
 
 def is_chosen(scenario: str, parts: Sequence[str]) -> bool:
-    """True if a scenario's name contains any of these; without any, all are chosen."""
+    """Return True if the name of a scenario contains one of these texts, or if no text is given."""
     return not parts or any(part in scenario for part in parts)
 
 
 def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str, str]]:
-    """Scenarios, and a line for each request that they send and for each exchange that they do not ask."""
+    """Yield pairs of a scenario and a line, for each request that is sent and for each exchange that is not
+    asked.
+    """
     speaker = _speaker() if known.parrot else None
     for name, scenario in load_scenarios().items():
         if not is_chosen(name, parts):
@@ -194,7 +201,7 @@ def read_digests() -> dict[str, str]:
 
 
 def main() -> int:
-    """Print what differs; 1 where anything does."""
+    """Print the differences. Return 1 if there are differences."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -224,7 +231,7 @@ def main() -> int:
     for name in changed:
         print(name)
     print(
-        f"{len(now)} scenarios and budgets; the requests of {len(changed)} differ from what was written down"
+        f"{len(now)} scenarios and budgets; the requests of {len(changed)} differ from the recorded digests"
     )
     return 1 if changed else 0
 

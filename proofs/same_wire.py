@@ -1,13 +1,13 @@
-"""The same wire: what the reference of this checkout answers, beside what that of another one answers.
+"""The same wire: compare the answers of the reference server in this checkout with those in another checkout.
 
-A rewrite of the reference must change no byte that a client sees. This proof asks both checkouts a fixed set
-of requests: every door of both families, whole and streamed, several samples, stops, logprobs, channels,
-refusals. It compares status, content type and body, event by event and field by field. What is random or
-measures time (generated ids, timestamps, durations) is replaced by its name first; two answers that differ
-in anything else are printed with the path of the field.
+A rewrite of the reference must not change any byte that a client sees. This proof sends a fixed set of
+requests to both checkouts: all endpoints of both families, whole answers and streams, several samples, stops,
+logprobs, channels, refusals. It compares the status, the content type and the body, event by event and field
+by field. Random values and times (generated ids, timestamps, durations) are first replaced by names. If two
+answers differ in any other value, the path of the field is printed.
 
-python -m proofs.same_wire CHECKOUT       compare this checkout with another, such as a `git worktree`
-python -m proofs.same_wire CHECKOUT vllm  some servers, by a part of their name
+    python -m proofs.same_wire CHECKOUT       compare this checkout with another one, such as a `git worktree`
+    python -m proofs.same_wire CHECKOUT vllm  only servers whose names contain this text
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import httpx
 
 ROOT = Path(__file__).parents[1]
 SHOWN = 40
-"""Differences that are printed."""
+"""The maximum number of differing answers that are printed."""
 
 IDS = [72, 101, 108, 108, 111, 32, 300, 12]
 GREEDY = {"temperature": 0, "max_new_tokens": 12, "ignore_eos": True}
@@ -46,7 +46,7 @@ _TIMES = {"created", "e2e_latency", "started", "uptime", "timestamp", "last_rece
 
 @dataclass(frozen=True)
 class SentRequest:
-    """One request of the set."""
+    """One request of the fixed set."""
 
     path: str
     body: Any
@@ -56,20 +56,20 @@ class SentRequest:
 
 @dataclass(frozen=True)
 class Setup:
-    """A way of starting the reference, and what it is asked."""
+    """The options of a reference server, and the requests to it."""
 
     flags: Sequence[str]
     asked: Sequence[SentRequest]
 
 
 def _both_ways(path: str, bodies: Sequence[Mapping[str, Any]], **stream: Any) -> list[SentRequest]:
-    """Return each body as a whole answer and as a stream."""
+    """Return requests for each body, for a whole answer and for a stream."""
     more = {"stream": True, **stream}
     return [SentRequest(path, {**body, **extra}) for body in bodies for extra in ({}, more)]
 
 
 def _generate() -> list[dict[str, Any]]:
-    """Bodies for SGLang's `/generate`."""
+    """Return bodies for SGLang's `/generate`."""
     sampling: list[dict[str, Any]] = [
         GREEDY,
         DRAWN,
@@ -115,7 +115,7 @@ def _generate() -> list[dict[str, Any]]:
 
 
 def _scripts(key: str) -> list[dict[str, Any]]:
-    """Parameters of scripted answers: several tokens in a step, halves of characters, stops, errors."""
+    """Return parameters of scripted answers: several tokens in a step, parts of characters, stops, errors."""
     scripts: list[Any] = [
         ["Hello", " world"],
         MANY_BYTES,
@@ -215,7 +215,7 @@ def _chats() -> list[dict[str, Any]]:
 
 
 def _channels() -> list[dict[str, Any]]:
-    """Chats in which the model reasons and calls tools."""
+    """Return bodies of chats in which the model reasons and calls tools."""
     scripts = [THINKS, [*THINKS[:5], *CALLS], CALLS, THINKS[:3], MANY_BYTES]
     wanted: list[dict[str, Any]] = [
         {},
@@ -255,7 +255,7 @@ def _vllm_generate() -> list[dict[str, Any]]:
 
 
 def _others() -> list[SentRequest]:
-    """Doors without generation."""
+    """Return requests to endpoints that do not generate tokens."""
     return [
         SentRequest("/tokenize", {"prompt": "Once upon"}),
         SentRequest("/tokenize", {"prompt": ["Once", "upon"], "add_special_tokens": False}),
@@ -279,7 +279,7 @@ def _others() -> list[SentRequest]:
 
 
 def setups() -> dict[str, Setup]:
-    """Return every server that is asked, by its name."""
+    """Return all servers with their requests, by name."""
     native = [*_both_ways("/generate", _generate()), *_refused_generate(), *_others()]
     usage: dict[str, Any] = {"stream_options": {"include_usage": True, "continuous_usage_stats": True}}
     completions, chats = "/v1/completions", "/v1/chat/completions"
@@ -333,7 +333,7 @@ def setups() -> dict[str, Setup]:
 
 
 def normal(value: Any, key: str = "") -> Any:
-    """Return a value of an answer with names in the place of what is random or measures time."""
+    """Return a value of an answer in which random values and times are replaced by names."""
     match value:
         case dict():
             return {name: normal(inner, name) for name, inner in value.items()}
@@ -348,7 +348,7 @@ def normal(value: Any, key: str = "") -> Any:
 
 
 def read(answer: httpx.Response) -> dict[str, Any]:
-    """Return an answer as it is compared: its events one by one, where it is a stream."""
+    """Return an answer in a form that can be compared. A stream is divided into its events."""
     kind, text = answer.headers.get("content-type", ""), answer.text
     body: Any = text
     if kind.startswith("text/event-stream"):
@@ -361,7 +361,7 @@ def read(answer: httpx.Response) -> dict[str, Any]:
 def _json(text: str) -> Any:
     data = text.removeprefix("data: ")
     try:
-        # Pairs, so that another order of the same keys is a difference.
+        # The keys are listed in order too, so that another order of the same keys is a difference.
         return {"data:": json.loads(data), "keys": re.findall(r'"([a-z_]+)":', data)}
     except json.JSONDecodeError:
         return text
@@ -384,7 +384,7 @@ def differences(ours: Any, theirs: Any, path: str = "") -> Iterator[str]:
 
 @contextlib.contextmanager
 def _served(checkout: Path, flags: Sequence[str]) -> Iterator[str]:
-    """Serve the reference of a checkout; its URL."""
+    """Start the reference of a checkout, and yield its URL."""
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--port", "0", "--random-seed", "1"]
     path = os.pathsep.join(str(checkout / room) for room in ("conformance", "reference", ""))
     with (
@@ -410,7 +410,7 @@ def _served(checkout: Path, flags: Sequence[str]) -> Iterator[str]:
 
 
 def answers(checkout: Path, setup: Setup) -> Iterator[dict[str, Any]]:
-    """Yield the answers of a checkout's reference, request by request."""
+    """Yield the answers of the reference of a checkout, in the order of the requests."""
     with _served(checkout, setup.flags) as url, httpx.Client(base_url=url, timeout=60) as client:
         for asked in setup.asked:
             body = {} if asked.body is None else {"json": asked.body}
@@ -418,7 +418,7 @@ def answers(checkout: Path, setup: Setup) -> Iterator[dict[str, Any]]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Ask both checkouts; the number of answers that differ decides the exit status."""
+    """Send the requests to both checkouts. Return 1 if answers differ."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("checkout", type=Path)
     parser.add_argument("names", nargs="*", help="parts of names of servers")

@@ -1,16 +1,18 @@
-"""Small-scope proof of a front end: all schedules of a few tokens, each judged by the parrot's exact answer.
+"""Small-scope proof of a front end: all schedules of a few tokens, each compared with the exact answer of the
+parrot.
 
-A front end must give the same answer however the engine below it takes its steps. So all schedules of short
-answers are enumerated: all ways to cut an answer into steps, to keep outputs and send them at once, to bring
-the end in a step of its own, and all batches of a few requests. Answers differ in their difficulty: plain
-text, a character over several tokens, stop strings that one step completes together. The requests of a batch
-differ in their keys of `customized_info`, where a server has these: another key, a late one, or none.
+A front end must return the same answer for all ways in which the engine under it takes its steps. This proof
+enumerates all schedules of short answers: all ways to divide an answer into steps, to keep outputs and send
+them together, and to finish in a separate step. It also enumerates all batches of a few requests. The answers
+contain different difficulties: plain text, a character of several tokens, and stop strings that one step
+completes together. The requests of a batch have different keys of `customized_info` if the server has such
+keys: another key, a late key, or no key.
 
-A front end that a schedule kills is started again, and the enumeration goes on.
+If a schedule makes the front end crash, it is started again, and the enumeration continues.
 
-    python -m proofs.schedules                              the reference's own output side, in process
+    python -m proofs.schedules                              the output side of the reference, in this process
     python -m proofs.schedules --target http://…            a front end that `tokenwire engine` runs
-    python -m proofs.schedules --engine 'vllm-rs serve'     the same, started and stopped
+    python -m proofs.schedules --engine 'vllm-rs serve'     the same, but start and stop the front end
 """
 
 from __future__ import annotations
@@ -48,32 +50,32 @@ from tokenwire_reference.doors.reader import Delivery, Reader
 
 TOKENS, REQUESTS = 6, 3
 KEYED_TOKENS = 4
-"""The most tokens of a batch whose requests differ in their keys."""
+"""The maximum number of tokens in a batch whose requests have different keys."""
 KEYS = ((), (Key("a"),), (Key("b"),), (Key("a", first=1),))
-"""The keys of `customized_info` of a request: none, one, another, and one that comes late."""
+"""The keys of `customized_info` of a request: none, one key, another key, and a key that appears late."""
 INTERVALS = (1, 2, 3, 4)
 _FILLER = b"~"
 _AT_ONCE = 24
 _DIALECTS = ("sglang-generate", "vllm-completions")
 _PROBE = "abort=1"
-"""An engine that reads schedules ends such a request as aborted."""
+"""An engine that reads schedules ends a request with this schedule as aborted."""
 _OBSERVED = frozenset(
     {"script-ids-are-said", "script-text-is-right", "script-finish-is-right", "script-logprobs-are-right"}
 )
-"""Each answer is judged by these at least."""
+"""Every answer is checked at least against these requirements."""
 _CUT, _REFUSED, _KILLS = "answered to its end", "answered", "the front end survives"
 _UNANSWERED = {_CUT, _REFUSED}
 _DEATHS = 8
-"""The front end is started again so often, and the enumeration ends with the next death."""
+"""The maximum number of restarts after crashes. The enumeration ends with the next crash."""
 _TIMEOUT_S = 30.0
 _ENTRIES = "output_token_logprobs"
 _SHOWN = 400
-"""Characters of a failing answer that are printed."""
+"""The maximum number of characters of a failing answer that are printed."""
 
 
 @dataclass(frozen=True)
 class StoppedAnswer:
-    """An answer, and the stop strings of the request that it answers."""
+    """An answer and the stop strings of its request."""
 
     ids: tuple[int, ...]
     stop: tuple[str, ...] = ()
@@ -81,13 +83,13 @@ class StoppedAnswer:
 
 @cache
 def words() -> Words:
-    """The vocabulary of the parrot that is served."""
+    """The vocabulary of the parrot that the front end serves."""
     return words_of(Vocabulary.BYTE_LEVEL)
 
 
 @cache
 def stories() -> Mapping[str, StoppedAnswer]:
-    """Return answers as long as the scope, each with a difficulty of its own."""
+    """Return answers of at most `TOKENS` tokens, each with another difficulty."""
     known = words()
 
     def spelled(text: str | bytes) -> tuple[int, ...]:
@@ -119,7 +121,7 @@ Batch = tuple[ScheduledRequest, ...]
 
 
 def compositions(tokens: int) -> Iterator[tuple[int, ...]]:
-    """Yield all ways to cut a number of tokens into steps."""
+    """Yield all ways to divide a number of tokens into steps."""
     if tokens == 0:
         yield ()
     for first in range(1, tokens + 1):
@@ -128,7 +130,9 @@ def compositions(tokens: int) -> Iterator[tuple[int, ...]]:
 
 
 def alone(tokens: int) -> Iterator[Batch]:
-    """Yield all schedules of one request: each way to step, to hold outputs and to end, for each story."""
+    """Yield all schedules of single requests: all steps, numbers of held outputs and ways to end, for each
+    story.
+    """
     for length in range(1, tokens + 1):
         for steps in compositions(length):
             for hold, late, story, stream in product(
@@ -138,12 +142,16 @@ def alone(tokens: int) -> Iterator[Batch]:
 
 
 def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
-    """Yield all batches of several requests that start in one step: `tokens` in all, or `each`."""
+    """Yield all batches of several requests that start in the same step.
+
+    `tokens` is the number of tokens of each request if `each` is True, and otherwise of all requests
+    together.
+    """
     plain = [(steps, length) for length in range(1, tokens + 1) for steps in compositions(length)]
     for size in range(2, requests + 1):
         for chosen in product(range(len(plain)), repeat=size):
             if each and list(chosen) != sorted(chosen):
-                continue  # the order in a batch of equals changes nothing that is enumerated here
+                continue  # the order of equal requests in a batch changes nothing that is enumerated here
             if not each and sum(plain[place][1] for place in chosen) > tokens:
                 continue
             yield tuple(
@@ -155,7 +163,9 @@ def together(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
 
 
 def keyed(tokens: int, requests: int) -> Iterator[Batch]:
-    """Yield all batches whose requests differ in their keys of `customized_info`, and requests with a key."""
+    """Yield all batches whose requests have different keys of `customized_info`, and single requests with a
+    key.
+    """
     plain = [(steps, length) for length in range(1, tokens + 1) for steps in compositions(length)]
     single = (
         (ScheduledRequest("plain", Schedule(steps=steps), length, stream),)
@@ -171,9 +181,10 @@ def keyed(tokens: int, requests: int) -> Iterator[Batch]:
 
 
 def attached(case: ScheduledRequest, series: Iterable[tuple[range, Mapping[str, Any]]]) -> Iterator[str]:
-    """Yield what is wrong with the values of a request's keys; each series has those of some of its outputs.
+    """Yield a message for each wrong value in the keys of a request. Each series has the values of some
+    outputs.
 
-    A late key has null beside earlier outputs, and may be absent until it comes.
+    A late key has null for earlier outputs, and may be absent until its first value.
     """
     due = {key.name: key.first for key in case.schedule.info if key.first < case.tokens}
     for places, found in series:
@@ -182,15 +193,15 @@ def attached(case: ScheduledRequest, series: Iterable[tuple[range, Mapping[str, 
             if (values := list(found.get(name) or [None] * len(places))) != right:
                 yield f"the values of {name} are {values} instead of {right}"
         if strange := sorted(found.keys() - due):
-            yield f"{strange} are keys of other requests"
+            yield f"the keys {strange} belong to other requests"
 
 
-# A front end, by HTTP.
+# A front end over HTTP
 
 
 @dataclass
 class FrontEnd:
-    """A front end over the engine, and how it is asked."""
+    """A front end over the engine, and the dialect and the model of its requests."""
 
     recorder: Recorder
     dialect: Dialect
@@ -199,7 +210,7 @@ class FrontEnd:
     numbers: Iterator[int]
 
     async def failures(self, batch: Batch) -> list[tuple[str, str]]:
-        """The requirements that the answers to a batch violate, each with what was found."""
+        """Return a pair of a requirement and a message for each violation in the answers to a batch."""
         number = next(self.numbers)
         found = await asyncio.gather(
             *(self._one(case, (len(batch), f"b{number}"), f"{number}-{i}") for i, case in enumerate(batch))
@@ -207,7 +218,7 @@ class FrontEnd:
         return [failure for failures in found for failure in failures]
 
     def request(self, case: ScheduledRequest, schedule: str) -> Any:
-        """The request for a case, with a schedule."""
+        """Return the request for a case, with a schedule."""
         story, extra = stories()[case.story], {KEY: schedule}
         raw: dict[str, Any] = {"vllm_xargs": extra}
         if self.dialect.family == "sglang":
@@ -229,7 +240,7 @@ class FrontEnd:
         return request
 
     async def shows_keys(self) -> bool:
-        """Return True if the value of a key reaches the client."""
+        """Return True if the client receives the value of a key."""
         case = ScheduledRequest("plain", Schedule(info=KEYS[1]), 1, stream=False)
         _, stream = await self._answer(case, str(case.schedule), "keys")
         return any(choice.customized for choice in stream.choices)
@@ -252,15 +263,15 @@ class FrontEnd:
 
 
 def _customized(choice: Choice) -> Iterator[tuple[range, Mapping[str, Any]]]:
-    """Yield the outputs of each emission of a choice, with the values beside them."""
+    """Yield the outputs of each emission of a choice, with the values for these outputs."""
     for emission in choice.emissions:
         outputs = range(emission.after - emission.expected_entries, emission.after)
         yield outputs, {name: emission.series[name] for name in emission.customized}
 
 
 def judged(stream: Stream, target: Target) -> Iterator[tuple[str, str]]:
-    """Yield each requirement about the right answer that a stream violates, with the finding; and those that
-    should have been observed and were not.
+    """Yield each violated requirement about the exact answer with the message of the violation, and also the
+    requirements that had nothing to observe but should have.
     """
     traits, observed = traits_of(stream), set[str]()
     for name, check in CHECKS.items():
@@ -271,7 +282,7 @@ def judged(stream: Stream, target: Target) -> Iterator[tuple[str, str]]:
                     yield name, seen.message
                     break
     if missing := sorted(_OBSERVED - observed):
-        yield "observed", f"{', '.join(missing)} saw nothing in the answer"
+        yield "observed", f"{', '.join(missing)} had nothing to observe in the answer"
 
 
 def _law() -> Parrot:
@@ -283,12 +294,12 @@ def _target() -> Target:
 
 
 Failed = dict[str, tuple[Batch, str, int]]
-"""The failures by name: the smallest batch, what was found, and the number of batches that show it."""
+"""The failures by name: the smallest batch, the message, and the number of batches with this failure."""
 
 
 @dataclass
 class Lives:
-    """A front end that is started again after each death."""
+    """A front end that is started again after each crash."""
 
     start: Callable[[], AbstractContextManager[str]]
     deaths: int = 0
@@ -296,7 +307,7 @@ class Lives:
     _places: asyncio.Semaphore = field(default_factory=partial(asyncio.Semaphore, _AT_ONCE))
 
     async def begin(self) -> FrontEnd:
-        """Start it, after the end of its last life."""
+        """Stop the front end if it runs, and start it."""
         self.end()
         url = self._stack.enter_context(self.start())
         recorder = Recorder(url, timeout_s=_TIMEOUT_S, max_concurrency=_AT_ONCE * REQUESTS)
@@ -304,11 +315,11 @@ class Lives:
         return self.front_end
 
     def end(self) -> None:
-        """End it."""
+        """Stop the front end."""
         self._stack.close()
 
     async def failures(self, batches: Sequence[Batch]) -> list[dict[str, str]] | None:
-        """Return what each batch violates; None if the front end died of one of several."""
+        """Return the violations of each batch; None if the front end crashed in one of several batches."""
 
         async def of_one(batch: Batch) -> dict[str, str]:
             async with self._places:
@@ -323,14 +334,15 @@ class Lives:
         return [{_KILLS: cut[0]}] if len(batches) == 1 else None
 
     async def failures_of(self, batch: Batch) -> dict[str, str]:
-        """Return what one batch violates."""
+        """Return the violations of one batch."""
         (found,) = await self.failures([batch]) or [{}]
         return found
 
     async def each(self, batches: Sequence[Batch], most: int) -> AsyncIterator[tuple[Batch, dict[str, str]]]:
-        """Yield batches with what they violate, until the front end has died more than `most` times.
+        """Yield batches with their violations, until the front end has crashed more than `most` times.
 
-        Those with keys are asked alone, because a key may appear in whatever runs beside it.
+        Batches with keys are sent alone, because their keys may appear in all requests that run at the same
+        time.
         """
         start = 0
         while start < len(batches) and self.deaths <= most:
@@ -346,9 +358,9 @@ class Lives:
 async def run(
     start: Callable[[], AbstractContextManager[str]], batches: Iterable[Batch], most: int = 0
 ) -> tuple[int, int, Failed]:
-    """Ask for all batches. Return the numbers of batches and of requests, and what failed.
+    """Send all batches. Return the number of batches, the number of requests, and the failures.
 
-    It ends early after more than `most` deaths of the front end.
+    The function ends early after more than `most` crashes of the front end.
     """
     asked = requests = 0
     failed: Failed = {}
@@ -365,7 +377,7 @@ async def run(
             _note(failed, batch, failures)
         if lives.deaths:
             left = len(fitting) - asked
-            print(f"the front end died {lives.deaths} times; {left} schedules were not asked for")
+            print(f"the front end died {lives.deaths} times; {left} schedules were not sent")
         for name, (batch, message, times) in list(failed.items()):
             failed[name] = (*await _shrunk(lives.failures_of, name, batch, message), times)
     finally:
@@ -374,12 +386,12 @@ async def run(
 
 
 def _has_keys(batch: Batch) -> bool:
-    """True if a request of a batch has keys of `customized_info`."""
+    """Return True if a request of the batch has keys of `customized_info`."""
     return any(case.schedule.info for case in batch)
 
 
 def _note(failed: Failed, batch: Batch, failures: Mapping[str, str]) -> None:
-    """Count the failures of a batch, and keep the smallest batch of each kind."""
+    """Count the failures of a batch, and keep the smallest batch for each kind of failure."""
     for name, message in failures.items():
         smallest, found, times = failed.get(name, (batch, message, 0))
         if size_of(batch) < size_of(smallest):
@@ -388,7 +400,7 @@ def _note(failed: Failed, batch: Batch, failures: Mapping[str, str]) -> None:
 
 
 async def found_at(recorder: Recorder) -> FrontEnd:
-    """Return the first endpoint that answers, and whose schedules reach the engine."""
+    """Return the first endpoint that answers and forwards schedules to the engine."""
     for name in _DIALECTS:
         front_end = FrontEnd(recorder, load_dialects()[name], "parrot", _target(), count())
         ((case,),) = [next(alone(1))]
@@ -396,11 +408,13 @@ async def found_at(recorder: Recorder) -> FrontEnd:
         _, aborted = await front_end._answer(case._replace(stream=False), _PROBE, name)
         if answered and any(choice.finish and choice.finish.type == "abort" for choice in aborted.choices):
             return front_end
-    raise SystemExit("no endpoint of vLLM or SGLang passes schedules on; start one with `tokenwire engine`")
+    raise SystemExit(
+        "no endpoint of vLLM or SGLang forwards schedules; start the front end with `tokenwire engine`"
+    )
 
 
 def size_of(batch: Batch) -> tuple[int, ...]:
-    """Smaller for what is easier to look at."""
+    """Return a key for sorting, which is smaller for batches that are easier to understand."""
     return (
         len(batch),
         sum(case.tokens for case in batch),
@@ -412,7 +426,7 @@ def size_of(batch: Batch) -> tuple[int, ...]:
 
 
 def smaller(batch: Batch) -> Iterator[Batch]:
-    """Yield batches that are a little smaller: without a request, with a step, a token or a habit less."""
+    """Yield batches that are a little smaller: one request, step, token or special option less."""
     for place, case in enumerate(batch):
         before, after, schedule = batch[:place], batch[place + 1 :], case.schedule
         if len(batch) > 1:
@@ -440,7 +454,9 @@ def smaller(batch: Batch) -> Iterator[Batch]:
 async def _shrunk(
     failures: Callable[[Batch], Awaitable[Mapping[str, str]]], name: str, batch: Batch, message: str
 ) -> tuple[Batch, str]:
-    """Return the smallest batch near one that fails in the same way, and what was found."""
+    """Find the smallest batch near a failing batch that fails in the same way. Return this batch and its
+    message.
+    """
     while True:
         for one in smaller(batch):
             found = await failures(one)
@@ -451,11 +467,11 @@ async def _shrunk(
             return batch, message
 
 
-# The reference, in process.
+# The reference, in this process
 
 
 class _Pieces:
-    """The vocabulary as the reference's detokenizer reads one."""
+    """The vocabulary in the form that the reference's detokenizer reads."""
 
     def __len__(self) -> int:
         return len(words().pieces)
@@ -470,7 +486,9 @@ class _Pieces:
 
 
 def reference_failures(batch: Batch, interval: int, delivery: Delivery) -> Iterator[tuple[str, str]]:
-    """Yield what differs from the right answers where the reference's own output side delivers a batch."""
+    """Deliver a batch with the output side of the reference, and yield its differences from the exact
+    answers.
+    """
     streamer = OutputStreamer(stream_interval=interval)
     running = [_Delivered(case, f"r{place}", streamer, delivery) for place, case in enumerate(batch)]
     while any(not one.over for one in running):
@@ -484,7 +502,7 @@ def reference_failures(batch: Batch, interval: int, delivery: Delivery) -> Itera
 
 
 class _Delivered:
-    """A request that is stepped by its schedule, and what its consumer took."""
+    """A request that takes its steps from its schedule, and the emissions that its consumer took."""
 
     def __init__(
         self, case: ScheduledRequest, rid: str, streamer: OutputStreamer, delivery: Delivery
@@ -511,7 +529,7 @@ class _Delivered:
         return self.request.finish is not None and not self.reader.pending
 
     def step(self) -> bool:
-        """Run a step of the schedule; False if it is over."""
+        """Run a step of the schedule. Return False if the schedule is over."""
         request, story = self.request, stories()[self.case.story]
         if request.finish is not None:
             return False
@@ -528,13 +546,15 @@ class _Delivered:
         return True
 
     def take(self) -> None:
-        """Take what is pending, as a consumer that comes once in as many steps as the schedule holds."""
+        """Take pending output. The consumer waits between two reads for the number of steps that the schedule
+        holds.
+        """
         if self.reader.pending and (self.steps % self.case.schedule.hold == 0 or self.request.finish):
             self.taken.append(self.reader.take(self.delivery))
 
     @property
     def right(self) -> Truth:
-        """The right answer."""
+        """The exact answer."""
         dialect = load_dialects()["sglang-generate"]
         ask = Ask(input_ids=(self.prompt,), max_new_tokens=self.case.tokens, ignore_eos=True)
         request = dialect.render(replace(ask, stop=stories()[self.case.story].stop))
@@ -542,11 +562,11 @@ class _Delivered:
             raise TypeError(request.reason)
         known = truth(_law(), words(), self.prompt, dialect.read_asked(request))
         if known is None:
-            raise TypeError("the right answer is not known")
+            raise TypeError("the exact answer is unknown")
         return known
 
     def differences(self) -> Iterator[tuple[str, str]]:
-        """Yield what differs from the right answer."""
+        """Yield the differences from the exact answer."""
         right, joined, text = self.right, list[int](), ""
         entries: list[Any] = []
         for emission in self.taken:
@@ -556,7 +576,7 @@ class _Delivered:
             text += emission.text
             entries += emission.series.get(_ENTRIES, [])
             if not any(legal.startswith(text) for legal in right.legal):
-                yield "text so far", f"{text!r} does not begin {right.text!r}"
+                yield "text so far", f"{text!r} is not the beginning of {right.text!r}"
         ends = [emission.finish is not None for emission in self.taken]
         finish = self.request.finish
         found = {"ids": tuple(joined), "text": text, "entries": len(entries), "ends": ends.count(True)}
@@ -573,10 +593,10 @@ class _Delivered:
             if found[name] != value:
                 yield name, f"{found[name]!r} instead of {value!r}"
         if ends and not ends[-1]:
-            yield "ends", "something follows the end"
+            yield "ends", "an emission follows the end"
 
     def _keys(self) -> Iterator[tuple[range, Mapping[str, Any]]]:
-        """Yield the outputs of each emission, with the values beside them."""
+        """Yield the outputs of each emission, with the values for these outputs."""
         for emission in self.taken:
             end = emission.completion_tokens
             values = {name: value for name, value in emission.series.items() if name != _ENTRIES}
@@ -584,7 +604,7 @@ class _Delivered:
 
 
 def run_reference(batches: Iterable[Batch]) -> tuple[int, int, Failed]:
-    """Deliver all batches at each interval, in both modes; counts and failures as those of `run`."""
+    """Deliver all batches at each interval in both modes. Return counts and failures as `run` does."""
     asked = requests = 0
     failed: Failed = {}
     for batch in batches:
@@ -595,24 +615,26 @@ def run_reference(batches: Iterable[Batch]) -> tuple[int, int, Failed]:
 
 
 def scope(tokens: int, requests: int, *, each: bool) -> Iterator[Batch]:
-    """Yield the whole scope, the smallest first."""
+    """Yield all batches, from small to large."""
     yield from alone(tokens)
     yield from together(tokens, requests, each=each)
     yield from keyed(min(tokens, KEYED_TOKENS), requests)
 
 
 def main() -> int:
-    """Enumerate, and print counts and the smallest schedule of each kind of failure."""
+    """Run the enumeration, and print counts and the smallest schedule for each kind of failure."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--target", help="base URL of a front end over the engine")
     parser.add_argument("--engine", help="the command that starts a front end")
     parser.add_argument("--tokens", type=int, default=TOKENS, choices=range(1, TOKENS + 1))
     parser.add_argument("--requests", type=int, default=REQUESTS, choices=range(1, REQUESTS + 1))
     parser.add_argument(
-        "--each", action="store_true", help="batches whose requests have that many tokens each, not in all"
+        "--each",
+        action="store_true",
+        help="in batches, each request has up to this number of tokens, not all together",
     )
     parser.add_argument(
-        "--deaths", type=int, default=_DEATHS, help="how often a front end that dies is started again"
+        "--deaths", type=int, default=_DEATHS, help="how often a crashed front end is started again"
     )
     options = parser.parse_args()
     batches = scope(options.tokens, options.requests, each=options.each)

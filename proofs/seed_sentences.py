@@ -1,8 +1,8 @@
-"""The sentences of two changes to SGLang's output side: each is decided, or the reason is known.
+"""The sentences from two changes of SGLang's output side: each must be decided, or the reason must be known.
 
-The specification grew out of reports on these changes (spec/sources.md): `customized_info` in incremental
-streams, and a component of its own for output. Over the engine of `tokenwire engine` every sentence of
-theirs is PASS or FAIL. One that needs what a server was not started with is UNSUPPORTED; none is left open.
+The specification began with reports about these changes (spec/sources.md): `customized_info` in incremental
+streams, and a separate component for output. With the engine of `tokenwire engine`, each of their sentences
+must be PASS or FAIL. A sentence is UNSUPPORTED if it needs an option without which the server was started.
 
     python -m proofs.seed_sentences REPORT…        reports that `tokenwire check --json` wrote
 """
@@ -29,20 +29,20 @@ OPTIONAL = {
     "left-request-is-ended": "load-report",
     "results-stand-in-order": "results",
 }
-"""Rows that need a capability that not every server has: of two modes of delivery it has one, the load
-is that of a scheduler, and results come from a server that embeds.
+"""Requirements that need a capability that not every server has. A server has one of the two delivery modes,
+the load comes from a scheduler, and results come from a server for embeddings.
 """
 
 
 def rows() -> tuple[str, ...]:
-    """Return the requirements that hold the statements of the changes, in their order."""
+    """Return the requirements with the statements of the changes, in the order of the table."""
     lines = SOURCES.read_text("utf-8").splitlines()
     cells = [line.split("|")[3] for line in lines if line.startswith(tuple(f"| {one}-" for one in CHANGES))]
     return tuple(dict.fromkeys(name for cell in cells for name in re.findall(r"`([a-z0-9-]+)`", cell)))
 
 
 def undecided(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield each row that a report does not decide, with the reason that it gives."""
+    """Yield each requirement that is not decided in a report, with the reason in the report."""
     for name in rows():
         found = [row for row in verdicts if row["requirement"] == name]
         if any(row["verdict"] in DECIDED for row in found):
@@ -53,7 +53,7 @@ def undecided(verdicts: Sequence[Mapping[str, Any]]) -> Iterator[tuple[str, str]
 
 
 def main() -> int:
-    """Print what each report leaves open."""
+    """Print the undecided requirements of each report."""
     if len(sys.argv) < 2:
         print(__doc__, file=sys.stderr)
         return 2

@@ -1,10 +1,10 @@
-"""Small-scope proof of the acceptor: it accepts every delivery that a streamer can produce, and refuses
-everything that is one edit away from one.
+"""Small-scope proof of the acceptor: it accepts every delivery that a streamer can produce, and refuses every
+delivery that one edit changes into an impossible one.
 
-Most bugs of delivery show with a handful of tokens. So all deliveries of short records are enumerated: every
-way in which an engine takes steps, a streamer decides to emit, a queue joins what is not read yet, and a
-detokenizer holds text back. The model below is written from the specification alone; it knows neither the
-acceptor nor the reference engine.
+A few tokens are enough to show most bugs of delivery. This proof enumerates all deliveries of short records:
+all ways in which an engine takes steps, a streamer decides to emit, a queue joins unread outputs, and a
+detokenizer holds text back. The model below follows the specification alone. It depends neither on the
+acceptor nor on the reference engine.
 
     python -m proofs.small_scope            all records of up to 6 tokens
     python -m proofs.small_scope --tokens 4
@@ -30,22 +30,26 @@ LATE = "late_key"
 MIRROR = "mirror_token_id"
 
 Cut = tuple[tuple[int, int], ...]
-"""A delivery as positions: for each emission, how many ids and how many characters have been delivered."""
+"""A delivery as positions: for each emission, the number of ids and of characters that are
+delivered so far.
+"""
 Edit = tuple[str, tuple[Delivered, ...]]
-"""An edit in words, and the emissions that replace a window."""
+"""A description of an edit, and the emissions that replace a window."""
 
 
 @dataclass(frozen=True)
 class Story:
-    """A record to deliver, and its difficulties."""
+    """A record to deliver, with its difficulties."""
 
     tokens: int
     broken: int | None = None
-    """This token holds the first bytes of a character, and the next one the rest."""
+    """This token contains the first bytes of a character, and the next token contains the rest."""
     held: int | None = None
-    """After this token the text ends like a stop string begins: the streamer waits for the next step."""
+    """After this token, the text ends with the beginning of a stop string, so the streamer waits for the next
+    step.
+    """
     late: int | None = None
-    """From this token on the sampler attaches a second key; before, nothing tells that it will."""
+    """From this token on, the sampler attaches a second key. Before this token, the key is absent."""
 
     @property
     def pieces(self) -> tuple[str, ...]:
@@ -60,7 +64,7 @@ class Story:
         return tuple(pieces)
 
     def text_after(self, tokens: int) -> int:
-        """Count the characters that are complete after `tokens` tokens."""
+        """Return the number of characters that are complete after `tokens` tokens."""
         complete = len("".join(self.pieces[:tokens]))
         dangling = self.broken is not None and self.broken + 1 == self.tokens == tokens
         return complete - 1 if dangling else complete
@@ -82,7 +86,7 @@ class Story:
 
 
 def stories(tokens: int) -> Iterator[Story]:
-    """Yield all records of `tokens` tokens with at most one trouble of each kind, and pairs of troubles."""
+    """Yield all records of `tokens` tokens with at most two difficulties of different kinds."""
     nowhere_or_anywhere = (None, *range(tokens))
     for broken in nowhere_or_anywhere:
         for held in nowhere_or_anywhere:
@@ -92,7 +96,9 @@ def stories(tokens: int) -> Iterator[Story]:
 
 
 def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
-    """Find where the streamer emits, as numbers of tokens, for every way in which the engine may step."""
+    """Return the numbers of tokens at which the streamer emits, for each way in which the engine may take
+    steps.
+    """
     found: set[tuple[int, ...]] = set()
 
     def walk(made: int, sent: int, rows: tuple[int, ...]) -> None:
@@ -115,7 +121,9 @@ def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
 
 
 def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Find what a consumer takes that wakes up at any time: rows that wait together become one."""
+    """Return the emissions that a consumer takes which may read at any time. Rows that wait together become
+    one.
+    """
     taken: set[tuple[int, ...]] = set()
     for ends in rows:
         inner = ends[:-1]
@@ -125,7 +133,7 @@ def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
 
 
 def with_text(story: Story, ends: tuple[int, ...]) -> Iterator[Cut]:
-    """Yield every way in which the text may lag behind the ids; with the finish all of it is there."""
+    """Yield all ways in which the text may lag behind the ids. The last emission completes the text."""
 
     def walk(position: int, shown: int, cut: Cut) -> Iterator[Cut]:
         if position == len(ends) - 1:
@@ -138,12 +146,12 @@ def with_text(story: Story, ends: tuple[int, ...]) -> Iterator[Cut]:
 
 
 def produced(story: Story, interval: int) -> set[Cut]:
-    """Return all deliveries that there are of a story."""
+    """Return all possible deliveries of a story."""
     return {cut for ends in joined(emitted(story, interval)) for cut in with_text(story, ends)}
 
 
 def written(story: Story, cut: Cut, mode: Delivery) -> tuple[Delivered, ...]:
-    """Write a delivery as it is on the wire."""
+    """Return a delivery as it is on the wire."""
     record, emissions = story.record, []
     ids, text = record.output_ids or (), record.text or ""
     before = (0, 0)
@@ -185,7 +193,7 @@ def _lists(values: list[Any], strange: Any, following: Any) -> Iterator[tuple[st
 
 
 def _within(emission: Delivered) -> Iterator[tuple[str, Delivered]]:
-    """One emission with one edit."""
+    """Yield one emission with one edit."""
     for words, ids in _lists(list(emission.output_ids or ()), 7, 8):
         yield f"output_ids {words}", replace(emission, output_ids=ids)
     for words, text in _lists(list(emission.text or ""), "x", "y"):
@@ -210,7 +218,7 @@ def _within(emission: Delivered) -> Iterator[tuple[str, Delivered]]:
 def _between(
     earlier: Delivered, later: Delivered, mode: Delivery
 ) -> Iterator[tuple[str, Delivered, Delivered]]:
-    """Two emissions in a row with one edit that concerns both, in incremental delivery."""
+    """Yield two adjacent emissions with one edit that concerns both, in incremental delivery."""
     if mode is not Delivery.INCREMENTAL:
         return
     if later.text:
@@ -249,7 +257,7 @@ def _between(
 
 
 def _in_the_other_mode(emission: Delivered, other: Delivered) -> Iterator[tuple[str, Delivered]]:
-    """One field of an emission as the other mode would write it."""
+    """Yield an emission with one field in the other delivery mode."""
     yield "output_ids in the other mode", replace(emission, output_ids=other.output_ids)
     yield "text in the other mode", replace(emission, text=other.text)
     for name in emission.series:
@@ -260,9 +268,9 @@ def _in_the_other_mode(emission: Delivered, other: Delivered) -> Iterator[tuple[
 
 
 def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Delivery) -> Iterator[Edit]:
-    """Everything that is one edit at the first emission of a window, or between it and the one that follows.
+    """Yield all single edits at the first emission of a window, or between this emission and the next one.
 
-    `window` is an emission and the next, or the last one alone.
+    window: an emission and the next one, or only the last emission.
     """
     emission, rest = window[0], window[1:]
     yield "left out", rest
@@ -276,9 +284,9 @@ def edits(window: tuple[Delivered, ...], in_other_mode: Delivered, mode: Deliver
 
 
 def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
-    """Return the content of a delivery, to look it up among those that can be produced.
+    """Return the content of a delivery, for a search among the possible deliveries.
 
-    An emission without anything new is left out, because the specification lets a server send one.
+    Emissions without new content are left out, because the specification allows them.
     """
     plainly: list[Any] = []
     before: Any = None
@@ -302,22 +310,24 @@ def plain(emissions: tuple[Delivered, ...], mode: Delivery) -> tuple[Any, ...]:
 
 
 def _tells_all(record: Record, emissions: tuple[Delivered, ...]) -> bool:
-    """True if every series is in some emission; one that is in none may not have been asked for."""
+    """Return True if every series occurs in some emission. A series without an emission may not have been
+    requested.
+    """
     return all(any(name in emission.series for emission in emissions) for name in record.series)
 
 
 @dataclass
 class Proof:
-    """Counts of the proof, and its evidence against the acceptor."""
+    """Counts of the proof, and the wrong decisions of the acceptor."""
 
     deliveries: int = 0
     neighbours: int = 0
     legal_neighbours: int = 0
-    """One edit away, and a delivery again."""
+    """The number of edits that produce another possible delivery."""
     refused: list[str] = field(default_factory=list)
-    """Deliveries that were refused."""
+    """Possible deliveries that were refused."""
     accepted: list[str] = field(default_factory=list)
-    """Deliveries that cannot be produced and were accepted."""
+    """Impossible deliveries that were accepted."""
 
     @property
     def holds(self) -> bool:
@@ -327,11 +337,11 @@ class Proof:
 def prove_one(
     proof: Proof, story: Story, interval: int, mode: Delivery, *, each_by_itself: bool = False
 ) -> None:
-    """Try all deliveries of one story, and all their neighbours.
+    """Try all deliveries of one story, and all their single edits.
 
-    For the acceptor, the emissions before a window only show how far the record has come. So an edit that is
-    refused within its window is refused in any surroundings, and is not judged again in other deliveries with
-    this window; `each_by_itself` does judge it.
+    The emissions before a window only show the acceptor how much of the record is delivered. So if an edit is
+    refused within its window, it is refused in all deliveries that contain this window, and it is not tried
+    again in these. With `each_by_itself`, it is tried in each delivery.
     """
     record, rules = story.record, Rules(mode, interval)
     other_mode = Delivery.CUMULATIVE if mode is Delivery.INCREMENTAL else Delivery.INCREMENTAL
@@ -391,7 +401,7 @@ def prove(longest: int) -> Proof:
 
 
 def main() -> int:
-    """Print how much was tried; status 1 where the proof does not hold."""
+    """Print the number of tried deliveries. Return 1 if the proof does not hold."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -401,8 +411,8 @@ def main() -> int:
         print(words)
     print(
         f"{proof.deliveries} deliveries, {len(proof.refused)} of them refused; "
-        f"{proof.neighbours} neighbours that are none, {len(proof.accepted)} of them accepted; "
-        f"{proof.legal_neighbours} neighbours that are deliveries"
+        f"{proof.neighbours} impossible edits, {len(proof.accepted)} of them accepted; "
+        f"{proof.legal_neighbours} edits that are possible deliveries"
     )
     return 0 if proof.holds else 1
 

@@ -47,9 +47,9 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--long", action="store_true", help="100,000 requests and 30 minutes; hours in all")
-    parser.add_argument("--requests", type=int, help="short ones")
-    parser.add_argument("--seconds", type=float, help="of mixed load")
-    parser.add_argument("--pairs", type=int, help="of measurements beside slow and fast readers")
+    parser.add_argument("--requests", type=int, help="the number of short requests")
+    parser.add_argument("--seconds", type=float, help="the duration of the mixed load")
+    parser.add_argument("--pairs", type=int, help="the number of measurements with slow and fast readers")
     parser.add_argument("--hostile", type=int, default=50, metavar="N", help="hostile servers")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", choices=("soak", "slow-readers", "hostile"), action="append")

@@ -1,14 +1,14 @@
-"""Stability: one server, checked again and again, gets the same verdict on every row.
+"""Stability: repeated checks of one server must return the same verdict for each requirement.
 
-The reference engine is checked in both delivery modes and in the shapes of both families, on a machine
-that is otherwise idle and on one whose cores are all busy. A row whose verdict differs between two runs
-against one server says something of the clock, not of the server. What depends on timing has to be provoked
-until it occurs, or is INCONCLUSIVE in every run.
+The reference engine is checked in both delivery modes and in the dialects of both families, first on an idle
+machine and then on a machine whose cores are all busy. If the verdict of a requirement differs between two
+runs against one server, it depends on the clock and not on the server. A check that depends on timing must
+cause the situation that it needs, or be INCONCLUSIVE in every run.
 
     python -m proofs.stability                                          five standard runs of each kind
     python -m proofs.stability --budget quick --runs 3 --mode incremental --load busy
 
-Exit status: 0 no row differs, 1 some do.
+Exit status: 0 if no requirement differs, 1 if at least one differs.
 """
 
 from __future__ import annotations
@@ -36,18 +36,22 @@ from tokenwire_faults.catalogue import CUMULATIVE, INCREMENTAL
 
 VLLM = "--api-dialect vllm"
 MODES = (CUMULATIVE, INCREMENTAL, VLLM)
-"""In SGLang's shapes cumulative and incremental; in vLLM's, whose streams are incremental."""
+"""Cumulative and incremental delivery in SGLang's dialects. Streams of vLLM's dialects are always
+incremental.
+"""
 IDLE, BUSY = "idle", "busy"
 _TIMEOUT_S = 300
-"""The time limit of one exchange: a busy machine is slow, which is not the server's fault."""
+"""The time limit of one exchange. It is long, because a busy machine is slow without an error of
+the server.
+"""
 
 Run = Mapping[str, Judgement]
-"""The judgement of each row that has the report's verdict over all scenarios."""
+"""For each requirement, the judgement that has the report's verdict over all scenarios."""
 
 
 @contextlib.contextmanager
 def burning(processes: int) -> Iterator[None]:
-    """Keep a number of cores busy while this is open."""
+    """Keep a number of cores busy while this context is open."""
     with contextlib.ExitStack() as burners:
         for _ in range(processes):
             burner = burners.enter_context(subprocess.Popen([sys.executable, "-c", "while True: pass"]))
@@ -56,7 +60,7 @@ def burning(processes: int) -> Iterator[None]:
 
 
 def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = "") -> Run:
-    """Ask and judge once. Raises RuntimeError where the server does not answer to the end."""
+    """Check a server once. Raises RuntimeError if the check does not reach its end."""
     plan = Plan(
         Settings(target=url, timeout=_TIMEOUT_S, budget=budget, dialect=tuple(dialects), worker=worker)
     )
@@ -74,8 +78,8 @@ def check(url: str, budget: Budget, dialects: Sequence[str], *, worker: str = ""
 
 
 def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
-    """Return the rows on which runs against one server disagree: a line for each verdict, and under
-    which load.
+    """Return the requirements whose verdicts differ between runs against one server. Each has a line for each
+    verdict, with the loads under which it occurred.
     """
     differences: dict[str, list[str]] = {}
     for row in runs[0][1]:
@@ -92,7 +96,7 @@ def differing(runs: Sequence[tuple[str, Run]]) -> dict[str, list[str]]:
 
 
 def print_differences(console: Console, differences: Mapping[str, Mapping[str, Sequence[str]]]) -> None:
-    """All rows that differ, by the server's delivery mode."""
+    """Print all requirements that differ, by the server's delivery mode."""
     table = Table("row", "server", "verdicts", box=None, header_style="bold", pad_edge=False)
     for mode, rows in differences.items():
         for row, lines in rows.items():
@@ -101,15 +105,15 @@ def print_differences(console: Console, differences: Mapping[str, Mapping[str, S
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the checks, report the rows that differ, and return the exit status."""
+    """Run the checks, print the requirements that differ, and return the exit status."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--runs", type=int, default=5, metavar="N", help="of each kind; 5 where not given")
+    parser.add_argument("--runs", type=int, default=5, metavar="N", help="runs of each kind; default 5")
     parser.add_argument("--budget", type=Budget, default=Budget.STANDARD, choices=list(Budget))
-    parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="all where not given")
-    parser.add_argument("--mode", action="append", choices=MODES, help="all where not given")
-    parser.add_argument("--load", action="append", choices=(IDLE, BUSY), help="both where not given")
+    parser.add_argument("--dialect", action="append", default=[], metavar="NAME", help="default all")
+    parser.add_argument("--mode", action="append", choices=MODES, help="default all")
+    parser.add_argument("--load", action="append", choices=(IDLE, BUSY), help="default both")
     asked = parser.parse_args(arguments)
     differences: dict[str, dict[str, list[str]]] = {}
     with serve(asked.mode or MODES) as urls:

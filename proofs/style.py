@@ -1,10 +1,11 @@
 """Find docstrings, comments, messages and pages that are not plain English.
 
-python -m proofs.style PATH…       print what is found in these files
-python -m proofs.style --update    write smaller counts into proofs/style.yaml
+    python -m proofs.style PATH…       print the findings in these files
+    python -m proofs.style --update    write smaller counts into proofs/style.yaml
 
-Two rules are counted for each file: a docstring that begins with a clause word, also of an attribute, and a
-banned word, such as a negation through "no". `proofs/style.yaml` allows the rest, and can only shrink.
+Findings are counted for each file under two rules: docstrings, also of attributes, that begin with a clause
+word, and banned words, such as a negation through "no". `proofs/style.yaml` allows the remaining findings of
+each file. Its counts must never increase.
 """
 
 from __future__ import annotations
@@ -31,12 +32,12 @@ BANNED = re.compile(
 _COVERED = re.compile(r".*\.(py|md)|spec/.*\.yaml")
 _EXCEPT = r"(tests|docs_build/violations)/|proofs/style|docs/(clients|tutorial)|spec/(TRACEAB|scenarios)"
 _PUBLISHED = r"^> \*\*[\w-]+\*\* \([^\n]*|^ *sentence: [^\n]*"
-"""Sentences of the specification, which stay as they are."""
+"""Published sentences of the specification, which must not change."""
 _CODE = re.compile(rf"^( *)```.*?^\1```|`[^`\n]*`|{_PUBLISHED}", re.MULTILINE | re.DOTALL)
 
 
 def _docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield each docstring with its line, including those of attributes."""
+    """Yield each docstring with its line, including docstrings of attributes."""
     for node in ast.walk(tree):
         for item in body if isinstance(body := getattr(node, "body", None), list) else ():
             if isinstance(item, ast.Expr) and isinstance(item.value, ast.Constant):
@@ -69,13 +70,13 @@ def findings(name: str, source: str) -> Iterator[tuple[int, str, str]]:
 
 
 def files() -> list[str]:
-    """Return the names of the files that the rules cover: Python, Markdown, and the YAML of `spec/`."""
+    """Return the names of the files that the rules cover: Python, Markdown, and the YAML files of `spec/`."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return [n for n in listed.splitlines() if _COVERED.fullmatch(n) and not re.match(_EXCEPT, n)]
 
 
 def counts() -> dict[str, list[int]]:
-    """Count openings and words of each file that has any."""
+    """Return the number of openings and of words in each file with findings."""
     found = {}
     for name in filter(lambda name: (ROOT / name).exists(), files()):
         rules = [rule for _, rule, _ in findings(name, (ROOT / name).read_text("utf-8"))]
@@ -84,12 +85,12 @@ def counts() -> dict[str, list[int]]:
 
 
 def allowed() -> dict[str, list[int]]:
-    """Read what is allowed: for each file its openings and its words."""
+    """Return the allowed number of openings and of words in each file."""
     return yaml.safe_load(ALLOWED.read_text("utf-8")) or {}
 
 
 def update() -> None:
-    """Write the counts where they are smaller than what is allowed, and drop files that have none left."""
+    """Write the counts that are smaller than the allowed ones, and remove files without findings."""
     found = counts()
     both = {name: zip(pair, found.get(name, (0, 0)), strict=True) for name, pair in allowed().items()}
     least = {name: [min(pair) for pair in pairs] for name, pairs in both.items()}

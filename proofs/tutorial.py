@@ -1,6 +1,6 @@
-"""The tutorial, which shows what its commands print: run them, and write down or compare what they print.
+"""The tutorial with the output of its commands: run the commands, and write or compare their output.
 
-python -m proofs.tutorial        run them against the reference engine, and write docs/tutorial.md anew
+python -m proofs.tutorial        run the commands against the reference engine, and write docs/tutorial.md
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ MODEL = "builtin:parrot"
 SERVER_FLAGS = ("--incremental-streaming-output", "--enable-faults")
 """The flags of the tutorial's server."""
 _EXPECTED = (0, 1)
-"""Conforms, and does not."""
+"""The exit statuses of servers that conform and that do not."""
 _DIFFERS = re.compile(r" data: |^[ >]+\d+ +[\d.]+ s  |^ +\^+$| more like it|^  first seen |^  curl ")
 _SESSION = re.compile(
     r"(?<=^```console\n)\$ (?P<command>(?:.*\\\n)*.+)\n(?P<printed>(?:.*\n)*?)(?=```$)", re.MULTILINE
@@ -28,17 +28,18 @@ _SESSION = re.compile(
 
 
 def shown(markdown: str) -> list[tuple[str, str]]:
-    """Return all commands, in their order, each with its expected output."""
+    """Return all commands in order, each with its expected output."""
     return [(match["command"], match["printed"]) for match in _SESSION.finditer(markdown)]
 
 
 def printed(command: str, url: str, folder: Path) -> str:
-    """Run a command of the tutorial in a folder, against a server anywhere."""
+    """Run a command of the tutorial in a folder, against a server at any URL."""
     program, *arguments = shlex.split(command.replace("\\\n", " ").replace(SHOWN_URL, url))
     if program != "tokenwire":
-        raise ValueError(f"the tutorial runs {program!r}; only what tokenwire prints can be shown")
+        raise ValueError(f"the tutorial runs {program!r}; only output of tokenwire can be shown")
     run = [sys.executable, "-m", "tokenwire", *arguments]
-    # As wide as off any terminal: what runs this may say how wide its own is.
+    # The width is the one without a terminal. The caller's environment may contain another width in
+    # COLUMNS.
     surroundings = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     done = subprocess.run(
         run, cwd=folder, capture_output=True, text=True, check=False, timeout=300, env=surroundings
@@ -50,7 +51,9 @@ def printed(command: str, url: str, folder: Path) -> str:
 
 
 def comparable(text: str) -> Iterator[str]:
-    """Yield the lines of an output without what differs between runs: numbers, spaces, the first event."""
+    """Yield the lines of an output without parts that differ between runs: numbers, spaces, the
+    first event.
+    """
     for line in text.splitlines():
         if line.strip() and not _DIFFERS.search(line):
             counted = re.sub(r"\d+(\.\d+)?", "#", " ".join(line.split()))
@@ -58,7 +61,7 @@ def comparable(text: str) -> Iterator[str]:
 
 
 def refreshed(markdown: str, url: str, folder: Path) -> str:
-    """Return the tutorial with what its commands print now, run one after the other in one folder."""
+    """Return the tutorial with new output of its commands, which run one after the other in one folder."""
 
     def turned(match: re.Match[str]) -> str:
         return f"$ {match['command']}\n{printed(match['command'], url, folder)}"
@@ -67,7 +70,7 @@ def refreshed(markdown: str, url: str, folder: Path) -> str:
 
 
 def main() -> None:
-    """Write the tutorial anew."""
+    """Rewrite the tutorial."""
     command = [sys.executable, "-m", "tokenwire_reference", "serve", "--model", MODEL, "--port", "0"]
     with (
         subprocess.Popen([*command, *SERVER_FLAGS], stdout=subprocess.PIPE, text=True) as server,

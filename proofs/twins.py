@@ -1,15 +1,16 @@
-"""Twins: pairs of deployments that are one model, and pairs that are not, each held side by side.
+"""Twins: compare pairs of deployments, with the same model or with different models.
 
-The models are small and drawn from a seed. Both sides serve them in bfloat16, or one of them in float32. Of
-a pair that differs by its weights, its template, its ends or its tokenizer, `tokenwire twin` must never say
-that it is the same; of one whose kernel adds in another order, or that does not differ at all, it must say so
-every time. A kernel that rounds at other places may be undecided, and is never another model.
+The models are small and random, with a seed. Both sides serve their model in bfloat16, or one of them or both
+in float32. If the sides differ in the weights, the template, the end tokens or the tokenizer, `tokenwire
+twin` must never report that they are the same. If only the kernel adds in another order, or if the sides do
+not differ, it must always report this. A kernel that rounds at other places may be undecided, but must never
+count as another model.
 
     python -m proofs.twins                               three seeds of every pair, served by the reference
     python -m proofs.twins --seeds 0 1 --pair int8 --tokens 12000
-    python -m proofs.twins --inside --seeds 0 1 2 3      without servers: the numbers alone
+    python -m proofs.twins --inside --seeds 0 1 2 3      compare only the numbers, without servers
 
-Exit status: 0 each pair has an outcome that it may have, 1 some have not.
+Exit status: 0 if every outcome is allowed for its pair, 1 otherwise.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ NEVER_SAME = OTHER | {Outcome.UNDECIDED}
 
 @dataclass(frozen=True)
 class Pair:
-    """The model of side B beside that of A, and the outcomes that it may have."""
+    """The difference between the models of side A and side B, and the allowed outcomes."""
 
     change: str
     may: frozenset[Outcome]
@@ -57,7 +58,8 @@ _FLOATS = ("float32", "float32")
 PAIRS = {
     "same": Pair("as it is", SAME),
     "wide": Pair("as it is", SAME, "wide"),
-    # It rounds at more places, which lasts nearly as much as other weights do.
+    # This kernel rounds at more places, and its lasting difference is almost as large as that of other
+    # weights.
     "halves": Pair("as it is", SAME | {Outcome.UNDECIDED}, "halves"),
     "two types": Pair("as it is", SAME, dtypes=("float32", "bfloat16")),
     "int8": Pair("int8", NEVER_SAME),
@@ -77,7 +79,9 @@ PAIRS = {
 
 
 def served(model: Path, dtype: str, kernel: str = "plain") -> AbstractContextManager[str]:
-    """Serve a model within the block, and yield the URL. Raises UsageError if it does not start."""
+    """Serve a model as long as this context is open, and yield its URL. Raises UsageError if it
+    does not start.
+    """
     command = (sys.executable, "-m", "proofs.twinning.kernels", kernel, "serve", "--port", PORT)
     return started(
         Start(shlex.join((*command, "--model", str(model), "--dtype", dtype)), "/health"), free_port()
@@ -85,13 +89,13 @@ def served(model: Path, dtype: str, kernel: str = "plain") -> AbstractContextMan
 
 
 def compared(urls: Sequence[str], tokens: int) -> TwinReport:
-    """Hold two servers side by side."""
+    """Compare two servers."""
     plans = tuple(planned(Settings(target=url)) for url in urls)
     return twin_report(asyncio.run(ask_twins((plans[0], plans[1]), tokens)))
 
 
 def measured(pair: Pair, seed: int, tokens: int) -> TwinReport:
-    """Make both models of a pair, serve them and compare them."""
+    """Create both models of a pair, serve them, and compare them."""
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as servers:
         first, other = _models(Path(folder), pair, seed)
         urls = [
@@ -102,7 +106,7 @@ def measured(pair: Pair, seed: int, tokens: int) -> TwinReport:
 
 
 def measured_inside(pair: Pair, seed: int, tokens: int) -> TwinReport:
-    """Make both models of a pair, and compare how they score texts in this process."""
+    """Create both models of a pair, and compare their scores for texts in this process."""
     with tempfile.TemporaryDirectory() as folder:
         models = _models(Path(folder), pair, seed)
         texts = texts_of(models, pair.dtypes, ("plain", pair.kernel), tokens, seed)
@@ -136,7 +140,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2], metavar="N")
     parser.add_argument("--pair", nargs="+", choices=PAIRS, default=list(PAIRS))
     parser.add_argument("--tokens", type=int, default=3000)
-    parser.add_argument("--inside", action="store_true", help="start no server: compare the numbers alone")
+    parser.add_argument("--inside", action="store_true", help="compare only the numbers, without servers")
     options = parser.parse_args(arguments)
     wrong = 0
     for name in options.pair:

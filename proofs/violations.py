@@ -1,10 +1,11 @@
-"""Examples of violations of each requirement: the reference engine runs with a fault, and is caught.
+"""Examples of violations of each requirement: run the reference engine with a fault, and keep what a check
+prints.
 
-    python -m proofs.violations                                 all requirements, anew: one printer
-    python -m proofs.violations --requirement finish-lost       these, anew; repeatable
+    python -m proofs.violations                                 all requirements
+    python -m proofs.violations --requirement finish-lost       only this requirement; repeatable
 
-The failures are kept in `docs_build/violations/`, one small file for each requirement, so that the site is
-built without an engine. A file is a session: the two commands, and what they print.
+The failures are kept in `docs_build/violations/`, in a small file for each requirement, so that the site can
+be built without an engine. A file shows a session: the two commands and their output.
 """
 
 from __future__ import annotations
@@ -31,16 +32,16 @@ from tokenwire_faults.catalogue import load_faults
 from tokenwire_reference.doors.fault_package import HEADER
 
 SHOWN_URL = "http://127.0.0.1:30000"
-"""The server's address in the examples; the real port differs."""
+"""The server's address in the examples, in place of the real one."""
 _RED = {Verdict.FAIL, Verdict.WARN, Verdict.INFO}
 _READABLE = ("script-characters", "script-stops")
-"""Scenarios in which a parrot says sentences that a person can read."""
+"""Scenarios in which a parrot returns sentences that a person can read."""
 _TIMEOUT_S = 60
 _LONGEST_LINE = 240
 
 
 def session(judgement: Judgement, subject: Subject, *, fault: str, flags: str) -> str:
-    """Render how the failure was made, and what it looks like, without the sentence, which the page shows."""
+    """Return the commands and the output of a failure, without the sentence, which the page shows."""
     requirement, capability = judgement.requirement, DECLARED.get(judgement.scenario)
     model = "" if "--model" in flags.split() else " --model builtin:tiny"
     serve = f"$ tokenwire-reference serve{model} --port 30000"
@@ -65,11 +66,11 @@ def _cut(line: str) -> str:
 async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[Requirement]) -> Subject:
     settings = settings_for(url, tuple(scenarios), _TIMEOUT_S)
     if not set(_READABLE).isdisjoint(settings.scenario):
-        settings = replace(settings, budget=Budget.QUICK)  # sentences are the same at fewer intervals
+        settings = replace(settings, budget=Budget.QUICK)  # the sentences are the same with fewer intervals
     subject = await interrogate(Plan(settings, headers=((HEADER, fault),)), Progress())
     if isinstance(subject, Unreached):
         raise RuntimeError(  # noqa: TRY004  # the server did not answer
-            f"{fault}, asked for {', '.join(item.id for item in wanted)}: {subject.diagnosis}"
+            f"{fault}, run for {', '.join(item.id for item in wanted)}: {subject.diagnosis}"
         )
     return subject
 
@@ -77,7 +78,9 @@ async def _ask(url: str, fault: str, scenarios: Iterable[str], wanted: Sequence[
 def violations(
     url: str, fault: str, flags: str, scenarios: Iterable[str], wanted: Sequence[Requirement]
 ) -> set[str]:
-    """Ask a server with a fault, keep the failures of the wanted requirements, and return their names."""
+    """Check a server with a fault, and keep the failures of the wanted requirements. Return the names of
+    these requirements.
+    """
     subject = asyncio.run(_ask(url, fault, scenarios, wanted))
     shown: set[str] = set()
     for judgement in sorted(
@@ -91,8 +94,8 @@ def violations(
 
 
 def _readable_first(servers: Sequence[str]) -> list[str]:
-    """Return the servers that show a fault, each that needs no flags of its own with the parrot
-    before itself.
+    """Return the servers that show a fault. Before each server without `--model`, insert the same server with
+    the parrot.
     """
     parrots = [
         f"{server.removesuffix(WITH_PARROT)}{WITH_PARROT}"
@@ -103,7 +106,9 @@ def _readable_first(servers: Sequence[str]) -> list[str]:
 
 
 def show(missing: set[str]) -> set[str]:
-    """Violate requirements, fault by fault, those first that violate many; give what was not violated."""
+    """Violate the missing requirements, fault by fault. Faults that violate many of them come first. Return
+    the requirements that were not violated.
+    """
     rows, missing = load_requirements(), set(missing)
     lasting = [fault for fault in load_faults().values() if not fault.ends_the_server]
     faults = [fault for fault in lasting if missing & set(fault.kills)]
@@ -129,7 +134,7 @@ def show(missing: set[str]) -> set[str]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Show what has to be shown; status 1 where some requirement was not violated."""
+    """Write the examples. Return 1 if a requirement was not violated."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -140,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     killing = [name for name, row in load_requirements().items() if row.kills]
     missing = show(set(asked or killing))
     for name in sorted(missing):
-        print(f"{name}: none of its faults violates it", file=sys.stderr)
+        print(f"{name}: its faults do not violate it", file=sys.stderr)
     return int(bool(missing))
 
 

@@ -228,7 +228,7 @@ def ids_come_in_the_other_mode(source: Source, hand: Hand) -> Edit | None:
 
 
 def _other_mode(source: Source, hand: Hand, name: str) -> Edit | None:
-    """One field of one event as the other mode would write it."""
+    """Write one field of one event in the other delivery mode."""
     later = [
         emission
         for emission in _counted(source)
@@ -259,7 +259,7 @@ def _other_mode(source: Source, hand: Hand, name: str) -> Edit | None:
     return Edit(body, chosen.event.index)
 
 
-# Series.
+# Series
 
 
 @illegal
@@ -334,7 +334,7 @@ def a_distribution_is_one_short(source: Source, hand: Hand) -> Edit | None:
 
 
 def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], Any]) -> Edit | None:
-    """Another entry of a per-token series; None where `change` makes none of the entry that was drawn."""
+    """Change an entry of a per-token series. Return None if `change` cannot change the chosen entry."""
     if source.stream.dialect != _NATIVE:
         return None
     chosen = _choose(hand, [item for item in _counted(source) if name in _series(item)])
@@ -351,7 +351,7 @@ def _with_entry(source: Source, hand: Hand, name: str, change: Callable[[Any], A
     return Edit(body, chosen.event.index)
 
 
-# Counters, finish, identity.
+# Counters, finish reason, identity
 
 
 @illegal
@@ -451,11 +451,11 @@ def a_choice_is_mislabelled(source: Source, hand: Hand) -> Edit | None:
     return Edit(body)
 
 
-# Text and bytes.
+# Text and bytes
 
 
 def _with_text(source: Source, hand: Hand, change: Any) -> Edit | None:
-    """Change a text, which is seen if the tokenizer knows the text of the ids."""
+    """Change a text. The checks see the change only if the tokenizer knows the text of the ids."""
     asked = source.stream.asked
     if source.run.tokenizer is None or not _counted(source) or asked.stop or asked.stop_regex or asked.echo:
         return None
@@ -521,5 +521,5 @@ def a_byte_is_no_text(source: Source, hand: Hand) -> Edit | None:
 
 
 def unchanged(source: Source, body: Body) -> bool:
-    """True if an edit changed nothing after all."""
+    """Return True if an edit changed nothing."""
     return body.bytes() == body_of(source).bytes() and body.ending is Ending.COMPLETE

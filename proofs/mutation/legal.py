@@ -1,7 +1,7 @@
-"""Legal edits: another cut of the same record, or another way to write the same event.
+"""Legal edits: they divide the same answer into other events, or write the same event in another way.
 
-None may change a verdict. Where events are joined or parted there is less or more to look at, so a PASS may
-become INCONCLUSIVE or the other way; nothing may become red.
+No legal edit may change a verdict, with one exception: if it joins or splits events, the checks see fewer or
+more events, so PASS may become INCONCLUSIVE and vice versa. No verdict may become red.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ _NATIVE = "sglang-generate"
 
 
 def legal(make: Make) -> Make:
-    """Enter a legal edit under the name of its function."""
+    """Register a legal edit under the name of its function."""
     LEGAL[make.__name__.replace("_", "-")] = make
     return make
 
 
 def _some_events(body: Body, hand: Hand) -> list[int]:
-    """Some of the events that hold JSON, at least one."""
+    """Return some of the events that contain JSON, at least one."""
     holding = [n for n, data in enumerate(body.data) if data != "[DONE]"]
     step = hand.choose((1, 2, 3))
     return holding[hand.choose(range(min(step, len(holding)))) :: step]
@@ -41,7 +41,7 @@ def _rewrite(source: Source, hand: Hand, rewrite: Any) -> Edit:
     return Edit(body)
 
 
-# Another cut.
+# Other events
 
 
 @legal
@@ -65,7 +65,7 @@ def neighbours_are_joined(source: Source, hand: Hand) -> Edit | None:
 
 
 def _joined(source: Source, earlier: Emission, after: Emission) -> Any:
-    """The later of two incremental events with what both brought."""
+    """Return the later of two incremental events with the content of both."""
     first, second = source.values[earlier.event.index], copy.deepcopy(source.values[after.event.index])
     assert isinstance(second, dict)
     for name in dict.fromkeys(("output_ids", "text", *earlier.series, *after.series)):
@@ -93,7 +93,7 @@ def a_whole_state_is_overtaken_by_the_next(source: Source, hand: Hand) -> Edit |
 
 @legal
 def the_finish_comes_alone(source: Source, hand: Hand) -> Edit | None:
-    """Behind the last of what it ends, in an event of its own."""
+    """Move the finish reason into an event of its own, after the last event with output ids."""
     counted = {usage.place.event for usage in source.stream.usages}
     options = [
         emission
@@ -113,7 +113,7 @@ def the_finish_comes_alone(source: Source, hand: Hand) -> Edit | None:
     return Edit(body)
 
 
-# Another way to write an event.
+# Other ways to write an event
 
 
 @legal
@@ -153,7 +153,7 @@ def one_event_in_many_lines(source: Source, hand: Hand) -> Edit:
     return _rewrite(source, hand, lambda value: json.dumps(value, ensure_ascii=False, indent=1))
 
 
-# Another framing.
+# Other framing
 
 
 @legal
@@ -205,6 +205,6 @@ def a_byte_order_mark(source: Source, hand: Hand) -> Edit:
 
 @legal
 def other_reads(source: Source, hand: Hand) -> Edit:
-    """Nothing but the reads differ: every edit is delivered in reads that are drawn."""
+    """Change only the sizes of the reads. For each edit, `try_legal` chooses a size by chance."""
     del hand
     return Edit(body_of(source))

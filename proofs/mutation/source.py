@@ -1,4 +1,4 @@
-"""Sources of mutations: recorded streams that violate nothing, and the answers that they are compared to."""
+"""Sources of mutations: recorded streams without violations, and the answers that they are compared with."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ _RED = (Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR)
 
 @dataclass(frozen=True)
 class Source:
-    """A recorded stream that violates nothing, in the run that it came from."""
+    """A recorded stream without violations, in its run."""
 
     stream: Stream
     run: Run
-    """The stream, and what it is compared with."""
+    """The stream, and the answers that it is compared with."""
 
     @property
     def exchange(self) -> Exchange:
@@ -39,7 +39,7 @@ class Source:
 
     @cached_property
     def data(self) -> tuple[str, ...]:
-        """The data of each event, `[DONE]` too."""
+        """The data of each event, including `[DONE]`."""
         events, _, _ = parse_event_stream(self.exchange.body)
         return tuple(event.data for event in events)
 
@@ -54,11 +54,13 @@ class Source:
 
     @cached_property
     def verdicts(self) -> dict[str, Verdict]:
-        """The verdicts on the untouched run, by requirement; only on what was looked at."""
+        """The verdicts on the unchanged run, by requirement. Requirements without observations
+        are missing.
+        """
         return verdicts_of(judge([self.run]))
 
     def with_reads(self, reads: Iterable[bytes], ending: Ending = Ending.COMPLETE) -> Run:
-        """Return the run with another body in the place of the stream's."""
+        """Return the run with another body for this stream."""
         pieces = tuple(Read(n / 1000, piece) for n, piece in enumerate(reads) if piece)
         exchange = replace(self.exchange, reads=pieces, ending=ending)
         read = load_dialects()[self.stream.dialect].read(exchange, delivery_hint=self.run.advertised.delivery)
@@ -67,7 +69,7 @@ class Source:
 
 
 def verdicts_of(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
-    """Return the most telling verdict of each requirement that saw anything."""
+    """Return the combined verdict of each requirement that has a judgement."""
     found: dict[str, list[Verdict]] = {}
     for judgement in judgements:
         found.setdefault(judgement.requirement.id, []).append(judgement.verdict)
@@ -82,15 +84,15 @@ def violations(judgements: Iterable[Judgement]) -> Iterator[tuple[str, Observati
 
 
 def _partners(stream: Answer, streams: Iterable[Answer]) -> tuple[Answer, ...]:
-    """Other answers to the same request; the whole ones first."""
+    """Return other answers to the same request. Answers that are not streams come first."""
     same = [other for other in streams if other is not stream and other.asked.key == stream.asked.key]
     same.sort(key=lambda other: other.asked.stream)
     return tuple(same[:_MOST_PARTNERS]) if stream.asked.key else ()
 
 
 def sources(paths: Iterable[Path], tokenizer: Tokenizer | None = None) -> Iterator[Source]:
-    """Yield all streams of some captures that can be mutated: ended well, of a modest length, and
-    without fault.
+    """Yield all streams of some captures that can be mutated: complete streams of moderate length, without
+    violations.
     """
     for run in replay(list(paths), tokenizer=tokenizer).runs:
         for stream in run.streams:

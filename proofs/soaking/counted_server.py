@@ -1,7 +1,8 @@
-"""The reference's server, which reports its allocated bytes: on SIGUSR1, in the file that HELD_FILE names.
+"""The server of the reference, which reports its allocated bytes on SIGUSR1, in the file whose path is in the
+environment variable HELD_FILE.
 
-glibc counts what is allocated. Python's own allocator (PYTHONMALLOC) and glibc's caches of each thread
-(GLIBC_TUNABLES) would hide small objects, and count free ones.
+The count comes from glibc. Python's own allocator (PYTHONMALLOC) and the caches of glibc for each thread
+(GLIBC_TUNABLES) are switched off, because with them the count would miss small objects and include free ones.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Figures of a soak, and the demands that they do not meet."""
+"""Measured values of a soak, and their limits that are not kept."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ import sys
 from dataclasses import dataclass, field
 
 Sample = tuple[float, str, float]
-"""Seconds since the start, what ran, and the megabytes of the server."""
+"""Seconds since the start, the part of the soak, and the megabytes of the server."""
 
 
 @dataclass
 class Figures:
-    """Measured figures, and the demands that they do not meet."""
+    """Measured values, and their limits that are not kept."""
 
     rows: list[tuple[str, str, str]] = field(default_factory=list)
-    """The subject, the demand and the measured value of each row."""
+    """The subject, the limit and the measured value of each row."""
     broken: list[str] = field(default_factory=list)
     memory: list[Sample] = field(default_factory=list)
     latencies: dict[str, list[float]] = field(default_factory=dict)
-    """In seconds, sorted: of fast readers beside others that read at once, and slowly."""
+    """The sorted latencies of fast readers in seconds, by the speed of the other readers."""
 
     def demand(self, what: str, demanded: str, measured: str, *, holds: bool) -> None:
         self.rows.append((what, demanded, measured))

@@ -1,4 +1,4 @@
-"""The suite against hostile servers: always a report, in bounded memory and time."""
+"""Check hostile servers with the suite: it must always write a report, within bounded memory and time."""
 
 from __future__ import annotations
 
@@ -19,21 +19,21 @@ from proofs.soaking.serving import PATIENCE_S
 from tokenwire.judging.verdict import ExitStatus
 
 MOST_MEMORY = 300_000_000
-"""The most bytes of memory of a check of a hostile server."""
+"""The maximum memory of a check of a hostile server, in bytes."""
 
 
 @dataclass(frozen=True)
 class HostileTrial:
-    """The result of checking a hostile server."""
+    """The result of a check of a hostile server."""
 
     fault: str
-    """The error of the trial; empty if there was none."""
+    """The error of the check; empty if there was none."""
     seconds: float
     megabytes: float
 
 
 def checked(seed: int) -> HostileTrial:
-    """Check the hostile server of a seed by the command line."""
+    """Check the hostile server of a seed with the command line."""
     with tempfile.TemporaryDirectory() as folder, HostileServer(drawn(seed)) as server:
         report, errors = Path(folder, "report.json"), Path(folder, "errors")
         command = [sys.executable, "-m", "tokenwire", "check", "--target", server.url, "--timeout", "1"]
@@ -53,14 +53,14 @@ def checked(seed: int) -> HostileTrial:
         elif "Traceback" in errors.read_text("utf-8", "replace"):
             fault = "a traceback"
         elif not report.exists() or json.loads(report.read_text("utf-8"))["summary"]["HARNESS_ERROR"]:
-            fault = "no report, or one of our own failures"
+            fault = "no report, or a HARNESS_ERROR"
         elif usage.ru_maxrss * 1024 > MOST_MEMORY:
             fault = f"{usage.ru_maxrss * 1024 / 1e6:.0f} MB"
         return HostileTrial(fault, time.monotonic() - begun, usage.ru_maxrss * 1024 / 1e6)
 
 
 async def hostile(figures: Figures, servers: int, seed: int) -> None:
-    """Check `servers` hostile servers, some at a time, because most of them let the suite wait."""
+    """Check `servers` hostile servers, several at the same time, because most of them let the suite wait."""
     slots = asyncio.Semaphore(4)
 
     async def trial_of(number: int) -> HostileTrial:

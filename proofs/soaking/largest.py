@@ -1,4 +1,4 @@
-"""The largest legal value of every field that a server publishes, and how long others wait meanwhile."""
+"""The largest legal value of each published field, and the waiting time of other requests meanwhile."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from proofs.soaking.figures import Figures
 from proofs.soaking.serving import Served
 
 MOST_WAIT_S = 10.0
-"""For four tokens, while others ask for as much as they may."""
+"""The limit for a request of four tokens while other requests have the largest values."""
 _MOST_BYTES = 2_000_000
-"""The most bytes of one value, so that a body has space for several."""
+"""The maximum number of bytes of one value, so that a body has space for several values."""
 _MANY: dict[str, Any] = {"input_ids": [[5] * 40] * 1024, "sampling_params": {"n": 4, "max_new_tokens": 1}}
 PRODUCTS: Mapping[str, Mapping[str, Any]] = {
     "stop ids for each of 4,096 samples": {"stop_token_ids": list(range(500)) * 2},
@@ -23,14 +23,16 @@ PRODUCTS: Mapping[str, Mapping[str, Any]] = {
     "patterns for each of 4,096 samples": {"stop_regex": [f"[a-z]{{20}}{i}" for i in range(32)]},
     "strings for each of 4,096 samples": {"stop": ["x" * 1000 + str(i) for i in range(32)]},
 }
-"""Sampling parameters of the largest batch: what is kept or done for a sample is done for all of them."""
+"""Sampling parameters of the largest batch. The server processes them for each sample of the batch."""
 
 Request = tuple[str, str, Any]
 """A request's description, path and body."""
 
 
 def requests(document: Mapping[str, Any]) -> Iterator[Request]:
-    """Yield a request for each field of each door in `/openapi.json`, and for each product."""
+    """Yield a request for each field of each endpoint in `/openapi.json`, and for each entry of
+    `PRODUCTS`.
+    """
     schemas = document["components"]["schemas"]
     for path, methods in document["paths"].items():
         content = methods.get("post", {}).get("requestBody", {}).get("content", {})
@@ -66,7 +68,7 @@ def _target(schema: Mapping[str, Any], schemas: Mapping[str, Any]) -> Mapping[st
 
 
 def largest(schema: Mapping[str, Any], schemas: Mapping[str, Any], room: int = _MOST_BYTES) -> Any:
-    """Make the largest value that a schema allows, up to about `room` bytes of JSON."""
+    """Return the largest value that a schema allows, limited to about `room` bytes of JSON."""
     schema = _target(schema, schemas)
     if "anyOf" in schema:
         return max(
@@ -94,7 +96,7 @@ def largest(schema: Mapping[str, Any], schemas: Mapping[str, Any], room: int = _
 
 
 async def largest_values(figures: Figures, server: Served) -> None:
-    """Ask for all of it, beside somebody who asks for little."""
+    """Send all these requests, while another client sends short requests."""
     document = json.loads((await server.ask("/openapi.json")).partition(b"\r\n\r\n")[2])
     waits: list[tuple[float, str]] = []
     asked, wrong, what = 0, [], ""

@@ -1,4 +1,4 @@
-"""One server under load: its memory, its pages, and what it answers afterwards."""
+"""One server under load: its memory, its cache pages, and its answers afterwards."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from proofs.soaking.serving import Served, emptied, ids, served
 
 MOST_GROWTH = 1.05
 MOST_KEPT = 500
-"""Bytes for each request."""
+"""In bytes for each request."""
 SLICES = 5
-"""The parts of a load, after each of which the memory is measured."""
+"""The number of parts of a load. The memory is measured after each part."""
 POOL = 4000
-"""Tokens: less than one context, so that one request can need all pages."""
+"""In tokens. The pool is smaller than one context, so that one request can need all pages."""
 FLAGS = ("--max-total-tokens", str(POOL), "--enable-metrics")
 WORKERS = 24
 _VOLATILE = re.compile(rb'"(id|created|e2e_latency|request_id|[a-z_]*_(time|ts|latency))":("[^"]*"|[-\d.e]+)')
@@ -44,7 +44,7 @@ def short(choice: random.Random) -> tuple[str, Any]:
 
 
 def mixed(choice: random.Random, rid: str) -> tuple[str, Any]:
-    """Return a request that may ask for anything."""
+    """Return a request with any of the options."""
     body: dict[str, Any]
     budget, stream, temperature = choice.randint(1, 60), choice.random() < 0.6, choice.choice((0, 0.7, 1.5))
     if choice.random() < 0.3:
@@ -77,7 +77,7 @@ def mixed(choice: random.Random, rid: str) -> tuple[str, Any]:
 
 
 async def one_of_the_mix(server: Served, choice: random.Random, number: int) -> None:
-    """Ask something; one in ten is aborted on its way, one in ten left."""
+    """Send a request. One in ten is aborted while it runs, and one in ten is disconnected by its client."""
     path, body = mixed(choice, rid := f"soak-{number}")
     fate = choice.random()
     if fate < 0.1:
@@ -92,7 +92,7 @@ async def one_of_the_mix(server: Served, choice: random.Random, number: int) -> 
 
 
 async def load(ask: Callable[[int], Any], go_on: Callable[[int], bool]) -> None:
-    """Ask as many at a time as there are workers, as long as it is to go on."""
+    """Send as many requests at the same time as there are workers, until `go_on` returns False."""
     numbers = count()
 
     async def work() -> None:
@@ -105,14 +105,14 @@ async def load(ask: Callable[[int], Any], go_on: Callable[[int], bool]) -> None:
 
 
 def within(seconds: float) -> Callable[[int], bool]:
-    """Make a predicate that is True for a number of seconds from now."""
+    """Return a predicate that is True for a number of seconds from now."""
     until = time.monotonic() + seconds
     return lambda _: time.monotonic() < until
 
 
 @contextlib.asynccontextmanager
 async def watched(server: Served, samples: list[Sample], what: str, began: float) -> AsyncIterator[None]:
-    """Note the memory of the server twice a second."""
+    """Record the memory of the server twice a second."""
 
     async def watch() -> None:
         while True:
@@ -127,9 +127,9 @@ async def watched(server: Served, samples: list[Sample], what: str, began: float
 
 
 def growth(megabytes: Sequence[float]) -> float:
-    """Return the last fifth of some samples over the second: the first is the warm-up.
+    """Return the ratio of the last fifth of the samples to the second fifth. The first fifth is the warm-up.
 
-    Infinity where there are fewer than five: so short a load shows nothing.
+    The result is infinity for fewer than five samples, because such a short load shows nothing.
     """
     fifth = len(megabytes) // 5
     if not fifth:
@@ -138,15 +138,16 @@ def growth(megabytes: Sequence[float]) -> float:
 
 
 def kept(counts: Sequence[tuple[int, int]]) -> float:
-    """Bytes that stay of each request, from how many there were and how many bytes were held then.
+    """Return how many bytes remain for each request. Each count is a number of requests and the bytes in use
+    then.
 
-    The median of the slices: a table that grows once is not a leak.
+    The result is the median of the parts, because a table that grows once is not a leak.
     """
     return statistics.median((more - held) / (n - m) for (m, held), (n, more) in pairwise(counts))
 
 
 async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> None:
-    """Short requests, then mixed load, and what is left of them."""
+    """Send short requests, then mixed load, and measure the resources that remain in use."""
     with served(*FLAGS) as server, served(*FLAGS) as fresh:
         choice, began = random.Random(seed), time.monotonic()
         async with watched(server, figures.memory, "warm-up", began):
@@ -198,7 +199,7 @@ async def soak(figures: Figures, requests: int, seconds: float, seed: int) -> No
 
 
 async def nothing_is_left(figures: Figures, server: Served) -> None:
-    """Demand that the memory of the requests is free again: a last one needs all of it."""
+    """Check that the memory of all requests is free again. A last request needs all of it."""
     left = await emptied(server)
     figures.demand("left of all requests", "nothing", left or "nothing", holds=not left)
     body = {"input_ids": [9] * (POOL - 16), "sampling_params": {"max_new_tokens": 16, "ignore_eos": True}}
@@ -208,7 +209,7 @@ async def nothing_is_left(figures: Figures, server: Served) -> None:
 
 
 async def answers(server: Served, seed: int) -> list[bytes]:
-    """Collect the answers to fixed requests, one at a time, without ids and times."""
+    """Return the answers to fixed requests, sent one at a time, without ids and times."""
     choice, bodies = random.Random(seed), []
     for number in range(40):
         path, body = mixed(choice, f"probe-{number}")

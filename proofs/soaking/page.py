@@ -1,4 +1,4 @@
-"""Make a page of the documentation, with two small drawings, from the figures of a soak."""
+"""Write a page of the documentation with two small drawings of a soak's measured values."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ _WIDTH, _HEIGHT = 640, 260
 _LEFT, _RIGHT, _TOP, _BOTTOM = 56, 628, 28, 224
 _COLOURS = ("#3f51b5", "#e65100", "#2e7d32")
 _POINTS = 160
-"""The most points of a line, so that files are small."""
+"""The maximum number of points in a line, so that files are small."""
 
 
 def picture(title: str, across: str, lines: Mapping[str, Sequence[Point]]) -> str:
-    """Lines in one drawing, as SVG. Equal numbers give equal bytes."""
+    """Draw lines as SVG. Equal numbers give equal bytes."""
     points = [point for line in lines.values() for point in line]
     furthest, highest = max(x for x, _ in points) or 1, max(y for _, y in points) * 1.05
 
@@ -63,8 +63,9 @@ def write(
 ) -> None:
     """Write `robustness.md` and its drawings.
 
-    `rows` say what is demanded and what was measured; `memory` has lines of (seconds, megabytes); `latencies`
-    are sorted, in seconds.
+    rows: the subject, the limit and the measured value of each row.
+    memory: lines of pairs (seconds, megabytes).
+    latencies: sorted lists, in seconds.
     """
     lines = ["# Robustness", "", introduction, "", f"Measured by {measured_by}:", ""]
     lines += ["| what | demanded | measured |", "|---|---|---|"]

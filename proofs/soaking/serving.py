@@ -1,4 +1,4 @@
-"""A server of the reference in a process of its own, and requests to it without a client's library."""
+"""A reference server in a separate process, and requests to it without a client library."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE_S = 300
-"""For any one request, and any one check: what takes longer is stuck."""
+"""The time limit of a request and of a check, in seconds. If one takes longer, it counts as stuck."""
 HELD = "held"
-"""The name of the file in which a server tells how many bytes it holds."""
+"""The name of the file to which a server writes the number of its allocated bytes."""
 _FAILED_IN_BAND = re.compile(rb'"(code|status_code)":5\d\d')
 
 
@@ -37,13 +37,13 @@ class Pace:
 
 @dataclass
 class Served:
-    """A server of the reference in a process of its own."""
+    """A reference server in a separate process."""
 
     port: int
     pid: int
     log: Path
     answers: Counter[str] = field(default_factory=Counter)
-    """The ends of requests: by status, left, or stuck."""
+    """The number of requests for each kind of end: a status, left or stuck."""
 
     @property
     def megabytes(self) -> float:
@@ -51,7 +51,7 @@ class Served:
         return pages * resource.getpagesize() / 1e6
 
     async def held(self) -> int:
-        """Return the bytes that it holds once all requests are over and its cache is empty."""
+        """Return the allocated bytes of the server when all requests are over and its cache is empty."""
         await emptied(self)
         await self.ask("/flush_cache", {})
         file = self.log.with_name(HELD)
@@ -65,7 +65,9 @@ class Served:
     async def ask(
         self, path: str, body: Any = None, *, leave_after: int | None = None, pace: Pace | None = None
     ) -> bytes:
-        """Ask, and read to the end or leave after a number of bytes; return the answer with its head."""
+        """Send a request. Read the answer to the end, or disconnect after a number of bytes. Return the
+        answer with its head.
+        """
         with contextlib.closing(socket.socket()) as connection:
             if pace is not None:
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, pace.bytes)
@@ -92,7 +94,7 @@ class Served:
                 writer.transport.abort()
 
     async def counted(self, path: str, body: Any, **how: Any) -> bytes:
-        """Ask, and count how it ended."""
+        """Send a request, and count how it ended."""
         try:
             async with asyncio.timeout(PATIENCE_S):
                 answer = await self.ask(path, body, **how)
@@ -108,7 +110,7 @@ class Served:
 
 
 def _end_of(answer: bytes) -> str:
-    """Describe how an answer ended: its status, or its error."""
+    """Return a description of an answer's end: its status, or its error."""
     head, _, body = answer.partition(b"\r\n\r\n")
     if _FAILED_IN_BAND.search(body):
         return "failed in band"
@@ -118,7 +120,7 @@ def _end_of(answer: bytes) -> str:
 
 @contextlib.contextmanager
 def served(*flags: str, program: str = "proofs.soaking.counted_server") -> Iterator[Served]:
-    """Serve the reference as long as this is open."""
+    """Run the reference server as long as this context is open."""
     command = [sys.executable, "-m", program, "serve", "--port", "0", "--random-seed", "1"]
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder, "log")
@@ -144,8 +146,8 @@ def served(*flags: str, program: str = "proofs.soaking.counted_server") -> Itera
 
 
 async def emptied(server: Served) -> str:
-    """Describe what is left of requests once all are over; those of clients that left end in the
-    next steps.
+    """Return a description of what remains of requests after their end, or an empty text. Requests of
+    disconnected clients end in the next steps of the server.
     """
     for _ in range(100):
         info = json.loads((await server.ask("/server_info")).partition(b"\r\n\r\n")[2])
@@ -163,6 +165,6 @@ async def emptied(server: Served) -> str:
 
 
 def ids(choice: random.Random, most: int) -> list[int]:
-    """Return a prompt; half of them share a prefix."""
+    """Return a prompt. Half of the prompts share a prefix."""
     prefix = list(range(100, 132)) if choice.random() < 0.5 else []
     return prefix + [choice.randrange(3, 700) for _ in range(choice.randint(1, most))]

@@ -16,7 +16,7 @@ SLOW_READERS = 8
 
 
 async def beside(server: Served, pace: Pace | None, requests: int, seed: int) -> list[float]:
-    """Measure the time of short requests beside long streams, which are read at this pace."""
+    """Measure the latencies of short requests, while long streams are read at this pace."""
     choice, numbers = random.Random(seed), iter(range(requests))
     latencies = []
     long = {"input_ids": [7, 8, 9], "return_logprob": True, "top_logprobs_num": 5, "stream": True}

@@ -1,1 +1,1 @@
-"""Pairs of deployments for the proof that `tokenwire twin` tells them apart, or does not."""
+"""Pairs of deployments for the proof that `tokenwire twin` distinguishes different models."""

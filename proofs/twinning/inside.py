@@ -1,4 +1,4 @@
-"""The texts of a pair of models, scored in this process: without servers, many pairs take minutes."""
+"""Score the texts of a pair of models in this process. Without servers, many pairs take only minutes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tokenwire_twin.twin_numbers import Counted, Scoring, Text, counted
 
 _TOP = 5
 _ROWS = 16
-"""Texts that are scored at once."""
+"""The number of texts that are scored together."""
 
 
 def _loaded(folder: Any, dtype: str) -> Any:
@@ -68,7 +68,7 @@ def _scorings(model: Any, kernel: str, prompts: Sequence[Sequence[int]], texts: 
 def texts_of(
     folders: Sequence[Any], dtypes: Sequence[str], kernels: Sequence[str], tokens: int, seed: int
 ) -> list[Counted]:
-    """Return the numbers of the texts of a pair. Each side writes half of them."""
+    """Return the scores of the texts of a pair. Each side writes half of the texts."""
     models = [_loaded(folder, dtype) for folder, dtype in zip(folders, dtypes, strict=True)]
     count = -(-tokens // TEXT_TOKENS)
     prompts = [prompt_of(number, seed) for number in range(count)]

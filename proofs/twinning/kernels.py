@@ -1,9 +1,10 @@
-"""The reference with another kernel: the same model, whose linear layers round in another way.
+"""The reference with another kernel: the same model, but its linear layers round in another way.
 
     python -m proofs.twinning.kernels KERNEL serve --model FOLDER --port 0
 
-`plain` is torch's own kernel. `wide` adds in float32 and rounds once. `halves` does as two processors do that
-share the layers which end a block: each rounds its half of the sum, and the halves are added.
+`plain` is the kernel of torch. `wide` adds in float32 and rounds once. `halves` works like two processors
+that share the last layer of each block: each processor rounds its half of the sum, and then the halves are
+added.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def _wide(layer: nn.Linear, rows: Tensor) -> Tensor:
 
 def _halves(layer: nn.Linear, rows: Tensor) -> Tensor:
     if layer.in_features <= layer.out_features:
-        return _plain(layer, rows)  # it does not end a block
+        return _plain(layer, rows)  # not the last layer of a block
     half = layer.in_features // 2
     first = nn.functional.linear(rows[..., :half], layer.weight[:, :half], layer.bias)
     return first + nn.functional.linear(rows[..., half:], layer.weight[:, half:])
@@ -41,7 +42,7 @@ KERNELS: dict[str, Callable[[nn.Linear, Tensor], Tensor]] = {
 
 
 def use(kernel: str) -> None:
-    """Let linear layers use a kernel."""
+    """Make linear layers use a kernel."""
     nn.Linear.forward = KERNELS[kernel]  # type: ignore[assignment,method-assign]
 
 

@@ -1,4 +1,4 @@
-"""Small models, drawn from a seed, and changes of a model or of what is around its weights."""
+"""Small random models from seeds, and changes of a model or of its other files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _VOCABULARY = 2000
 
 @dataclass(frozen=True)
 class Change:
-    """A change of a model: of its configuration, of its weights, or of the files beside them."""
+    """A change of a model: of its configuration, its weights, or its other files."""
 
     of_config: Mapping[str, Any] | None = None
     of_weights: Callable[[Any], None] | None = None
@@ -27,7 +27,7 @@ class Change:
 
 
 def _rounded(model: Any, *, values: int) -> None:
-    """Round the rows of all matrices but the embeddings to a number of values on each side of 0."""
+    """Round the rows of all matrices except the embeddings to a number of values on each side of 0."""
     for name, weights in model.named_parameters():
         if weights.dim() == 2 and "embed" not in name:
             scale = weights.abs().amax(1, keepdim=True) / values
@@ -45,7 +45,7 @@ def _one_layer_scaled(model: Any) -> None:
 
 
 def _another_template(folder: Path) -> None:
-    """Put a space between the header of a message and its content."""
+    """Add a space between the header of a message and its content."""
     template = folder / "chat_template.jinja"
     written = template.read_text("utf-8")
     changed = written.replace("{{ m['content'] }}", " {{ m['content'] }}")
@@ -54,7 +54,7 @@ def _another_template(folder: Path) -> None:
 
 
 def _other_ends(folder: Path) -> None:
-    """Let another id end a text."""
+    """Set another id as the end of a text."""
     for name in ("config.json", "generation_config.json"):
         file = folder / name
         if file.exists():
@@ -62,7 +62,7 @@ def _other_ends(folder: Path) -> None:
 
 
 def _another_tokenizer(folder: Path) -> None:
-    """Exchange twenty tokens."""
+    """Exchange twenty pairs of tokens."""
     file = folder / "tokenizer.json"
     table = json.loads(file.read_text("utf-8"))
     vocabulary = table["model"]["vocab"]
@@ -91,7 +91,7 @@ LLAMA: Mapping[str, Any] = {
     "hidden_size": 128,
     "intermediate_size": 256,
     "num_hidden_layers": 4,
-    # So that the layers which end a block, and no others, have more inputs than outputs.
+    # With this size, only the last layers of blocks have more inputs than outputs.
     "head_dim": 48,
     "initializer_range": 0.1,
 }
@@ -107,7 +107,7 @@ QWEN2: Mapping[str, Any] = {
 def write_model(
     folder: Path, seed: int, change: Change = CHANGES["as it is"], shape: Mapping[str, Any] = LLAMA
 ) -> Path:
-    """Write a model of a shape, drawn from a seed and then changed. Return its folder."""
+    """Write a random model of a shape from a seed, and change it. Return its folder."""
     torch.set_num_threads(1)
     torch.manual_seed(seed)
     config = AutoConfig.for_model(

@@ -1,1 +1,1 @@
-"""The source of the files in `vectors/`: answers that are known, and all that is done to them."""
+"""The source of the files in `vectors/`: known answers, and the changes that are made to them."""

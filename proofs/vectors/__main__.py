@@ -1,7 +1,7 @@
-"""Write the vectors for clients, one file for each door.
+"""Write the vectors for clients, in one file for each endpoint.
 
-python -m proofs.vectors                          all doors
-python -m proofs.vectors --door openai-chat       these; repeatable
+python -m proofs.vectors                          all endpoints
+python -m proofs.vectors --door openai-chat       only this endpoint; repeatable
 """
 
 from __future__ import annotations
@@ -25,22 +25,20 @@ from tokenwire_clients.vectors import sentences
 FOLDER = Path(__file__).parents[2] / "vectors"
 DATE = "2026-11-25"
 _SHORT = 1000
-"""The number of events that are judged instead of the longest stream."""
+"""The number of events in the short form of the longest stream, which is judged instead of this stream."""
 _SEVERAL = 3
-"""The reads of one size from which on a text is written once, with the size."""
+"""From this number of reads of equal size on, the text is written once, with the size."""
 
 
 def cases_of(door: Door) -> Iterator[Case]:
-    """Yield all cases of a door, without what the judge says of them."""
+    """Yield all cases of an endpoint, without their results."""
     legal = {case.id: case for case in legal_cases(door)}
     yield from (*legal.values(), *refused_cases(door), *broken_cases(door, legal))
     yield long_case(door)
 
 
 def judged(door: Door) -> list[Case]:
-    """Return all cases of a door, each with the result that the judge gives it; the long one as its
-    short form.
-    """
+    """Return all cases of an endpoint with the results of their checks. The long case has its short form."""
     short = settled(long_case(door, _SHORT))
     return [
         replace(case, result=short.result, requirement=short.requirement) if case.rules else settled(case)
@@ -49,7 +47,7 @@ def judged(door: Door) -> list[Case]:
 
 
 def _rules(reads: Sequence[bytes]) -> list[Any]:
-    """Return the reads of a case as its file has them."""
+    """Return the reads of a case in the form of the file."""
     body, size = b"".join(reads), len(reads[0])
     if len(reads) >= _SEVERAL and all(len(read) == size for read in reads[:-1]) and len(reads[-1]) <= size:
         return [{"text": body.decode(), "every": size}]
@@ -64,7 +62,7 @@ def _rule(read: bytes) -> Any:
 
 
 def row(case: Case) -> dict[str, Any]:
-    """Return a case as its file has it: without what is as in most cases."""
+    """Return a case in the form of the file. Default values are left out."""
     headers = dict(case.headers)
     made: dict[str, Any] = {
         "id": case.id,
@@ -91,7 +89,7 @@ def row(case: Case) -> dict[str, Any]:
 
 
 def document(door: Door, cases: Sequence[Case]) -> str:
-    """Return the text of a file: its head, and a case a line."""
+    """Return the text of a file: its head, and one case in each line."""
     flags = {case.sentence for case in cases}
     head = {
         "schema": "schema.json",

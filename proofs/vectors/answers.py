@@ -1,4 +1,4 @@
-"""The base answers, token by token, before any server writes them down."""
+"""The base answers, token by token, independent of any endpoint."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 TEXT, REASONING = "text", "reasoning"
 PROMPT = (34, 35, 36, 37, 38)
 STOP_ID = 2
-"""Ends a choice, and has no text."""
+"""This id ends a choice and has no text."""
 _FIRST_ID = 300
 
 
 @dataclass(frozen=True)
 class Token:
-    """One token, the channel that its text goes to, and the text that it completes."""
+    """One token, the channel of its text, and the text that it completes."""
 
     id: int
     text: str
@@ -25,7 +25,7 @@ class Token:
 
     @property
     def logprob(self) -> float:
-        """Any number that no other token near it has."""
+        """A number that differs from those of nearby tokens."""
         return -(self.id % 97) / 64 - 0.125
 
 
@@ -36,11 +36,11 @@ class Output:
     tokens: tuple[Token, ...]
     finish: str = "stop"
     matched: str | None = None
-    """The stop string that ended it."""
+    """The stop string that ended the choice."""
     calls: tuple[str, ...] = ()
-    """The names of the functions that it calls."""
+    """The names of the functions that the choice calls."""
     failed: bool = False
-    """An error takes the place of its finish."""
+    """True if the choice ends with an error instead of a finish reason."""
 
     def joined(self, channel: str | int) -> str:
         return "".join(token.text for token in self.tokens if token.channel == channel)
@@ -48,7 +48,7 @@ class Output:
 
 @dataclass(frozen=True)
 class Answer:
-    """A base answer: its choices, and the sentence for clients that it is about."""
+    """A base answer: its choices, and the sentence for clients that it tests."""
 
     name: str
     comment: str
@@ -57,7 +57,7 @@ class Answer:
     asks: Mapping[str, Any] = field(default_factory=dict)
     """Other requested outputs: `logprobs`, `customized`."""
     doors: frozenset[str] | None = None
-    """The doors that can tell it; all where None."""
+    """The endpoints that can express the answer; None for all."""
 
     @property
     def size(self) -> int:
@@ -80,7 +80,7 @@ def _output(
     first: int = 0,
     **end: Any,
 ) -> Output:
-    """Return a choice from the pieces of its channels, a bar between tokens."""
+    """Return a choice from the texts of its channels, in which a bar separates tokens."""
     ids = count(_FIRST_ID + first)
 
     def tokens(pieces: str, channel: str | int) -> Iterator[Token]:
@@ -106,11 +106,11 @@ _WORDS = "Tok|ens| come| in| pieces|,| of| any| size|."
 _WEATHER = ("get_weather", '{"ci|ty": "Par|is"|}')
 _TIME = ("get_time", '{"zone"|: "CE|T"}')
 _LARGE_ID = 151_000
-"""Larger than 16 bits, as in the vocabularies of most models."""
+"""An id of more than 16 bits, as in the vocabularies of most models."""
 
 
 def _by_turns(output: Output) -> Output:
-    """Return an output whose channels take turns, a token each."""
+    """Return an output whose channels alternate token by token."""
     channels = [
         [token for token in output.tokens if token.channel == channel]
         for channel in dict.fromkeys(token.channel for token in output.tokens)
@@ -252,14 +252,14 @@ FIRST = {
     "aborted": "logprobs",
     "three-choices": "choices",
 }
-"""Cases that follow another one than `text`, which a plain case of any other answer follows."""
+"""The answer that each of these answers follows; see `Case.follows`. Other answers follow `text`."""
 HALVES = Answer(
     "halves",
     "A character whose two surrogates come escaped in two deltas",
     "surrogates-are-joined",
     (_output(text="a|\ud83d|\ude00|b"),),
 )
-"""It can be written as ASCII only."""
+"""An answer that can only be written in ASCII."""
 
 
 def joined_halves(text: str) -> str:
@@ -268,12 +268,12 @@ def joined_halves(text: str) -> str:
 
 
 def answers_of(door: str) -> list[Answer]:
-    """Return the answers that a door can express."""
+    """Return the answers that an endpoint can express."""
     return [answer for answer in ANSWERS if answer.doors is None or door in answer.doors]
 
 
 def record_of(answer: Answer, door: str) -> dict[str, Any]:
-    """Return what a correct client has in the end: from the answer alone, however it came."""
+    """Return the final content of a correct client. It depends only on the answer and not on its delivery."""
     choices = []
     for index, output in enumerate(answer.choices):
         held: dict[str, Any] = {"index": index, "text": joined_halves(output.joined(TEXT))}
@@ -299,7 +299,7 @@ def record_of(answer: Answer, door: str) -> dict[str, Any]:
 
 FAILURE = {"message": "no word fits the grammar", "type": "BadRequestError", "param": None, "code": 400}
 LATE = 3
-"""From this token on the sampler has something to say of each; before, its entries are null."""
+"""The first token with a value of the sampler. The entries of earlier tokens are null."""
 
 
 def margins(output: Output) -> list[float | None]:
@@ -308,6 +308,6 @@ def margins(output: Output) -> list[float | None]:
 
 
 def versions(output: Output) -> list[dict[str, Any]]:
-    """Return the spans of weight versions: the weights were updated after half of the tokens."""
+    """Return the ranges of weight versions. The weights are updated after half of the tokens."""
     half, size = len(output.tokens) // 2, len(output.tokens)
     return [{"version": "7", "start": 0, "end": half}, {"version": "8", "start": half, "end": size}]

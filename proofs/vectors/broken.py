@@ -1,6 +1,6 @@
-"""Violations of one sentence of the specification: mutations of any stream, and edits of an event.
+"""Violations of single sentences of the specification: mutations of any stream, and edits of an event.
 
-Each row of `broken.yaml` and of the mutations names the requirement that it breaks, and the judge agrees.
+Each row of `broken.yaml` and each mutation names the violated requirement, and the checks must agree.
 """
 
 from __future__ import annotations
@@ -28,12 +28,14 @@ UNENDED = "unended-events-are-whole-or-dropped"
 _SHOWS = frozenset(
     {"stream-ends-cleanly", "events-are-json-objects", "one-finish-per-choice", "choices-complete"}
 )
-"""A client that breaks off here, or finds no finish, sees by itself that the answer is not whole."""
+"""Requirements whose violation a client notices itself: the stream breaks off, or its finish reason is
+missing.
+"""
 
 
 @dataclass(frozen=True)
 class Nth:
-    """A hand that takes always the same of some options, counted round."""
+    """A source of choices that always takes the entry with this number, modulo the number of options."""
 
     number: int
 
@@ -69,11 +71,11 @@ MUTATIONS: dict[str, tuple[str, str]] = {
     "an-event-is-no-json": ("events-are-json-objects", "events-are-json-objects"),
     "a-byte-is-no-text": ("stream-is-utf8", "stream-is-utf8"),
 }
-"""The requirement that a mutation breaks in incremental delivery, and in cumulative; empty for none."""
+"""The requirements that a mutation violates in incremental and in cumulative delivery; empty if none."""
 _MUTATED = ("text", "choices", "rollout")
 _VARIANTS = {"an-event-is-no-json": 5, "the-stream-is-cut-inside-an-event": 4, "a-byte-is-no-text": 3}
 _OF_ITEMS = frozenset({"the-stream-is-cut-inside-an-event", "an-event-is-no-json", "a-byte-is-no-text"})
-"""Mutations that know nothing of end marks."""
+"""Mutations that do not depend on end marks."""
 
 GROUPS = {
     "chat and completions": CHAT | COMPLETIONS,
@@ -83,11 +85,11 @@ GROUPS = {
     "responses": frozenset({"openai-responses"}),
     "messages": frozenset({"anthropic-messages"}),
 }
-"""The doors of each table in `broken.yaml`."""
+"""The endpoints of each table in `broken.yaml`."""
 
 
 def _edit(events: list[Any], what: str, *given: Any) -> None:
-    """Do one edit of the table to the events of a stream."""
+    """Apply one edit of the table to the events of a stream."""
     match what, given:
         case "put" | "gone", (int(number), str(pointer), *value):
             *way, last = parse(pointer)
@@ -130,7 +132,7 @@ def _choices(events: Sequence[Event], index: int) -> list[Any]:
 
 
 def broken_cases(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
-    """Yield the cases of a door that break a sentence, from its legal ones."""
+    """Yield the cases of an endpoint that violate a sentence. They are made from its legal cases."""
     yield from _mutated(door, legal)
     answers = {answer.name: answer for answer in answers_of(door.name)}
     tables = read_yaml(Path(__file__).with_name("broken.yaml"))
@@ -166,7 +168,7 @@ def broken_cases(door: Door, legal: dict[str, Case]) -> Iterator[Case]:
 
 
 def _finishes(case: Case, number: int) -> bool:
-    """True if a read of a stream has the finish."""
+    """Return True if a read of a stream contains the finish reason."""
     stream = replace(case, reads=case.reads[: number + 1]).stream
     return any(choice.finish for choice in stream.choices)
 

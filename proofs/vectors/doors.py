@@ -1,4 +1,4 @@
-"""The writing of an answer at each door: events, in the order in which steps deliver it."""
+"""Write an answer as each endpoint does: as events, in the order in which steps deliver its tokens."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Step:
     start: int
     end: int
     last: bool = False
-    """The choice is finished with them."""
+    """True if the choice ends with these tokens."""
 
 
 @dataclass(frozen=True)
@@ -40,18 +40,19 @@ class Shape:
     """Variations that a server may choose."""
 
     usage: str = "alone"
-    """`alone` in an event, with the `last` finish, or in `each` event."""
+    """`alone` in a separate event, with the `last` finish reason, or in `each` event."""
     role: str = "alone"
-    """In an event of its own, or `with` the first content."""
+    """`alone` in a separate event, or `with` the first content."""
     deltas: str = "all"
-    """The part of an item's text in deltas: `all` of it; `after-the-first` piece, which the opening event
-    has; or `none`, if the opening (Messages) or closing event (Responses) has all of it.
+    """The part of an item's text in deltas: `all` of the text; `after-the-first` part, which the opening
+    event contains; or `none`, if the opening event (Messages) or the closing event (Responses) contains all
+    of it.
     """
 
 
 @dataclass(frozen=True)
 class Door:
-    """An endpoint of a family: how it is asked, and how its streams are written."""
+    """An endpoint of a family, with the form of its requests and of its streams."""
 
     name: str
     dialect: str
@@ -59,9 +60,9 @@ class Door:
     write: Callable[[Door, Answer, Sequence[Step], Shape], Iterator[Event]]
     reasoning: str = ""
     matched: str = ""
-    """The names of the reasoning and of the stop."""
+    """The names of the reasoning field and of the stop field."""
     named: bool = False
-    """Its events have names."""
+    """True if its events have names."""
 
     @property
     def cumulative(self) -> bool:
@@ -198,7 +199,7 @@ def _completions(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape) -
 
 
 def _segments(output: Output) -> list[tuple[int, int, str | int]]:
-    """Return the beginning and the end of each channel, in tokens."""
+    """Return the first token and the end of each part of a channel, with the channel."""
     found: list[tuple[int, int, str | int]] = []
     for index, token in enumerate(output.tokens):
         if found and found[-1][2] == token.channel:
@@ -213,7 +214,7 @@ _Piece = tuple[str, int, str | int, str]
 
 
 def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[_Piece]:
-    """Yield the steps of an answer's items, one after another: `open`, `delta` and `close`, and `idle`."""
+    """Yield the steps of an answer's items in order: `open`, `delta` and `close`, and also `idle`."""
     segments = _segments(output)
     for step in steps:
         if step.start == step.end and not step.last:
@@ -231,7 +232,7 @@ def _pieces(output: Output, steps: Sequence[Step]) -> Iterator[_Piece]:
 
 
 def _shaped(pieces: Iterable[_Piece], shape: Shape) -> Iterator[_Piece]:
-    """Yield the steps of items; the opening event has the text that no delta brings."""
+    """Yield the steps of items. The opening event contains the text that is missing from the deltas."""
     held: _Piece | None = None
     for what, number, channel, text in pieces:
         in_opening = shape.deltas != "all" and not isinstance(channel, int)
@@ -294,7 +295,7 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
 
 
 def _item(output: Output, number: int, channel: str | int, text: str, status: str) -> dict[str, Any]:
-    """Return an item of a response, as far as it is delivered."""
+    """Return an item of a response with the text that is delivered so far."""
     if isinstance(channel, int):
         call = {"call_id": call_id(0, channel), "name": output.calls[channel], "arguments": text}
         return {"id": f"fc_{number}", "type": "function_call", "status": status, **call}
@@ -388,12 +389,12 @@ DOORS = {
     )
 }
 SIGNATURE = "ErUBCkYICBgCIkA="
-"""A server's signature of reasoning, which clients send back."""
+"""A server's signature of the reasoning, which clients return to the server."""
 _TOOLS = (("get_weather", "city"), ("get_time", "zone"))
 
 
 def request(door: Door, answer: Answer) -> dict[str, Any]:
-    """The body that asks for an answer."""
+    """Return the body of the request for an answer."""
     budget = max(len(output.tokens) for output in answer.choices)
     if not any(output.finish == "length" for output in answer.choices):
         budget += 16

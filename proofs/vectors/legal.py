@@ -1,6 +1,6 @@
-"""Changes that a server and a network may make to an answer, and that change nothing for a correct client.
+"""Changes of an answer by a server or a network that have no effect on the content of a correct client.
 
-Each row of a table is a change, with the sentence for clients that it is about.
+Each row of a table is a change, with the sentence for clients that it tests.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ JSON, USAGE, CHARACTERS, UNKNOWN = (
     "unknown-is-ignored",
 )
 
-# Deliveries: which tokens come together. A list of ends becomes steps, choice by choice.
+# Deliveries: the tokens that come together. A list of ends becomes steps, choice by choice.
 
 
 def _steps(answer: Answer, ends: Callable[[int], Sequence[int]]) -> Iterator[list[Step]]:
@@ -42,7 +42,7 @@ def _steps(answer: Answer, ends: Callable[[int], Sequence[int]]) -> Iterator[lis
 
 
 def _turns(answer: Answer, ends: Callable[[int], Sequence[int]]) -> list[Step]:
-    """The choices by turns, as an engine makes them."""
+    """Return the steps of the choices in turns, as an engine produces them."""
     rounds = zip_longest(*_steps(answer, ends))
     return [step for steps in rounds for step in steps if step is not None]
 
@@ -72,12 +72,12 @@ ENDS: dict[str, tuple[str, Callable[[int], Sequence[int]]]] = {
 
 
 def plain(answer: Answer) -> list[Step]:
-    """A token an event, the finish with the last."""
+    """Return one step for each token. The finish reason comes with the last token."""
     return _turns(answer, _every_token)
 
 
 def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
-    """Each other way of delivery with its name and what it is."""
+    """Yield all other ways of delivery, each with its name and its description."""
     for name, (comment, ends) in ENDS.items():
         yield name, comment, _turns(answer, ends)
     if len(answer.choices) > 1:
@@ -90,7 +90,7 @@ def deliveries(answer: Answer) -> Iterator[tuple[str, str, list[Step]]]:
         yield "last-first", "The last choice comes first", list(chain.from_iterable(reversed(by_choice)))
 
 
-# Shapes: the contents of each event; with the kinds of doors and the answers that are written so.
+# Shapes: the contents of each event, with the endpoints and the answers that have this shape.
 
 SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
     "role-with-content": (
@@ -139,7 +139,7 @@ SHAPES: dict[str, tuple[str, str, Shape, str, str]] = {
 
 
 def _strange(event: Event, value: Any) -> Event:
-    """An event with a field that nobody knows, in each of its objects that a server extends."""
+    """Return an event with an unknown field in each of its objects that a server may extend."""
     if isinstance(event, str):
         return event
     changed = copy.deepcopy(event)
@@ -162,7 +162,7 @@ def _turned(value: Any) -> Any:
 
 
 def _nulls(event: Event) -> Event:
-    """A chunk that has null for each channel that it brings nothing of."""
+    """Return a chunk with null for each channel without content."""
     if isinstance(event, str) or not event.get("choices"):
         return event
     changed = copy.deepcopy(event)
@@ -172,7 +172,7 @@ def _nulls(event: Event) -> Event:
 
 
 def _absent(event: Event) -> Event:
-    """A chunk without what is null or empty."""
+    """Return a chunk without null and empty values."""
     if isinstance(event, str) or not event.get("choices"):
         return event
     changed = copy.deepcopy(event)
@@ -202,11 +202,11 @@ CHANGED: dict[str, tuple[str, str, Callable[[Event], Event]]] = {
     "keys-turned": (JSON, "The keys of each object are in the opposite order", _turned),
 }
 
-# How JSON is written.
+# Ways to write JSON
 
 
 def _escaped(value: Any) -> str:
-    """JSON in which a letter of each string is escaped: of keys and of values."""
+    """Return JSON in which one letter of each string is escaped, in keys and in values."""
     return re.sub(r'(?<=")([a-z])(?=[a-z_]*")', lambda match: f"\\u{ord(match[1]):04x}", json.dumps(value))
 
 
@@ -226,11 +226,11 @@ WRITTEN: dict[str, tuple[str, str, Callable[[Any], str]]] = {
 }
 
 
-# How events are framed: `proofs.mutation.framing`.
+# Framing of events: `proofs.mutation.framing`
 
 FRAMED = {name: (LINES if feature.end_of_line else FIELDS, feature) for name, feature in FEATURES.items()}
 
-# How the network cuts bytes.
+# Ways in which the network cuts bytes
 
 
 def _every(size: int) -> Callable[[bytes], list[int]]:
@@ -267,6 +267,6 @@ CUT_CHARACTERS: dict[str, tuple[str, str, Callable[[bytes], list[int]]]] = {
 
 
 def cut(body: bytes, offsets: Sequence[int]) -> list[bytes]:
-    """The reads of a body that is cut at some offsets."""
+    """Return the reads of a body that is cut at some offsets."""
     bounds = pairwise(sorted({0, *(offset for offset in offsets if 0 < offset < len(body)), len(body)}))
     return [body[start:end] for start, end in bounds]

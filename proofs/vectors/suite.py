@@ -1,4 +1,4 @@
-"""All cases of a door, from the tables: answers, what is done to them, and what breaks them."""
+"""All cases of an endpoint from the tables: answers, legal changes of answers, and violations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tokenwire_clients.vectors import reads_of
 MEDIA_TYPE = "text/event-stream; charset=utf-8"
 MANY = 100_000
 _REPLACES = "cumulative-replaces"
-"""The behaviour of a client that replaces cumulative snapshots in place of joining deltas."""
+"""The behaviour of a client that replaces cumulative snapshots instead of joining deltas."""
 
 
 @dataclass(frozen=True)
@@ -37,25 +37,27 @@ class Case:
     id: str
     comment: str
     sentence: str
-    """The sentence for clients that it is about."""
+    """The sentence for clients that the case tests."""
     request: dict[str, Any]
     reads: tuple[bytes, ...]
     record: dict[str, Any] | None
-    """The content of a correct client in the end; None if it cannot be known."""
+    """The final content of a correct client; None if it is unknown."""
     result: str = "valid"
     requirement: str = ""
-    """The requirement that it breaks."""
+    """The requirement that the case violates."""
     follows: str = ""
-    """The case that it is made from: what fails there fails here for the same reason."""
+    """The case from which this case is made. If a client fails that case, it fails this one for the same
+    reason.
+    """
     status: int = 200
     headers: tuple[tuple[str, str], ...] = (("content-type", MEDIA_TYPE),)
     ending: Ending = Ending.COMPLETE
     rules: tuple[Any, ...] = field(default=(), compare=False)
-    """The reads as rules, where they are too many to be written down: then `reads` are theirs."""
+    """The reads as rules, if there are too many reads to write them all. `reads` follows from the rules."""
 
     @property
     def exchange(self) -> Exchange:
-        """The case as the judge reads it."""
+        """The exchange that is judged."""
         door = DOORS[self.door]
         reads = tuple(Read(n / 1000, read) for n, read in enumerate(self.reads))
         asked = HttpRequest("POST", door.path, self.request)
@@ -67,7 +69,7 @@ class Case:
 
     @property
     def stream(self) -> Stream:
-        """The case as our own reader reads it."""
+        """The stream in Tokenwire's own reader."""
         hint = Delivery.CUMULATIVE if DOORS[self.door].cumulative else Delivery.INCREMENTAL
         return load_dialects()[DOORS[self.door].dialect].read(self.exchange, delivery_hint=hint)
 
@@ -81,7 +83,7 @@ def body_of(door: Door, events: Sequence[Event], how: Any = written) -> Body:
 
 
 def by_event(body: bytes) -> tuple[bytes, ...]:
-    """The bytes of a stream in reads that end with its events."""
+    """Return the bytes of a stream in reads that end at the ends of events."""
     events, _, _ = parse_event_stream(body)
     return tuple(legal.cut(body, [event.end for event in events]))
 
@@ -103,7 +105,7 @@ def _case(door: Door, answer: Answer, name: str, comment: str, body: bytes, **mo
 
 
 def legal_cases(door: Door) -> Iterator[Case]:
-    """The cases that a correct client reads to the known record."""
+    """Yield the cases that a correct client reads into the known record."""
     output = {answer.name: answer for answer in answers_of(door.name)}
     for answer in output.values():
         for name, comment, events in _delivered(door, answer):
@@ -127,7 +129,8 @@ def legal_cases(door: Door) -> Iterator[Case]:
         told_events = events_of(door, characters, legal.plain(characters), Shape())
         encoded = body_of(door, told_events, how).bytes()
         yield _case(door, characters, name, comment, encoded, sentence=sentence)
-    if not door.cumulative and door.name != "openai-responses":  # their texts so far have the character whole
+    # cumulative texts contain the whole character
+    if not door.cumulative and door.name != "openai-responses":
         halves = events_of(door, HALVES, legal.plain(HALVES), Shape())
         yield _case(door, HALVES, "", "", body_of(door, halves, json.dumps).bytes())
     yield from _framed_cases(door, text, body_of(door, events))
@@ -139,7 +142,7 @@ def legal_cases(door: Door) -> Iterator[Case]:
 
 
 def _framed_cases(door: Door, text: Answer, body: Body) -> Iterator[Case]:
-    """The framing features, each alone, and each two of them together around a short answer."""
+    """Yield cases with a short answer for each framing feature, and for each pair of framing features."""
     for name, (sentence, feature) in legal.FRAMED.items():
         if name in UNNAMED and door.named:
             continue
@@ -168,7 +171,7 @@ def _delivered(door: Door, answer: Answer) -> Iterator[tuple[str, str, list[Even
 
 
 def refused_cases(door: Door) -> Iterator[Case]:
-    """Yield answers that are not streams: a client reports the error."""
+    """Yield answers that are not streams. A client must report their error."""
     message = "max_tokens must be at least 1"
     shapes: dict[str, Any] = {
         "refused": {
@@ -194,15 +197,16 @@ _SHORT = 3
 
 
 def short_answer(name: str, comment: str) -> Answer:
-    """Three tokens that a budget ended."""
+    """Return an answer of three tokens that ends at the token limit."""
     tokens = tuple(Token(300 + place, piece, TEXT) for place, piece in enumerate(("a", " b", " c")))
     return Answer(name, comment, "long-streams-are-read", (Output(tokens, finish="length"),))
 
 
 def long_case(door: Door, times: int = MANY) -> Case:
-    """Make a long stream by a rule: the events of a token in the middle of a short answer, again and again.
+    """Return a long stream that follows a rule: the events of the middle token of a short answer are
+    repeated.
 
-    If each event is a whole state, the first state is repeated.
+    If each event contains the whole state, the first state is repeated.
     """
     short = short_answer("long", f"{times} events")
     more = 0 if door.cumulative else times - _SHORT
@@ -256,9 +260,9 @@ def long_case(door: Door, times: int = MANY) -> Case:
 
 
 def settled(case: Case) -> Case:
-    """A case with the result that the judge gives it.
+    """Return a case with the result of its checks.
 
-    Raises ValueError where a legal case violates a MUST, or a broken one keeps the requirement that it names.
+    Raises ValueError if a legal case violates a MUST, or if a broken case does not violate its requirement.
     """
     judged = judge([Run((case.stream,))])
     by_verdict: dict[Verdict, list[str]] = {verdict: [] for verdict in Verdict}

@@ -87,7 +87,7 @@ def test_the_long_run_tries_what_it_counts(every):
 
 def test_an_edit_without_a_place_is_no_success(every, monkeypatch):
     monkeypatch.setitem(LEGAL, "nowhere", lambda source, hand: None)
-    with pytest.raises(ValueError, match="no stream has a place for 'nowhere'"):
+    with pytest.raises(ValueError, match="the edit 'nowhere' is not possible"):
         run(every[:1], ["nowhere"], try_legal, 1, seed=0)
 
 
@@ -100,7 +100,7 @@ def test_an_edit_that_nothing_sees_is_missed(every, monkeypatch):
     monkeypatch.setitem(ILLEGAL, "invisible", invisible)
     tally = Tally()
     assert try_illegal(tally, every[0], "invisible", Dice(0))
-    assert "seen only before it: nothing" in tally.missed[0]
+    assert "violations only before the edit: nothing" in tally.missed[0]
 
 
 def test_a_change_of_a_verdict_is_an_alarm(every, monkeypatch):

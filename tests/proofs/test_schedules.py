@@ -166,7 +166,7 @@ def test_a_front_end_that_dies_is_started_again_and_every_killer_is_counted(
     assert times == len(killers) == 1 + len(schedules.KEYS) * (len(schedules.KEYS) - 1)
     assert smallest == killers[0]
     assert message == "cut"
-    assert "; 0 schedules were not asked for" in capsys.readouterr().out
+    assert "; 0 schedules were not sent" in capsys.readouterr().out
 
 
 def test_schedules_with_keys_are_left_out_where_no_key_is_shown(
@@ -191,7 +191,7 @@ def test_after_too_many_deaths_the_rest_is_left_out_and_counted(
     left = len(batches) - asked
     assert 0 < left < len(batches)
     assert failed[schedules._KILLS][2] == 2, "the first death is of one of many"
-    assert f"died 3 times; {left} schedules were not asked for" in capsys.readouterr().out
+    assert f"died 3 times; {left} schedules were not sent" in capsys.readouterr().out
 
 
 def test_a_failing_batch_is_shrunk_to_its_smallest() -> None:
