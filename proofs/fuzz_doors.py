@@ -1,5 +1,4 @@
-"""Requests that schemathesis generates from the reference's OpenAPI document. None of them may crash the
-server.
+"""Requests that schemathesis generates from the reference's OpenAPI document. They must not crash the server.
 
 The server runs in this process, with a small model. Half of the requests fit the document, and the other half
 violate it. No answer may have a status of 500 or above, in its head or in an event. At the end, the server

@@ -15,7 +15,7 @@ from typing import Self
 from tokenwire.dialects.dialect import load_dialects
 
 Conduct = Callable[[socket.socket], None]
-"""What a server does on a connection after it has read the request. It raises OSError if the client
+"""The behaviour of a server on a connection after it has read the request. It raises OSError if the client
 disconnects.
 """
 

@@ -32,4 +32,4 @@ def test_another_one_may_not(imported: str) -> None:
 
 
 def test_a_listed_module_is_needed() -> None:
-    assert broken(("tool", "elsewhere")) == ["suite.noun is listed, and no tool imports it"]
+    assert broken(("tool", "elsewhere")) == ["suite.noun is listed, but no tool imports it"]
