@@ -168,7 +168,7 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
     left = leads @ (query * np.repeat([1, -1], pairs)) * _KEY / head_size**0.5 / _GRID
     if left.min() < _LEAST_LEAD:
         raise ValueError(
-            f"rounded weights for the lags {list(lags)} have a lead of {left.min():.1f}, less than {_LEAST_LEAD}"
+            f"rounded weights for the lags {list(lags)} lead by {left.min():.1f}, less than {_LEAST_LEAD}"
         )
     return query, np.repeat([_KEY, 0.0], pairs)
 

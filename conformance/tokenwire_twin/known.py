@@ -106,7 +106,7 @@ def _entries(path: Path, tables: list[Any]) -> Iterator[KnownDifference]:
         try:
             yield typed(KnownDifference, table, where)
         except ValueError as error:
-            raise UsageError(f"{error} (`--update` writes whole entries)") from error
+            raise UsageError(f"{error} (`--update` writes correct entries)") from error
 
 
 _Row = Family | VerdictDifference

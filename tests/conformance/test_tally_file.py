@@ -120,7 +120,7 @@ def test_what_is_no_tally_is_refused_in_words(written: Path, monkeypatch: pytest
         (lambda lines: lines[0].update(format=9), "not the head of a tally file"),
         (lambda lines: lines[0].update(requirements=["x"]), "'x' is not a requirement"),
         (lambda lines: lines.insert(1, {"kind": "x"}), "line 2: .*'x' is not a kind of line"),
-        (lambda lines: lines.append({"kind": "run"}), "there are lines after the foot"),
+        (lambda lines: lines.append({"kind": "run"}), "there are lines after the last line"),
         (lambda lines: lines[-1].update(runs=2), "the file has 1 runs, not 2"),
         (lambda lines: lines.pop(-2), "judgements on 0 of 1 requirements"),
         (lambda lines: lines[-2]["judgements"][0].update(verdict="x"), "'x' is not a valid Verdict"),

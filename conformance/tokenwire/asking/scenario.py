@@ -132,8 +132,9 @@ class Conversation:
     declared: frozenset[str] = frozenset()
     """Capabilities that the user declares with `--declare`. Some requests are sent only with them."""
     draw: Random = field(default_factory=Random, repr=False, compare=False)
-    """The source of ids, names and prompts that have to be new to the server. Equal sources give equal
-    requests.
+    """The random generator for ids, names and prompts that must be new to the server.
+
+    Generators with equal states give equal requests.
     """
 
     @property

@@ -253,7 +253,7 @@ class _Reading:
 
     def take(self, line: Mapping[str, Any]) -> None:
         if self.whole:
-            raise ValueError("there are lines after the foot")
+            raise ValueError("there are lines after the last line of a tally (the foot)")
         match line["kind"]:
             case "run":
                 self._close_run()

@@ -52,7 +52,7 @@ async def _text_prompt(talk: Conversation) -> None:
         return replace(ask, input_ids=prompt.input_ids, text=prompt.text, messages=prompt.messages)
 
     ids = _ids_of_prompt(await talk.ask("text", asking(worded(talk, "Tell me about the sea."))))
-    # The common beginning of the ids of both texts precedes every text.
+    # The ids with which both prompts begin, such as a BOS token, precede every text.
     await talk.ask("other-text", asking(worded(talk, "Rivers run down to it.")))
     if ids:
         await talk.ask("its-ids", asking(Ask(input_ids=(ids,))))
