@@ -373,7 +373,8 @@ def _observed(finding: Finding, stream: Stream) -> Observation:
     field, index, expected, actual = finding.difference
     words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"
     if field == "error":
-        words = "an error on a valid stream" if expected is None else "no error, or another one"
+        words = "the client raised an error on a valid stream" if expected is None else "no error"
+        expected, actual = expected or "no error", actual or "no error"
     place = _place(finding.difference, stream)
     return expect(place, expected, actual, f"{finding.case[1]}: {words}", holds=False)
 

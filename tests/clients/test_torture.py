@@ -401,8 +401,12 @@ def test_a_report_shows_as_much_of_a_long_stream_as_it_needs():
 
 
 def test_a_client_that_invents_an_error_is_told():
-    answer = Session().take("openai-chat", "text", {"error": "no"})
+    session = Session()
+    answer = session.take("openai-chat", "text", {"error": "ValueError: no"})
     assert (answer["verdict"], answer["findings"][0]["field"]) == ("FAIL", "error")
+    (shown,) = (row["exhibit"] for row in session.document()["verdicts"] if row["verdict"] == "FAIL")
+    assert shown["message"] == "text: the client raised an error on a valid stream"
+    assert (shown["expected"], shown["actual"]) == ("no error", "ValueError: no")
 
 
 @pytest.mark.parametrize("status", [429, 503])
