@@ -1,5 +1,5 @@
 """Small-scope proof of the acceptor: it accepts every delivery that a streamer can produce, and refuses every
-delivery that one edit changes into an impossible one.
+impossible delivery that differs from a possible one by one edit.
 
 A few tokens are enough to show most bugs of delivery. This proof enumerates all deliveries of short records:
 all ways in which an engine takes steps, a streamer decides to emit, a queue joins unread outputs, and a

@@ -94,7 +94,7 @@ class Matrix:
 
     @property
     def killed(self) -> list[str]:
-        """The faults that a requirement that names them killed on every server."""
+        """The faults that are killed on every server by a requirement that names them."""
         survived = {trial.fault for trial in self._survivors()}
         return [name for name in self.to_kill if name not in survived]
 

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 
 
 class Hand(Protocol):
-    """Chooses what an edit leaves open, such as its position."""
+    """A source of choices for an edit, such as its position."""
 
     def choose(self, options: Sequence[_T]) -> _T:
         """Return one of the options, of which there must be at least one."""

@@ -44,9 +44,9 @@ class Shape:
     role: str = "alone"
     """`alone` in a separate event, or `with` the first content."""
     deltas: str = "all"
-    """The part of an item's text in deltas: `all` of the text; `after-the-first` part, which the opening
-    event contains; or `none`, if the opening event (Messages) or the closing event (Responses) contains all
-    of it.
+    """The part of an item's text in deltas: `all` of the text; `after-the-first`, if the opening event
+    contains the first part; or `none`, if the opening event (Messages) or the closing event (Responses)
+    contains all of it.
     """
 
 
