@@ -121,7 +121,7 @@ def emitted(story: Story, interval: int) -> set[tuple[int, ...]]:
 
 
 def joined(rows: set[tuple[int, ...]]) -> set[tuple[int, ...]]:
-    """Return the emissions that a consumer takes which may read at any time. Rows that wait together become
+    """Return the emissions of a consumer that may read at any time. Rows that wait together become
     one.
     """
     taken: set[tuple[int, ...]] = set()
