@@ -158,7 +158,7 @@ def test_texts_are_asked_without_logprobs_where_these_are_refused() -> None:
 def test_a_form_that_there_is_not_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         app(["check", "--target", "http://127.0.0.1:9", "--channels", "latin"])
-    assert "latin is not a form of tool calls" in re.sub(r"\W+", " ", capsys.readouterr().err)
+    assert "latin is not a format of tool calls" in re.sub(r"\W+", " ", capsys.readouterr().err)
 
 
 @pytest.mark.parametrize("dialect", ["sglang-chat", "vllm-chat"])
