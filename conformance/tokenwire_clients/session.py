@@ -286,7 +286,7 @@ class Session:
                 for case in about_it
                 for difference in self.wrong[case]
             )
-            words = f"each of its cases violates {', '.join(others)}; mend that first"
+            words = f"each of its cases violates {', '.join(others)}; fix that first"
             verdict, message = Verdict.INCONCLUSIVE, words
         else:
             verdict, message = Verdict.UNSUPPORTED, f"the client reports no {' and no '.join(about)}"

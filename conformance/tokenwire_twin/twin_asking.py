@@ -403,7 +403,7 @@ async def _parts(
         if (theirs := other.get(label)) is not None
     ]
     free = [(ours, talks[1][label]) for label, ours in talks[0].items() if label in talks[1]]
-    tokenizer = tokenizer_of(read[0], read[1], same, "no endpoint tells ids and texts")
+    tokenizer = tokenizer_of(read[0], read[1], same, "no endpoint returns ids and texts")
     return (
         template_of(talks[0], talks[1], "no endpoint of both takes messages", tokenizer),
         ends_of(forced[0], forced[1], free, "no answer came to an end"),

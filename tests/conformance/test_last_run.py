@@ -235,7 +235,7 @@ def test_a_credential_is_never_written_and_has_to_be_given_again(tmp_path, token
     assert last.options == {"tokenizer": "models/mine"}
     refused = tokenwire("again")
     assert refused.returncode == 2
-    assert "Authorization holds a credential" in " ".join(refused.stderr.split())
+    assert "Authorization contains a credential" in " ".join(refused.stderr.split())
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", json.dumps({"target": 1, "options": 2})])

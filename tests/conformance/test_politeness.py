@@ -114,7 +114,7 @@ def test_what_the_tokens_do_not_pay_for_is_not_asked_and_told() -> None:
     inner = CannedSender()
     sender = polite(inner, max_tokens=20)
     send(sender, request(12))
-    with pytest.raises(NotAsked, match="asks for 9 output tokens, and 12 of --max-tokens 20 are spent"):
+    with pytest.raises(NotAsked, match="requests 9 output tokens, and 12 of --max-tokens 20 are used"):
         send(sender, request(9))
     send(sender, request(8))
     assert len(inner.names) == 2
@@ -134,7 +134,7 @@ def test_what_the_tokens_do_not_pay_for_is_not_asked_and_told() -> None:
 def test_a_request_costs_all_that_it_may_be_answered_with(asked: HttpRequest, tokens: int) -> None:
     assert send(polite(CannedSender(), max_tokens=max(tokens, 1)), asked)
     if tokens:
-        with pytest.raises(NotAsked, match=f"asks for {tokens} output tokens"):
+        with pytest.raises(NotAsked, match=f"requests {tokens} output tokens"):
             send(polite(CannedSender(), max_tokens=tokens - 1), asked)
 
 

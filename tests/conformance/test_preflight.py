@@ -115,7 +115,7 @@ def test_a_refusal_that_speaks_of_the_model_is_told_with_the_way_out() -> None:
     refusal = openai_error("Server is pinned to 'm'; requested 'default'.")
     refusal[1]["error"]["message"] += " Unknown model."
     diagnosis_found = first_words(lambda request: refusal if request.path == CHAT else None).diagnosis
-    assert f"{CHAT} speaks of the model: try --model NAME." in diagnosis_found
+    assert f"{CHAT} mentions the model: try --model NAME." in diagnosis_found
 
 
 def test_a_list_of_models_that_fails_leads() -> None:
@@ -191,8 +191,8 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
 @pytest.mark.parametrize(
     ("url", "words"),
     [
-        ("http://h/openai?api-version=2024-02-01", "holds a query"),
-        ("http://h/#top", "holds a query"),
+        ("http://h/openai?api-version=2024-02-01", "has a query"),
+        ("http://h/#top", "has a query"),
         ("http://me:secret@h", "--header 'Authorization"),
     ],
 )

@@ -480,5 +480,5 @@ def test_what_a_baseline_knows_is_a_line_for_each_reason(violated) -> None:
 def test_of_many_scenarios_some_are_named(violated) -> None:
     judgement, subject = violated
     every = [replace(judgement, scenario=f"s{n}") for n in range(30)]
-    assert "also in s1, s2, s3, s4, s5, s6, … (-v tells all)" in printed(every, subject)
+    assert "also in s1, s2, s3, s4, s5, s6, … (-v lists all)" in printed(every, subject)
     assert "FAIL  made-up  in s29" in printed(every, subject, verbosity=1)

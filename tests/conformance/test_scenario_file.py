@@ -83,7 +83,7 @@ def test_json_that_yaml_cannot_hold_is_sent_as_it_was(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("scenario: x\nprovokes: y\n", "asks nothing"),
+        ("scenario: x\nprovokes: y\n", "has no requests"),
         ("- 1", "is not a table"),
         ("scenario: [", "scenario.yaml"),
         (ASKS.replace("max_new_tokens", "max_tokens"), "there is no 'max_tokens'"),

@@ -142,7 +142,7 @@ def report(*parts: Part, apart: float = 0.0, besides: int = 0) -> TwinReport:
 
 TEMPLATE = Part("template", 4, 0, ("prompt ids",))
 ENDS = Part("ends", 2, 1, ("forced ids",), "only A ends at token id 2")
-UNSEEN = Part("tokenizer", missing="no endpoint tells ids and texts")
+UNSEEN = Part("tokenizer", missing="no endpoint returns ids and texts")
 
 
 def test_an_outcome_names_all_that_was_compared() -> None:

@@ -125,7 +125,7 @@ class Purse:
         limits = self.limits
         if limits.max_tokens is not None and self.spent + tokens > limits.max_tokens // self.targets:
             spent = self._used(self.spent, "--max-tokens", limits.max_tokens)
-            raise Spent(f"it asks for {tokens} output tokens, and {spent} are spent")
+            raise Spent(f"it requests {tokens} output tokens, and {spent} are used")
         if not self.affords(1):
             raise Spent(f"{self._used(self.requests, '--max-requests', limits.max_requests)} are sent")
         if limits.max_cost is not None and self.cost + cost > limits.max_cost / self.targets:

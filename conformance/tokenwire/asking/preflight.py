@@ -144,11 +144,11 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
         )
         way_out = "Give the base URL of the server's API."
     elif statuses <= {401, 403}:
-        fact = f"{url} wants credentials (status {first.status})."
+        fact = f"{url} requires credentials (status {first.status})."
         way_out = "Pass them: --header 'Authorization: Bearer …'."
     elif statuses <= {404, 405}:
         fact = f"{url} has none of the endpoints that this suite knows: {tried} gave status {first.status}."
-        way_out = "Give the base URL without a path; `tokenwire list dialects` tells what is known."
+        way_out = "Give the base URL without a path; `tokenwire list dialects` lists what is known."
     elif there and all(exchange.busy for exchange in there):
         fact = f"{url} has no room for a request (status {there[0].status}): {_why_no_record(there[0])}."
         way_out = "It may still be loading its model: try again, or raise --timeout."
@@ -174,7 +174,7 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
         (exchange for exchange in exchanges if "model" in _words_of_refusal(exchange).lower()), None
     )
     if about_the_model is not None and "--model" not in way_out:
-        way_out += f" {about_the_model.request.path} speaks of the model: try --model NAME."
+        way_out += f" {about_the_model.request.path} mentions the model: try --model NAME."
     return inert(f"{fact} {way_out}")  # escaped, because commands print it on a terminal
 
 

@@ -159,12 +159,12 @@ class Recorder:
             raise UsageError(f"{shown!r} is not the URL of a server; write http://host:port")
         if url.userinfo:
             raise UsageError(
-                "the URL holds credentials; leave them out, and pass them: "
+                "the URL contains credentials; remove them, and pass a header: "
                 "--header 'Authorization: Basic env:MY_KEY'"
             )
         if url.query or url.fragment:
             raise UsageError(
-                f"{shown!r} holds a query, and paths go behind a base URL; leave it out, or let a proxy "
+                f"{shown!r} has a query, but paths are appended to a base URL; remove it, or let a proxy "
                 "before the server add it to every request"
             )
         self.server = server or Server()

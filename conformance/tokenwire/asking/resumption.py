@@ -69,8 +69,8 @@ class Notes:
         if self.server and self.server != server:
             was, now = (" ".join(filter(None, server.values())) for server in (self.server, server))
             raise UsageError(
-                f"{self.folder} holds what {was or 'an unnamed server'} answered, and {found.url} is "
-                f"{now or 'one now that tells no name'}; record into a new folder"
+                f"{self.folder} was recorded from {was or 'an unnamed server'}, but {found.url} is "
+                f"{now or 'an unnamed server'} now; record into a new folder"
             )
         self.server = server
         self._write()

@@ -78,13 +78,13 @@ def load_scenario_file(path: str) -> str:
     except (ValueError, yaml.YAMLError) as error:
         raise UsageError(f"--scenario-file {path} is not a scenario: {error}") from error
     if not (table.asks or table.requests):
-        raise UsageError(f"--scenario-file {path} asks nothing; give it a table of asks or of requests")
+        raise UsageError(f"--scenario-file {path} has no requests; add a table `asks` or `requests`")
     requests = {label: sent.request for label, sent in table.requests.items()}
     for label, request in requests.items():
         if not dialects_at(request):
             raise UsageError(
                 f"--scenario-file {path}: no dialect has {request.method} {request.path}, which {label!r} "
-                "asks; `tokenwire list dialects` tells all"
+                "needs; `tokenwire list dialects` lists all"
             )
     if table.scenario in load_scenarios():
         raise UsageError(f"--scenario-file {path}: scenario {table.scenario!r} exists; choose another name")

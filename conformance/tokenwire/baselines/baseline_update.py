@@ -122,7 +122,7 @@ def why_incomplete(report: Mapping[str, Any], baseline: Baseline) -> str:
     if report["exit_status"] == ExitStatus.HARNESS_ERROR:
         return "is of a run in which the suite itself failed; report that, and update afterwards"
     if report["exit_status"] == ExitStatus.NOTHING_EVALUATED:
-        return "holds no evaluated requirement; check that the target answers"
+        return "has no evaluated requirement; check that the target answers"
     asked = Budget(selection["budget"]) if selection["budget"] else None
     budget = baseline.budget
     if budget is not None and (asked is None or not asked.covers(budget)):

@@ -206,7 +206,7 @@ def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None
     for name in last.withheld:
         if name.lower() not in names:
             raise typer.BadParameter(
-                f"the header {name} holds a credential, which is not stored; give it again: "
+                f"the header {name} contains a credential, which is not stored; add it again: "
                 f"--header '{name}: env:MY_KEY'"
             )
 

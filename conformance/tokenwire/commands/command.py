@@ -47,7 +47,7 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
     for name in names:
         if name not in every:
             kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
-            hint = suggestion(name, every, f"`tokenwire list {kinds}` tells all")
+            hint = suggestion(name, every, f"`tokenwire list {kinds}` lists all")
             raise typer.BadParameter(f"there is no {kind} {name!r}; {hint}")
 
 

@@ -64,7 +64,7 @@ def _storable(headers: Headers) -> dict[str, str]:
     for name, value in headers:
         if names_credential(name) and not from_environment(value):
             raise typer.BadParameter(
-                f"--header {name} holds a credential, which must not be in a file; put it into an "
+                f"--header {name} contains a credential, which must not be in a file; put it into an "
                 f"environment variable and write --header '{name}: env:MY_KEY'"
             )
     return dict(headers)

@@ -195,7 +195,7 @@ class RequestBinding:
     def render(self, ask: Ask, model: str = "") -> dict[str, Any] | Unsupported:
         """Return the body for an ask, or the reason why the endpoint cannot express it."""
         if ask.prompts == 0 and not ask.raw:
-            return Unsupported("the ask holds no prompt")
+            return Unsupported("the ask has no prompt")
         body: dict[str, Any] = {}
         if self.model is not None:
             put(body, self.model, model or _ANY_MODEL)

@@ -90,7 +90,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
             text.stylize(_STYLES[verdict], 0, len(verdict))
             yield text
         names = [] if full else [row["scenario"] for row in summary.shown[1:]]
-        more = ", … (-v tells all)" if len(names) > _MOST_SCENARIOS else ""
+        more = ", … (-v lists all)" if len(names) > _MOST_SCENARIOS else ""
         worker = "the worker's own: it answers the same request in the same way" if summary.of_worker else ""
         also = f"also in {', '.join(names[:_MOST_SCENARIOS])}{more}" if names else ""
         for words in filter(None, (worker, also, summary.following)):

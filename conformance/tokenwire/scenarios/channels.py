@@ -96,7 +96,7 @@ async def _scripted(talk: Conversation) -> _Script | None:
         if ask is not None and text_of(await talk.ask(f"way-{way}", ask)) == _HELLO:
             return script
     talk.transcript.not_asked[talk.name_of("texts")] = (
-        "no way was found to make the model say a text: no grammar holds from the first token on, and the "
+        "no way was found to make the model output a text: no grammar applies from the first token, and the "
         "model is not a parrot (`tokenwire parrot` writes one)"
     )
     return None
