@@ -153,7 +153,7 @@ def test_the_pins_are_of_this_version() -> None:
 def test_it_is_recognised_and_the_report_says_how(report: Report) -> None:
     assert report.dialects == ["openai-chat", "openai-completions", "openai-responses"]
     assert set(report.dialects) == report.detected.keys()
-    assert "/v1/chat/completions answers in it" in report.detected["openai-chat"]
+    assert "/v1/chat/completions uses it" in report.detected["openai-chat"]
     for name, refused in (("sglang-chat", "repetition_penalty"), ("sglang-completions", "return_token_ids")):
         assert refused in report.left_out[name], "it refuses what it does not know"
     for name in ("sglang-generate", "vllm-generate", "llamacpp-completion"):
