@@ -66,6 +66,7 @@ LONG: Mapping[str, str] = {
     "proofs/test_same_evidence.py": r"was_written_down\[sglang",
     "proofs/test_small_scope.py": r"decided_for_every_delivery\[-3\]",
     "proofs/test_soak.py": r"counted_server",
+    "proofs/test_twins_proof.py": r"through_two_servers",
     "proofs/test_vectors.py": r"judge_says_what.*\[(?!openai-completions)|100_000_events",
     "proofs/test_witness_audit.py": r"\[(cumulative|incremental|vllm)-.*-(all 400|status as it was)\]",
     "reference/faults/test_faulty_wire.py": r"over_with_its_request\[[d-z]",
