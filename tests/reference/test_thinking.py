@@ -25,7 +25,7 @@ def said(text: str, tokens: int, *, begun: bool = False, drafts: int = 0) -> str
                 break
             assert len(allowed) == 1
             ids += allowed
-    return TOKENIZER.decode(ids)
+    return str(TOKENIZER.decode(ids))
 
 
 @pytest.mark.parametrize("drafts", [0, 2])
