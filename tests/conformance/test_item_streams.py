@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from control_calls import of_response
 from item_answers import (
     CITY,
     Event,
@@ -14,12 +15,16 @@ from item_answers import (
     message,
     messaged,
     responded,
+    response,
     text_block,
     thought,
     use_block,
 )
 from item_pairs import numbered
+from wire_answers import DONE
 
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.dialects.control import Action
 from tokenwire.record import Choice, Stream
 
 LEGAL = events(thought(), message(), call())
@@ -158,3 +163,13 @@ def test_an_empty_input_with_which_a_call_opens_is_no_argument() -> None:
     written = blocks(use_block(), reason="tool_use")
     kept = [event for event in written if "partial_json" not in event.get("delta", {})]
     assert held(messaged(*kept))[2] == [""]
+
+
+def test_a_response_before_an_end_mark_is_the_answer() -> None:
+    stream = responded(*events(message()), DONE, store=False)
+    assert stream.events[-1].done
+    on_run = CHECKS["unstored-response-is-not-retrieved"].on_run
+    assert on_run is not None
+    target = Target(calls=(of_response(Action.RETRIEVE, 5, response(message())),))
+    assert [seen.holds for seen in on_run((stream,), target)] == [False]
+    assert list(on_run((responded(DONE),), target)) == []

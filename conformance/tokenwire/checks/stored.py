@@ -39,8 +39,10 @@ def _body(answer: Stream) -> Mapping[str, Any]:
 
 def _response(answer: Stream) -> Mapping[str, Any]:
     """Return the response of an answer: the document, or that in the last event of a stream."""
-    data = answer.events[-1].data if answer.events else {}
-    found = data.get("response") if answer.asked.stream else data
+    found: Any = {}
+    for event in answer.events:  # an end mark may follow, which is no object
+        if isinstance(event.data, Mapping):
+            found = event.data.get("response", found) if answer.asked.stream else event.data
     return found if isinstance(found, Mapping) else {}
 
 
