@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from control_calls import of_response
+from control_calls import of_response, sent_at
 from item_answers import (
+    ASKED,
     CITY,
     Event,
     blocks,
@@ -15,6 +16,7 @@ from item_answers import (
     message,
     messaged,
     responded,
+    responded_whole,
     response,
     text_block,
     thought,
@@ -173,3 +175,21 @@ def test_a_response_before_an_end_mark_is_the_answer() -> None:
     target = Target(calls=(of_response(Action.RETRIEVE, 5, response(message())),))
     assert [seen.holds for seen in on_run((stream,), target)] == [False]
     assert list(on_run((responded(DONE),), target)) == []
+
+
+@pytest.mark.parametrize("status", [[], {}, None, 5])
+def test_a_status_of_any_type_is_judged(status: object) -> None:
+    strange = {**response(message(), name="resp_b"), "status": status, "background": True}
+    asked = {"model": "m", "input": [ASKED], "temperature": 0, "store": True}
+    begun = of_response(Action.BEGIN, 1, strange, **asked, background=True)
+    looked, cancelled = (
+        of_response(action, second, strange) for action, second in ((Action.RETRIEVE, 9), (Action.CANCEL, 10))
+    )
+    kept = sent_at(responded_whole(response(message()), store=True), 2)
+    for requirement, calls in (
+        ("background-response-ends", (begun, looked)),
+        ("cancelled-response-ends", (cancelled,)),
+    ):
+        on_run = CHECKS[requirement].on_run
+        assert on_run is not None
+        assert not all(seen.holds for seen in on_run((kept,), Target(calls=calls))), requirement

@@ -18,7 +18,7 @@ _FIELDS = (
     *("output", "usage"),
 )
 """The fields of a response that do not change once it has ended."""
-_UNDER_WAY = frozenset({"queued", "in_progress"})
+_UNDER_WAY = ("queued", "in_progress")
 _ONLY_THERE = frozenset({"background", "store"})
 """The fields of a request in the background that the same request in the foreground lacks."""
 _NOT_STORED = 404

@@ -96,8 +96,9 @@ _LONG = 600
 
 def _name(answer: Stream | None) -> str:
     """Return the id of a response; empty if it has none."""
-    data = answer.events[0].data if answer is not None and answer.answered and answer.events else {}
-    return str(data.get("response", data).get("id") or "")
+    data = answer.events[0].data if answer is not None and answer.answered and answer.events else None
+    held = data.get("response", data) if isinstance(data, dict) else None
+    return str(held.get("id") or "") if isinstance(held, dict) else ""
 
 
 async def _call(talk: Conversation, label: str, action: Action, name: str) -> ControlCall | None:
