@@ -1,5 +1,5 @@
-"""`tokenwire-reference` and `python -m tokenwire_reference`: the command line, if its packages are
-installed.
+"""`tokenwire-reference` and `python -m tokenwire_reference`: the command line, if the packages of the engine
+are installed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Builds an engine with all hooks of `extras`."""
+"""Builds an engine and connects the optional parts in `extras` to its hooks."""
 
 from __future__ import annotations
 
@@ -19,12 +19,15 @@ from tokenwire_reference.extras.prefix_tiers import PrefixTiers
 
 @dataclass(frozen=True)
 class ExtraArgs:
-    """The extras of an engine, and their settings."""
+    """Settings of the optional parts of an engine."""
 
     host_cache_pages: int = 0
-    """The most evicted pages that host memory keeps."""
+    """The largest number of evicted pages that host memory keeps; 0 for none."""
     storage_dir: Path | None = None
-    """The folder for pages that host memory evicts. It holds up to `storage_max_bytes`."""
+    """The folder for pages that host memory evicts.
+
+    The files in the folder take up to `storage_max_bytes`.
+    """
     storage_max_bytes: int | None = None
     disable_cuda_graph: bool = False
     """True to launch every kernel separately, without CUDA graphs."""
@@ -32,7 +35,7 @@ class ExtraArgs:
 
 
 def make_engine(model: Model, args: EngineArgs | None = None, extra: ExtraArgs | None = None) -> Engine:
-    """Build an engine. Raises ValueError for options that do not fit together."""
+    """Build an engine. Raises ValueError for options that exclude each other."""
     args, extra = args or EngineArgs(), extra or ExtraArgs()
     if extra.storage_dir is not None and not extra.host_cache_pages:
         raise ValueError(

@@ -30,7 +30,7 @@ def serve(**given: Any) -> None:
         args = ServerArgs(**given)
     except ValueError as error:
         raise typer.Exit(_complain(error)) from error
-    # torch and transformers take seconds to import, so only a server imports them, not --help.
+    # Only `serve` imports torch and transformers, which takes seconds, so that --help stays fast.
     from tokenwire_reference.serve import EngineStoppedError
     from tokenwire_reference.serve import serve as serve_model
 
@@ -44,7 +44,7 @@ def serve(**given: Any) -> None:
 
 
 def _options() -> Iterator[Parameter]:
-    """Yield a parameter for each flag of a server."""
+    """Yield a command-line parameter for each field of `ServerArgs`."""
     types = get_type_hints(ServerArgs)
     for arg in fields(ServerArgs):
         flag = arg.metadata["flag"]
@@ -77,8 +77,9 @@ def faults(
 
 
 def _from_environment(key: str | None) -> str | None:
-    """Return a key, or the value of the variable that it names, because process lists do not show
-    variables.
+    """Return the key, or the value of the environment variable that the argument names.
+
+    Process lists show arguments but not environment variables, so a variable keeps a key secret.
     """
     scheme, _, variable = (key or "").partition(":")
     return os.environ.get(variable, "") if scheme == "env" else key

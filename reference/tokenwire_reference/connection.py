@@ -1,8 +1,9 @@
 """A connection between its socket and uvicorn, built with public interfaces of asyncio, ASGI and uvicorn.
 
-uvicorn buffers 64 KiB before an answer has to wait, which would prevent coalescing: here an answer waits as
-soon as the kernel accepts no more. uvicorn also waits forever for a request and for a client to read, accepts
-heads of any length, and does not notice a client that disconnects after sending another request.
+uvicorn buffers 64 KiB before an answer has to wait, and this would prevent coalescing. Here an answer waits
+as soon as the kernel accepts no more bytes. uvicorn also sets no time limit for the arrival of a request or
+for a client that does not read. It accepts request heads of any length. It does not notice that a client
+disconnects after sending another request.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _CONNECTION = "tokenwire.connection"
 
 
 class Connection(asyncio.Protocol):
-    """Passes everything on to a protocol of uvicorn."""
+    """Passes all calls of asyncio on to uvicorn's protocol, and adds time limits and limits of size."""
 
     def __init__(
         self, http: Callable[..., Any], args: ServerArgs, *, app_state: dict[str, Any], **options: Any
@@ -37,11 +38,11 @@ class Connection(asyncio.Protocol):
         self.left = asyncio.Event()
         """An event that is set once the connection is lost."""
         self._head_bytes = 0
-        """Bytes received since the last request began."""
+        """The number of bytes received since the last request began."""
         self._answering = False
         self._full = False
         self._unsent = 0
-        """The number of unsent bytes when the client last read something."""
+        """The number of unsent bytes at the last check, to detect a client that does not read."""
         self._receiving: asyncio.TimerHandle | None = None
         self._sending: asyncio.TimerHandle | None = None
 
@@ -66,12 +67,12 @@ class Connection(asyncio.Protocol):
         self._await_request()
 
     def _await_request(self) -> None:
-        """Limit the time for the client's whole request, however slowly its bytes arrive."""
+        """Start the time limit for the arrival of the whole next request, however slowly its bytes arrive."""
         if self._receiving is None and not self.lost:
             self._receiving = self._loop.call_later(self._args.receive_seconds, self._transport.close)
 
     def request_came(self) -> None:
-        """Note that the request is complete, so that its time limit ends."""
+        """Note that the request is complete, and cancel its time limit."""
         if self._receiving is not None:
             self._receiving.cancel()
             self._receiving = None
@@ -115,7 +116,9 @@ class Connection(asyncio.Protocol):
         self._sending = self._loop.call_later(self._args.send_seconds, self._check_reader)
 
     def _check_reader(self) -> None:
-        """Close the connection, with its pending bytes, if the client has read nothing."""
+        """Close the connection and discard its pending bytes if the client has read nothing since the last
+        check.
+        """
         if self._transport.get_write_buffer_size() < self._unsent:
             self._await_reader()
         else:
@@ -129,7 +132,7 @@ class Connection(asyncio.Protocol):
 
 
 class _Outlet:
-    """Writes parts of the body of one answer: see `event_stream.Outlet`."""
+    """Writes parts of the body of one answer directly to the connection (see `event_stream.Outlet`)."""
 
     def __init__(self, connection: Connection, send: Send) -> None:
         self._connection = connection
@@ -144,14 +147,14 @@ class _Outlet:
             return
         writing = self._send({"type": "http.response.body", "body": part, "more_body": True})
         try:
-            writing.__await__().send(None)  # a task would cost more than the write
+            writing.__await__().send(None)  # Writing directly costs less than creating a task for the write.
         except StopIteration:
             return
-        raise RuntimeError("a connection was free, and yet a write waits")
+        raise RuntimeError("a write has to wait although the connection reported free space")
 
 
 class OverConnections:
-    """An application that knows the connections of its answers, and the number of running answers."""
+    """Wraps an ASGI application: connects each answer with its `Connection`, and counts running answers."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -95,7 +95,9 @@ def test_the_parrot_says_its_prompt_again(run_to_end: Callable[..., list[Request
 
 
 def test_a_name_that_is_none_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ValueError, match="builtin:nope is not a builtin model; there are: builtin:parrot"):
+    with pytest.raises(
+        ValueError, match="builtin:nope is not a builtin model; the builtin models are: builtin:parrot"
+    ):
         build_builtin("builtin:nope", ATTENTION_NAME)
 
 

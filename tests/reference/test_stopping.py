@@ -228,7 +228,7 @@ def test_a_match_of_the_longest_length_is_found_anywhere(
 def test_patterns_that_are_too_large_together_are_refused() -> None:
     """So the shortest match of a pattern that is taken is not longer than what is looked at."""
     rules_of(SamplingParams(stop_regex=("a{999}",) * 4))
-    with pytest.raises(ValueError, match=f"may have {MOST_STEPS} in all"):
+    with pytest.raises(ValueError, match=f"at most {MOST_STEPS} are allowed"):
         rules_of(SamplingParams(stop_regex=("a{999}",) * 5))
 
 

@@ -1,1 +1,1 @@
-"""The engine: turns a prompt into ranges of its record that may be sent."""
+"""The engine: generates tokens for requests, and decides which tokens may be sent to the client."""

@@ -1,8 +1,9 @@
-"""Turns the logits of a step into entries of its requests' records.
+"""Turns the logits of a step into tokens, and appends the tokens to the records of their requests.
 
 Without drafts, a sequence has one row and gets one token. With drafts, row j was computed as if the first j
-drafts were right. Its token is accepted if they are. So a draft changes the number of tokens in a step, never
-the tokens. Stop rules examine each accepted token as if it had its own step.
+drafts were right. The token of row j is accepted if these drafts are right. So a draft changes the number of
+tokens in a step, never the tokens. The stop rules examine each accepted token separately, as if each step had
+one token.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ NOTHING: frozenset[int] = frozenset()
 
 
 class TokenAcceptance:
-    """Samples and accepts, with the sampler backend of one engine."""
+    """Samples tokens and accepts drafts, with the sampler backend of one engine."""
 
     def __init__(self, sampling_backend: str, eos_token_ids: frozenset[int], moved: Logits) -> None:
         self.sampling_backend = sampling_backend
@@ -48,13 +49,15 @@ class TokenAcceptance:
         self._eos_token_ids = eos_token_ids
         self._moved = moved
         self._counts: dict[str, OutputCounts] = {}
-        """The counts of requests with penalties in the last step, by id. A request that pauses is counted
-        again.
+        """The output counts of the requests with penalties in the last step, by request id.
+
+        If a request is not in a step, its counts are dropped and computed again later.
         """
 
     def accept(self, wanted: Sequence[WantedRows], logits: Tensor) -> list[int]:
-        """Sample tokens for every segment that needs one; return the number of right drafts for each of
-        `wanted`.
+        """Sample tokens for every segment that needs a token.
+
+        Return the number of right drafts for each segment in `wanted`.
         """
         sampled = [rows for rows in wanted if rows.sampled]
         if not sampled:
@@ -68,7 +71,8 @@ class TokenAcceptance:
         adjusted = self._moved.sway(adjusted, positions)
         token_ids = choose(adjusted, sampling)
         customized_info = self._customized_info(adjusted, sampling, token_ids)
-        # The error replaces the backend's values: `_extend` raises it for this request alone.
+        # Store the error in place of the backend's values. `_extend` raises it, so that only this row's
+        # request fails.
         for row in rows_without_numbers(adjusted):
             customized_info[row] = ArithmeticError("the model's logits are not finite numbers")
         entries = _entries(adjusted, sampling, token_ids, requests)
@@ -82,12 +86,12 @@ class TokenAcceptance:
         return accepted
 
     def _follow(self, requests: Sequence[Request], logits: Tensor) -> None:
-        """Count the outputs of the requests with penalties in this step."""
+        """Update the output counts of the requests with penalties in this step."""
         counts: dict[str, OutputCounts] = {}
         for request in requests:
             if request.sampling.penalises and request.rid not in counts:
                 known = self._counts.get(request.rid)
-                # An earlier request may have used this id.
+                # An earlier request may have had the same id, so the list is compared.
                 if known is None or known.output_ids is not request.output_ids:
                     known = OutputCounts(request.output_ids, logits)
                 counts[request.rid] = known
@@ -108,11 +112,11 @@ class TokenAcceptance:
     def _customized_info(
         self, adjusted: Tensor, rows: Sequence[SamplingRow], token_ids: Sequence[int]
     ) -> list[Mapping[str, Any] | Exception]:
-        """Return the backend's values for each row, or the error of a row at which it fails.
+        """Return the backend's values for each row; for a row at which the backend fails, its error.
 
-        The backend is called for all rows at once. If that fails, it is called for each row alone, to find
-        the faulty one. Raises ValueError if its answer does not fit the rows, because that is not a request's
-        fault.
+        The backend is called for all rows at once. If this call fails, the backend is called for each row
+        alone, to find the faulty row. Raises ValueError if the number of values differs from the number of
+        rows: then the backend is wrong, not a request.
         """
         try:
             customized_info = self._backend(adjusted, rows, token_ids)
@@ -133,9 +137,9 @@ class TokenAcceptance:
 
 
 def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
-    """Return a mask of the ids that the constraint of a request permits next, one bit each.
+    """Return a mask with one bit for each id that the constraint of a request permits next.
 
-    Raises the errors of its matcher.
+    Raises the errors of the request's matcher.
     """
     if request.matcher is None:
         assert request.sampling.constraint is not None, "it is asked of requests that have one"
@@ -144,7 +148,10 @@ def _allowed(request: Request, drafts: Sequence[int]) -> bytes:
 
 
 def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
-    """Return the rows of logits that choose tokens. Consecutive rows, as in decodes, are not copied."""
+    """Return the rows of logits from which tokens are sampled.
+
+    Consecutive rows, as in decodes, are not copied.
+    """
     first, last = sampled[0].sampled.start, sampled[-1].sampled.stop
     if last - first == sum(len(rows.sampled) for rows in sampled):
         return logits[first:last]
@@ -154,7 +161,7 @@ def _rows(logits: Tensor, sampled: Sequence[WantedRows]) -> Tensor:
 def _entries(
     adjusted: Tensor, sampling: Sequence[SamplingRow], token_ids: Sequence[int], requests: Sequence[Request]
 ) -> list[dict[str, Any]]:
-    """Return the entries that each row's request wants for its token, by wire name."""
+    """Return the logprob entries of each row's token, by wire name, as the request of the row wants them."""
     entries: list[dict[str, Any]] = [{} for _ in requests]
     asking = [row for row, request in enumerate(requests) if request.return_logprob]
     if asking:
@@ -182,10 +189,11 @@ def _extend(
     entries: Sequence[Mapping[str, Any]],
     infos: Sequence[Mapping[str, Any] | Exception],
 ) -> int:
-    """Append tokens up to the first that is not a draft or ends the request; return the number of right
-    drafts.
+    """Append tokens, up to the first token that differs from its draft or that ends the request. Return the
+    number of right drafts.
 
-    A request that failed in this step gets none. Raises the errors of a row's rule or backend.
+    A request that failed in this step gets no token. Raises the error of the stop rules or of the sampler
+    backend for a row.
     """
     sequence, request = segment.sequence, segment.sequence.request
     right = 0
@@ -198,7 +206,7 @@ def _extend(
         request.append(token_id, entries[row], info)
         sequence.token_ids.append(token_id)
         request.finish = sequence.rules.check(request.output_ids)
-        # The text of a whole answer is never sent early, so it is not held back.
+        # Only a stream sends text before its end, so only streams hold back text.
         request.held_back = request.stream and sequence.rules.hold_back(request.output_ids)
         if request.finish is not None or token_id != draft:
             break

@@ -16,7 +16,8 @@ from tokenwire_reference.core.stopping import StopRules
 def sequence_of(
     request: Request, model: Model, *, capacity: int, num_draft_tokens: int, drafter: Drafter | None
 ) -> Sequence:
-    """Return the sequence of a request. Raises ValueError with the numbers if it can never run.
+    """Return the sequence of a request. Raises ValueError with the sizes and limits if the request can never
+    run.
 
     `capacity` is the size of the KV cache in positions; `drafter` is used if the model itself does not draft.
     """
@@ -58,7 +59,7 @@ def sequence_of(
 
 
 def begin_series(sequence: Sequence) -> None:
-    """Create the series that a request wants, without entries."""
+    """Create an empty list for each output series and each prompt series that a request wants."""
     request = sequence.request
     families = logprobs.families(request)
     names = [f"output_{family}" for family in families]

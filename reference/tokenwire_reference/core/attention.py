@@ -4,9 +4,9 @@ The model runs one packed row of tokens without a cache of its own. Its attentio
 `paged_attention`, which writes the new keys and values into their pages and lets each query attend to its own
 sequence.
 
-In both backends, the result of a token depends only on its position and the ids up to it. It does not depend
-on neighbours, on the chunks of a prefill, on the prefix cache, or on computation by prefill or decode. So
-pages may be shared, whichever request computed them.
+In both backends, the result of a token depends only on its position and the ids up to it. The result does not
+depend on other sequences in the batch, on the chunks of a prefill, or on the prefix cache. Prefill and decode
+compute the same result. So a page may be shared, whichever request has computed it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,9 @@ IGNORED_ARGUMENTS = {
     *("dropout", "is_causal", "position_ids", "use_cache", "cache_position"),
     *("output_router_logits", "output_attentions"),
 }
-"""Arguments of layers without an effect here: no training, always causal, positions already applied."""
+"""Arguments of attention layers that have no effect here: nothing is trained, attention is always causal, and
+positions are already applied.
+"""
 
 
 class UnsupportedModelError(ValueError):
@@ -40,17 +42,17 @@ class UnsupportedModelError(ValueError):
 
 @dataclass(frozen=True)
 class AttentionShape:
-    """Shapes of the values that one attention layer stores for a position."""
+    """Shapes of the keys and values that one attention layer stores for a position."""
 
     kv_heads: int
     key_dim: int
     value_dim: int
     group: int = 1
-    """Query heads for each key-value head."""
+    """The number of query heads for each key-value head."""
 
 
 class PagedAttention(Protocol):
-    """Storage of keys and values for the layers of a step."""
+    """Stores the keys and values of all layers, and computes attention over them."""
 
     def plan(self, batch: Batch) -> None:
         """Prepare for the layers of one step."""
@@ -64,7 +66,7 @@ class PagedAttention(Protocol):
 
 
 class PagedCache(PagedAttention, PageStore, Protocol):
-    """Keys and values of one engine, for attention and, page by page, for lower tiers of the prefix cache."""
+    """Keys and values of one engine. The lower tiers of the prefix cache read and write them page by page."""
 
 
 def paged_attention(
@@ -81,10 +83,13 @@ def paged_attention(
 ) -> tuple[Tensor, None]:
     """Return the attention function that transformers calls in every layer.
 
-    Raises UnsupportedModelError for an argument that would change the result and is not implemented.
+    The function raises UnsupportedModelError if a layer passes an argument that would change the result and
+    is not implemented.
     """
     if attention_mask is not None:
-        raise UnsupportedModelError(f"{type(module).__name__} builds an attention mask of its own")
+        raise UnsupportedModelError(
+            f"{type(module).__name__} builds an attention mask of its own; serve another model"
+        )
     unknown = sorted(k for k, v in arguments.items() if v is not None and k not in IGNORED_ARGUMENTS)
     if unknown:
         raise UnsupportedModelError(
@@ -96,14 +101,14 @@ def paged_attention(
 
 
 class PagedTensors:
-    """Keys and values of every layer, page by page: [slots, heads, dimension] each."""
+    """Keys and values of every layer, stored in pages. Each tensor is [slots, heads, dimension]."""
 
     keys: list[Tensor]
     values: list[Tensor]
     page_size: int
 
     def read_page(self, page: int) -> list[Tensor]:
-        """Return copies of one page's keys and values, on the CPU."""
+        """Return copies of the keys and values of one page, on the CPU."""
         return [tensor.to("cpu", copy=True) for tensor in self._page(page)]
 
     def write_page(self, page: int, payload: Sequence[Tensor]) -> None:
@@ -111,7 +116,7 @@ class PagedTensors:
             tensor.copy_(content)
 
     def same_page(self, page: int, payload: Sequence[Tensor]) -> bool:
-        """True if a page still has these contents, bit by bit."""
+        """True if the page still contains exactly these bits."""
         return all(torch.equal(a.cpu(), b) for a, b in zip(self._page(page), payload, strict=True))
 
     def _page(self, page: int) -> list[Tensor]:
@@ -141,7 +146,9 @@ class ShapeProbe:
 
 
 _Tile = tuple[int, int, int]
-"""The number of pages that a tile reads, its segment, and its number in its sequence."""
+"""The number of pages that a tile reads, the index of its segment, and the number of the tile in its
+sequence.
+"""
 
 
 class _Tiles(NamedTuple):
@@ -152,11 +159,14 @@ class _Tiles(NamedTuple):
     positions: Tensor
     """The positions of the tiles' rows: [tiles, rows] int64."""
     tables: Tensor | None
-    """The pages of all tiles, one after another; those of a single sequence if `shared`: [pages] int64."""
+    """The pages of all tiles, one tile after another; only one list of pages if `shared`: [pages] int64."""
     first_slot: int
-    """The first slot of the pages of one sequence, if these are consecutive. Then nothing is copied."""
+    """The first slot, if all tiles belong to one sequence and its pages are consecutive.
+
+    Then nothing is copied.
+    """
     shared: bool
-    """True if all tiles are of one sequence, and read the same keys."""
+    """True if all tiles belong to one sequence, so that all tiles read the same keys."""
 
 
 def _zeros(*shape: int) -> Tensor:
@@ -168,24 +178,27 @@ def _zeros(*shape: int) -> Tensor:
 class SdpaPagedAttention(PagedTensors):
     """Attention on the CPU, in float32: `scaled_dot_product_attention` over tiles.
 
-    A *tile* is the queries of a few neighbouring positions. It always has the same number of rows, each at
-    its own offset, wanted or not. It attends to whole pages from the first on, under a causal mask. So the
-    shape of the computation, and with it every bit of its result, follows from the position alone.
+    A *tile* is the queries of a few neighbouring positions. A tile always has the same number of rows, with
+    unused rows where no query is needed. A tile attends to whole pages from the first page on, under a causal
+    mask. So the position alone determines the shape of the computation, and thereby every bit of the result.
 
     Masked values are multiplied by zero, and zero times NaN is NaN. So a page is emptied when its first
     position is stored, padding stores nothing, and a tile does not read pages that its sequence has not
     begun.
 
-    Tiles over equally many pages run in one call, in which each is computed by itself. Their keys are copied
-    side by side. Large keys are not copied: the tiles of one sequence then run by themselves, and without a
-    copy where its pages follow one another.
+    Tiles that read the same number of pages run in one call, which computes each tile independently. For this
+    call, the keys of the tiles are copied into one tensor. Large keys are not copied. Then each sequence gets
+    a call of its own, which reads consecutive pages in place.
 
     Comments give the shape after each line: N tiles of a step, n tiles of a group, R rows of a tile, H query
     heads, Hkv key-value heads, G = H / Hkv, P positions that a tile reads, D or Dv numbers of a head.
     """
 
     TILE = 4
-    """The rows of a tile. A decode needs one row; a prefill reads its keys once for all four."""
+    """The number of rows of a tile.
+
+    A decode needs one row. A prefill uses all four rows, and reads the keys once for all of them.
+    """
     LARGE = 1 << 18
     """The size of keys, in bytes, above which a separate call is faster than a copy."""
 
@@ -203,7 +216,7 @@ class SdpaPagedAttention(PagedTensors):
         self._slots = self._rows = self._places = self._begun = torch.empty(0, dtype=torch.int64)
         self._groups: list[_Tiles] = []
         self._masks: dict[tuple[int, int | None], list[Tensor]] = {}
-        """The masks of the groups, in order."""
+        """The masks of the groups, in the order of the groups."""
         self._bands: dict[int | None, Tensor] = {}
 
     def plan(self, batch: Batch) -> None:
@@ -246,9 +259,9 @@ class SdpaPagedAttention(PagedTensors):
         self._places = torch.tensor(places + [0] * (batch.slots.shape[0] - len(places)))
 
     def _pages_read(self, pages: int) -> int:
-        """Return the number of pages that a tile of the last of some pages reads.
+        """Return the number of pages that a tile reads if its positions are in the last of `pages` pages.
 
-        Small numbers are rounded up, to two for each doubling, so that fewer calls are needed; the extra
+        Small numbers are rounded up to two sizes for each doubling, so that fewer calls are needed. The extra
         pages are masked.
         """
         if pages > self._few_pages:
@@ -321,7 +334,7 @@ class SdpaPagedAttention(PagedTensors):
         return found.expand(group.positions.shape[0], -1, -1, -1) if group.shared else found
 
     def _seen(self, shared: int, window: int | None) -> list[Tensor]:
-        """Return the mask of each group, the same in all layers: [n, 1, G * R, P]."""
+        """Return the mask of each group: [n, 1, G * R, P]. All layers use the same masks."""
         if (shared, window) not in self._masks:
             self._masks[shared, window] = [
                 self._band(window)
@@ -336,7 +349,7 @@ class SdpaPagedAttention(PagedTensors):
 
     def _band(self, window: int | None) -> Tensor:
         """Return a mask indexed by the distance from a key to its query; index `context_length` is distance
-        0. It covers the positions of a query and of all pages that its tile may read.
+        0. The mask covers all distances that can occur between a query and the pages that its tile may read.
         """
         if window not in self._bands:
             behind = torch.arange(self.context_length, -2 * self.context_length - self.page_size, -1)

@@ -1,6 +1,7 @@
-"""Sampler backends, registered by name: what they say of a token travels with it as `customized_info`.
+"""Sampler backends, registered by name: the values that a backend computes for a token are sent with the
+token as `customized_info`.
 
-A backend sees the adjusted logits and the chosen ids of one step, and may give one value for each row under
+A backend sees the adjusted logits and the chosen ids of one step, and may return one value for each row under
 any key:
 
     def entropy(logits, rows, token_ids):
@@ -9,7 +10,7 @@ any key:
 
     register_sampler_backend("entropy", lambda: entropy)
 
-and `--sampling-backend entropy` puts `meta_info.entropy` beside every id.
+and `--sampling-backend entropy` adds `meta_info.entropy`, with one value for each output id.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ from torch import Tensor
 from tokenwire_reference.core.sampling import SamplingRow
 
 SamplerBackend = Callable[[Tensor, Sequence[SamplingRow], Sequence[int]], Mapping[str, Sequence[Any]]]
-"""(adjusted logits [R, V], rows, chosen ids) to key -> one JSON value for each row."""
+"""A function of (adjusted logits [R, V], rows, chosen ids).
+
+It returns a list for each key, with one JSON value for each row.
+"""
 
 _factories: dict[str, Callable[[], SamplerBackend]] = {}
 
@@ -32,7 +36,8 @@ def mirror(
 ) -> Mapping[str, Sequence[int]]:
     """Return `mirror_token_id`, the id, and `mirror_position`, the position whose logits chose it.
 
-    A client sees at once if `customized_info` is shifted, lost or mixed up (sgl-project/sglang PR #27205).
+    With these values a client can detect `customized_info` that is shifted, lost or mixed up
+    (sgl-project/sglang PR #27205).
     """
     del logits
     return {"mirror_token_id": list(token_ids), "mirror_position": [row.position for row in rows]}
@@ -41,7 +46,7 @@ def mirror(
 def register_sampler_backend(name: str, factory: Callable[[], SamplerBackend]) -> None:
     """Register a backend as `name`. Raises ValueError if the name is in use."""
     if name in _factories:
-        raise ValueError(f"sampler backend {name!r} is registered already")
+        raise ValueError(f"sampler backend {name!r} is already registered; choose another name")
     _factories[name] = factory
 
 

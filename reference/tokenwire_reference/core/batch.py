@@ -16,20 +16,21 @@ from tokenwire_reference.core.scheduler import Segment
 
 @dataclass
 class Batch:
-    """T packed tokens. The last ones are padding, so that T is a number of rows with stable bits.
+    """The T packed tokens of a step. The last tokens are padding, so that T is one of the model's
+    `row_sizes`.
 
-    The tensors are for the GPU. On the host, `seats[i]` is the seat of segment i, `page_lists[i]` the places
-    of its keys, and `spans[i]` the positions that it computes.
+    The tensors are for the GPU. On the host, `seats[i]` is the seat of segment i, `page_lists[i]` has the
+    pages of its keys, and `spans[i]` has the positions that it computes.
     """
 
     packed: Tensor
-    """The four following tensors together: [4, T] int64."""
+    """A tensor that contains the four following tensors as rows: [4, T] int64."""
     input_ids: Tensor = field(init=False)
     positions: Tensor = field(init=False)
     slots: Tensor = field(init=False)
-    """The places of keys and values: page * page_size + offset. Padding goes to page 0."""
+    """The slot of each token's keys and values: page * page_size + offset. Padding has slots in page 0."""
     seat_of: Tensor = field(init=False)
-    """The seat of the sequence that a token attends to; -1 for padding, which does not attend."""
+    """The seat of the sequence that a token attends to; -1 for padding, which attends to nothing."""
     logit_rows: Tensor
     """The packed rows whose logits are needed, padded like T: [R] int64."""
     seats: Sequence[int]
@@ -38,7 +39,7 @@ class Batch:
     segments: Sequence[Segment] = ()
     """The segments that the tensors come from."""
     all_rows_wanted: bool = False
-    """True if every live row needs logits, in order, and no adapter is used.
+    """True if every row except padding needs logits, in order, and no adapter is used.
 
     Most decodes are such batches.
     """
@@ -52,7 +53,7 @@ class Batch:
 
 
 class WantedRows(NamedTuple):
-    """The rows of one segment's wanted logits, in the first dimension of the logits."""
+    """The indices of one segment's rows, in the first dimension of the logits."""
 
     segment: Segment
     prompt: range
@@ -66,7 +67,7 @@ class WantedRows(NamedTuple):
 def pack(
     segments: Sequence[Segment], page_size: int, pad: Callable[[int], int], device: torch.device
 ) -> tuple[Batch, list[WantedRows]]:
-    """Return the batch of a step, and the rows of each segment's logits. `pad` rounds a number of rows up."""
+    """Return the batch of a step, and each segment's rows of the logits. `pad` rounds a number of rows up."""
     ids, positions, slots, seat_of = array("q"), array("q"), array("q"), array("q")
     rows = array("q")
     wanted: list[WantedRows] = []
@@ -89,7 +90,7 @@ def pack(
         wants_hidden_states |= sequence.request.return_hidden_states
         wanted.append(WantedRows(segment, prompt, sampled, embedding))
         pages = sequence.pages
-        if end - start == 1 and not drafts:  # a decode; most rows are decodes
+        if end - start == 1 and not drafts:  # a decode, which is the most frequent case
             ids.append(sequence.token_ids[start])
             positions.append(start)
             slots.append(pages[start // page_size] * page_size + start % page_size)

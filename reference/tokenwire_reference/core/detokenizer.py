@@ -16,20 +16,23 @@ CONTEXT = 5
 differently.
 """
 HALF = "\ufffd"
-"""The text of an incomplete character."""
+"""The text of an incomplete character: U+FFFD."""
 MOST_BYTES = 4
-"""The most bytes of a character in UTF-8."""
+"""The largest number of bytes of a character in UTF-8."""
 
 
 class Kind(Enum):
     """Kinds of ids for a decoder."""
 
     WORD = "word"
-    """Text that is decoded alone, except for half a character at its end."""
+    """An id whose text does not depend on other ids, except for half a character at its end."""
     BYTE = "byte"
     """A single byte of a vocabulary with byte fallback, such as `<0x0A>`."""
     SILENT = "silent"
-    """An id without text, such as a skipped special token. Other ids are decoded as if it were missing."""
+    """An id without text, such as a skipped special token.
+
+    The ids around a silent id are decoded as if they were adjacent.
+    """
 
 
 class Spelling:
@@ -43,7 +46,8 @@ class Spelling:
         *,
         joins_bytes: bool = False,
     ) -> None:
-        """Initialize with a decoder, the names of ids (by which byte tokens are recognized), and their bytes.
+        """Initialize with a decoder, the names of the ids (which identify byte tokens), and the bytes of the
+        ids.
 
         `joins_bytes`: the bytes of an id do not depend on its neighbours, so that whole characters may be
         decoded separately.
@@ -70,13 +74,15 @@ class Spelling:
         self._bytes_of = bytes_of and cache(bytes_of)
 
     def is_open(self, ids: Sequence[int]) -> bool:
-        """True if a text that ends in U+FFFD may end in a character that later ids complete."""
+        """True if a text that ends in U+FFFD may end in an incomplete character, which later ids may
+        complete.
+        """
         if self._bytes_of is None:
             return True
         decoder = getincrementaldecoder("utf-8")("replace")
         decoder.decode(b"".join(map(self._bytes_of, ids)))
         waiting = decoder.getstate()[0]
-        # half a surrogate is not a character
+        # A lone surrogate is not a character.
         return bool(waiting) and not b"\xed\xa0" <= waiting <= b"\xed\xbf"
 
 
@@ -84,7 +90,7 @@ class Spelling:
 def spelling(
     tokenizer: Tokenizer, *, skip_special_tokens: bool, spaces_between_special_tokens: bool = True
 ) -> Spelling:
-    """Return the spelling for these settings of special tokens."""
+    """Return the conversion of ids to text for these settings of special tokens."""
 
     def decode(ids: Sequence[int]) -> str:
         return tokenizer.decode(
@@ -102,20 +108,20 @@ def spelling(
 class Detokenizer:
     """The text of one sequence. Returned text is final: later ids do not change it.
 
-    Decoders examine more than one id, so two things have to wait:
+    Decoders examine more than one id, so two kinds of text have to wait:
 
     - U+FFFD at the end, if it is half a character of a byte-level vocabulary. The text before it is final,
-      because an incomplete character is written as one U+FFFD.
-    - A run of byte tokens (`<0x..>`). It is decoded as a whole: one byte that does not fit turns all of it
-      into U+FFFD. So it waits for the next token, however long it is.
+    because an incomplete character is written as one U+FFFD. - A run of byte tokens (`<0x..>`). A run is
+    decoded as a whole: one byte that is not UTF-8 turns the whole run into U+FFFD. So a run of any length
+    waits for the next token.
 
-    Final text is decoded again only as a short context, so the cost of an id does not grow with the text.
+    Only a few final ids are decoded again as context, so the cost of an id does not grow with the text.
     """
 
     def __init__(self, spelling: Spelling, prompt_token_ids: Sequence[int] = ()) -> None:
         self.spelling = spelling
         spoken = (i for i in reversed(prompt_token_ids) if spelling.kind(i) is not Kind.SILENT)
-        # A possible half character of the prompt must not swallow the beginning of the output.
+        # If the prompt ends in half a character, the first output ids must not be decoded as its other half.
         whole = dropwhile(
             lambda i: spelling.kind(i) is Kind.BYTE or spelling.decode([i]).endswith(HALF), spoken
         )
@@ -128,11 +134,14 @@ class Detokenizer:
         The last id is a byte token only within a run of byte tokens.
         """
         self._given = 0
-        """The number of characters already returned of the text of the open ids."""
+        """The number of characters in the text of the open ids that were already returned."""
         self._unread: list[int] = []
         """The byte tokens at the end of a run that do not form a complete character."""
         self.tail = ""
-        """The complete characters of an open run, as far as it is UTF-8. A wrong byte invalidates them."""
+        """The complete characters of an open run of byte tokens.
+
+        A later wrong byte replaces these characters by U+FFFD.
+        """
         self.waiting = 0
         """The number of ids in the open run of byte tokens."""
 
@@ -179,7 +188,7 @@ class Detokenizer:
     def _push_bytes(self, ids: Sequence[int]) -> str:
         piece = ""
         if not self.waiting:
-            # A byte token cannot complete a character that a word began.
+            # A byte token cannot complete a character that began in a token of another kind.
             piece = self.flush()
             self._settle(len(self._open), self._text(self._open))
         self._open += ids
@@ -195,7 +204,10 @@ class Detokenizer:
         return piece
 
     def _settle(self, count: int, text: str, *, apart: bool = False) -> None:
-        """Make `count` open ids final as `text`. `apart`: it may be decoded without them."""
+        """Make `count` open ids final, with the text `text`.
+
+        `apart`: later text may be decoded without these ids.
+        """
         self._context = [] if apart else [*self._context, *self._open[:count]][-CONTEXT:]
         self._before = len(self.spelling.decode(self._context)) if self._context else 0
         self._given = max(0, self._given - len(text))
@@ -205,5 +217,5 @@ class Detokenizer:
         return self.spelling.decode([*self._context, *ids])[self._before :]
 
     def flush(self) -> str:
-        """Return the text that waited for further ids, at the end."""
+        """Return the text that waited for further ids, because the output has ended."""
         return self._text(self._open)[self._given :]

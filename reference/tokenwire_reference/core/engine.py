@@ -53,13 +53,16 @@ class EngineArgs:
     chunked_prefill_size: int = 512
     """The most prompt tokens in a step."""
     max_total_tokens: int | None = None
-    """Positions of the KV cache. None for the full context of all requests, bounded by memory."""
+    """The number of positions in the KV cache.
+
+    None for the full context of all requests, limited by memory.
+    """
     page_size: int = 16
     sampling_backend: str = "pytorch"
     prefix_caching: bool = True
     weight_version: str = "default"
     random_seed: int | None = None
-    """The seed from which seeds of other requests are derived."""
+    """The seed from which the engine derives a seed for each request without a seed."""
     speculative_num_draft_tokens: int = 0
     """The number of tokens in an n-gram draft; 0 for no drafts."""
     test_retract_interval: int = 0
@@ -82,7 +85,7 @@ class Engine:
         self.args = args = args or EngineArgs()
         self._hooks = hooks = hooks or Hooks()
         tokens = args.max_total_tokens or _default_total_tokens(model, args.max_running_requests)
-        # One page more, because page 0 is for padding.
+        # The pool has one additional page, because page 0 is for padding.
         num_pages = -(-tokens // args.page_size) + 1
         self.cache = model.new_cache(num_pages, args.page_size, args.max_running_requests)
         self._tiers = hooks.tiers(self.cache)
@@ -96,12 +99,12 @@ class Engine:
         most_drafts = args.max_running_requests * args.speculative_num_draft_tokens
         model.probe_row_sizes(self.scheduler.max_step_tokens + most_drafts)
         self._experts = model.experts.room(num_pages * args.page_size)
-        """The experts of each position of the cache."""
+        """The chosen experts of each position in the KV cache."""
         most_rows = model.pad_rows(args.max_running_requests + most_drafts)
         self._passes = hooks.passes(model, self.cache, most_rows=most_rows)
         self._seeds = random.Random(args.random_seed)
         self._ended: deque[Request] = deque()
-        """Requests that ended between two steps, to be returned by the next one."""
+        """Requests that ended between two steps. The next step returns them."""
         self._paused = False
         self._steps = 0
         self.weight_version = args.weight_version
@@ -117,7 +120,7 @@ class Engine:
 
     @property
     def takes_time(self) -> bool:
-        """True if the next step may take time, because a model computes or a script sleeps."""
+        """True if the next step may take long, because a model computes or a script sleeps."""
         return self.model.module is not None or any(
             sequence.drafter is not None and sequence.drafter.takes_time for sequence in self.scheduler
         )
@@ -135,7 +138,7 @@ class Engine:
         )
 
     def add(self, request: Request) -> None:
-        """Queue a request. Raises ValueError with the numbers if it can never run.
+        """Queue a request. Raises ValueError with the sizes and limits if the request can never run.
 
         Raises QueueFullError if the queue is full.
         """
@@ -177,14 +180,15 @@ class Engine:
     def pause(self, mode: PauseMode = "abort") -> None:
         """Pause until `continue_generation`; new requests wait.
 
-        Running requests are aborted with all waiting ones, or retracted, so that the cache can be flushed, or
-        kept.
+        `mode` selects the treatment of running requests: they are aborted together with all waiting requests,
+        retracted so that the cache can be flushed, or left unchanged.
         """
         self._paused = True
         if mode == "abort":
             self.abort_all()
         elif mode == "retract":
-            # Each request goes to the head of the waiting line, the latest first, to keep their order.
+            # Each retracted request goes to the head of the waiting line. The latest goes first, which keeps
+            # the order.
             for sequence in reversed(list(self.scheduler.running)):
                 self.scheduler.retract(sequence)
 
@@ -193,8 +197,9 @@ class Engine:
         self._paused = False
 
     def flush_cache(self) -> bool:
-        """Clear all cached prefixes. Returns False, without an effect, while requests run, or are about
-        to.
+        """Clear all cached prefixes.
+
+        Returns False, without an effect, while requests are running or waiting.
         """
         if self.scheduler.running or (self.scheduler.waiting and not self._paused):
             return False
@@ -202,7 +207,10 @@ class Engine:
         return True
 
     def update_weights(self, put: Callable[[], None], version: str, *, flush: bool) -> bool:
-        """Let `put` change the weights. Returns False, without an effect, while requests are running."""
+        """Call `put`, which changes the weights.
+
+        Returns False, without an effect, while requests are running.
+        """
         if not self.scheduler.empty:
             return False
         put()
@@ -212,8 +220,9 @@ class Engine:
         return True
 
     def step(self) -> list[Request]:
-        """Run one batch; return the requests that got a token or ended. An ended one is returned only
-        once.
+        """Run one batch; return the requests that got a token or ended.
+
+        Each request is returned only once after its end.
         """
         if (seconds := self.args.request_waiting_timeout) is not None:
             self._end_what_waits(seconds)
@@ -228,7 +237,7 @@ class Engine:
             except BROKEN:
                 raise
             except Exception as error:
-                # The step and its requests are lost, but not the engine.
+                # The requests of this step fail, and the engine continues.
                 logger.exception("a step of %d requests failed", len(segments))
                 self._fail(segments, error)
                 sampled = []
@@ -239,27 +248,28 @@ class Engine:
         return touched
 
     def _end_what_waits(self, seconds: float) -> None:
-        """End requests that have waited longer than this for their first step."""
+        """End requests that have waited longer than `timeout` for their first step."""
         latest = self._clock() - seconds
         for sequence in [s for s in self.scheduler.waiting if s.came < latest and not s.computed]:
             message = f"Request waiting timeout reached: no step for it within {seconds:g} s."
             self._end(sequence, FinishReason("abort", message=message, status_code=503))
 
     def check_integrity(self) -> None:
-        """Check that no pages leaked, and that no finished request still lives. Raises
-        PageAccountingError.
+        """Check that no page leaked, and that no finished request still holds resources.
+
+        Raises PageAccountingError.
         """
         self.scheduler.check_integrity()
         ended = [s.request.rid for s in self.scheduler if s.request.finish is not None]
         if ended:
-            raise PageAccountingError(f"requests {ended} have finished and still hold their place")
+            raise PageAccountingError(f"requests {ended} have finished and are still in the scheduler")
 
     def _with_drafts(self, segment: Segment) -> Segment | None:
-        """Return the segment with its drafter's drafts; None if the drafter ends the sequence."""
+        """Return the segment with the drafts of its drafter; None if the drafter ends the sequence."""
         sequence = segment.sequence
         if sequence.drafter is None or not segment.samples:
             return segment
-        # A step gives one token even if no draft is right.
+        # A step yields one token even if no draft is right.
         room = sequence.rules.max_new_tokens - len(sequence.request.output_ids) - 1
         drafts = alone(sequence.request, sequence.drafter.draft, sequence.token_ids, max(room, 0))
         if drafts is None:
@@ -287,7 +297,7 @@ class Engine:
         touched = []
         for (sequence, *_), reached in zip(segments, samples, strict=True):
             request = sequence.request
-            # With a budget of zero no token is accepted, so the rules are checked here.
+            # With a budget of zero no token is accepted, so the stop rules are checked here.
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)
             if request.finish is not None:
@@ -299,7 +309,7 @@ class Engine:
         return touched
 
     def _read_prompt(self, rows: WantedRows, logits: Tensor) -> None:
-        """Read the logprobs or the embedding of a prompt that its request wants."""
+        """Read the logprobs or the embedding of a prompt, if the request wants them."""
         if rows.embedding is not None:
             embedding = self.model.hidden_states.embedding(rows.embedding)
             EMBEDDING.put(rows.segment.sequence.request, embedding)
@@ -336,7 +346,7 @@ class Engine:
                 HIDDEN_ROWS.put(request, [*before, *self.model.hidden_states.rows(first, row)])
 
     def _read_experts(self, sequence: Sequence) -> None:
-        """Read the experts that a request wants, if those of all its positions are still available."""
+        """Read the experts that a request wants, if the experts of all its positions are still available."""
         request = sequence.request
         run = sequence.prompt_len + max(len(request.output_ids) - 1, 0)
         start = ROUTED_EXPERTS_START.of(request)
@@ -354,7 +364,7 @@ class Engine:
 
 
 def _count_drafts(rows: WantedRows, accepted: int) -> None:
-    """Count the drafts of a step that chose tokens, except for a pure prefill."""
+    """Count the drafts of a request in a step that sampled tokens. A pure prefill is not counted."""
     request, drafts = rows.segment.sequence.request, rows.segment.drafts
     if request.drafts is not None and rows.sampled and (drafts or len(request.output_ids) > 1):
         request.drafts.proposed += len(drafts)
@@ -366,6 +376,7 @@ def _default_total_tokens(model: Model, max_running_requests: int) -> int:
         free, _ = torch.cuda.mem_get_info(model.device)
         room = int(free * CUDA_CACHE_SHARE) // model.bytes_per_token()
     else:
-        # The cache has room for at least one whole context: a host allocates memory only when it is written.
+        # The cache has room for at least one whole context. Large caches are cheap on a host, which allocates
+        # memory only when it is written.
         room = max(CPU_CACHE_BYTES // model.bytes_per_token(), model.context_length)
     return min(max_running_requests * model.context_length, room)

@@ -28,7 +28,7 @@ class DeviceBrokenError(RuntimeError):
 
 
 class HiddenStates:
-    """Receives the hidden states of the last layer. This one ignores them."""
+    """Receives the hidden states of the last layer. This default ignores them."""
 
     available = False
 
@@ -42,7 +42,7 @@ class HiddenStates:
 
 
 class Experts:
-    """Receives the experts that a model chooses. This one ignores them."""
+    """Receives the experts that a model chooses. This default ignores them."""
 
     available = False
 
@@ -52,15 +52,15 @@ class Experts:
         return torch.zeros(0, 0, dtype=torch.int32)
 
     def keep(self, room: Tensor, slots: Tensor) -> None:
-        """Store the experts of the last pass for its rows, at the slots of their keys and values."""
+        """Store the chosen experts of each row of the last pass, at the slot of the row's keys and values."""
 
     def in_base64(self, chosen: Tensor) -> str:
-        """Return the experts of some positions in a client's form."""
+        """Return the experts of some positions in base64, as a client gets them."""
         raise NotImplementedError
 
 
 class Adapters:
-    """Lets rows of a pass use other weights. This one knows no adapter."""
+    """Lets rows of a pass use adapted weights. This default has no adapters."""
 
     def read(self, name: str, path: str) -> Adapter:
         """Read an adapter from a directory. Raises ValueError with the reason if it is invalid."""
@@ -72,10 +72,10 @@ class Adapters:
 
 
 class Passes:
-    """Runs the batches of one engine. This one runs each batch directly."""
+    """Runs the batches of one engine. This default runs each batch directly."""
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
-        """Initialize. `most_rows` is the most padded rows of a decode."""
+        """Initialize. `most_rows` is the maximum number of rows of a decode, including padding."""
         del most_rows
         self._model = model
         self._cache = cache
@@ -87,13 +87,13 @@ class Passes:
 
 
 class PassesOf(Protocol):
-    """Makes the passes of an engine."""
+    """Creates the `Passes` of an engine."""
 
     def __call__(self, model: Model, cache: PagedCache, *, most_rows: int) -> Passes: ...
 
 
 class Logits:
-    """Transforms all logits before they are scored or sampled. This one returns them unchanged."""
+    """Transforms all logits before they are scored or sampled. This default returns them unchanged."""
 
     def jitter(self, logits: Tensor) -> Tensor:
         """Transform the logits of a prompt: [R, V]."""
@@ -110,8 +110,8 @@ class Hooks:
     """All hooks of one engine."""
 
     tiers: Callable[[PageStore], Tiers] = lambda _: Tiers()
-    """Makes the lower tiers, which keep pages that the cache evicts."""
+    """Creates the lower tiers, which store pages that the cache evicts."""
     passes: PassesOf = Passes
     drafter: Callable[[int], Drafter | None] = lambda _: None
-    """Makes a drafter for one sequence, given the most tokens of a draft."""
+    """Creates a drafter for one sequence, given the maximum number of tokens in a draft."""
     logits: Logits = Logits()  # noqa: RUF009 - it has no state

@@ -1,9 +1,9 @@
-"""Pages of the KV cache: their holders, and the prefixes that they store. No torch.
+"""Pages of the KV cache: which sequences hold a page, and which prefix it stores. No torch.
 
 A page stores the keys and values of `page_size` consecutive positions. Page 0 belongs to the padding rows,
-which write there. A full page can be *published* with a key for everything up to its end. A later request
-with the same prefix then holds the same page. A published page without a holder stays until its memory is
-needed, least recently used first.
+which write there. A full page can be *published* with a key, which identifies all tokens up to the end of the
+page. A later request with the same prefix then holds the same page. A published page without a holder stays
+until its memory is needed. The least recently used page is evicted first.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from tokenwire_reference.core.prefix_keys import PageKey
 
 PADDING_PAGE = 0
 Payload = Any
-"""The contents of one page, in all layers. Only stores interpret it."""
+"""The contents of one page, in all layers. Only a `PageStore` interprets these contents."""
 
 
 class PageStore(Protocol):
@@ -36,26 +36,26 @@ class StoredPage:
     """A page from a lower tier, or from another engine."""
 
     tier: Literal["device", "host", "storage", "computed"]
-    """The tier in which it was found; `computed` if the other engine computed it."""
+    """The tier in which the page was found; `computed` if another engine computed the page."""
     payload: Payload
 
 
 class Tiers:
-    """Stores pages that the device evicts. This one stores nothing."""
+    """Stores pages that the device evicts. This default stores nothing."""
 
     storage_backend: str | None = None
     """The name of the permanent storage; None without one."""
 
     @property
     def failures(self) -> int:
-        """The number of failed reads and writes of storage, since the start."""
+        """The number of reads and writes of storage that have failed since the start."""
         return 0
 
     def keep(self, key: PageKey, page: int) -> None:
         """Store a page that the device is about to lose."""
 
     def find(self, key: PageKey) -> StoredPage | None:
-        """Return the page of a prefix, from the nearest tier that has it; None if no tier has."""
+        """Return the page of a prefix, from the nearest tier that stores the page; None if there is none."""
         del key
         return None
 
@@ -63,10 +63,13 @@ class Tiers:
         """Copy a page back to the device."""
 
     def flush(self) -> None:
-        """Clear the tiers that do not outlive a flush."""
+        """Clear all tiers except permanent storage."""
 
     def check_integrity(self, on_device: Mapping[PageKey, int]) -> None:
-        """Check that no tier is overfull, or differs from the device's pages. Raises AssertionError."""
+        """Check that no tier exceeds its limit, and that its pages equal those of the device.
+
+        Raises AssertionError.
+        """
 
 
 class OutOfPagesError(RuntimeError):
@@ -74,7 +77,7 @@ class OutOfPagesError(RuntimeError):
 
 
 class PageAccountingError(AssertionError):
-    """A page is lost, or held by a sequence that does not know it."""
+    """The reference counts of pages are wrong: a page is lost, or its holder does not list it."""
 
 
 class PagePool:
@@ -120,7 +123,7 @@ class PagePool:
         return -(-positions // self.page_size)
 
     def hold_prefix(self, keys: Sequence[PageKey]) -> list[int]:
-        """Hold the published pages of a prefix, up to the first of `keys` without one."""
+        """Hold the published pages of a prefix, up to the first key in `keys` without a published page."""
         held: list[int] = []
         for key in keys:
             page = self._page_of.get(key)
@@ -135,9 +138,9 @@ class PagePool:
     def find_stored(
         self, keys: Sequence[PageKey], handed_over: Mapping[bytes, StoredPage] = MappingProxyType({})
     ) -> list[StoredPage]:
-        """Return the stored pages for `keys`, up to the first key without one.
+        """Return the stored pages for `keys`, up to the first key without a stored page.
 
-        They were handed over by another engine (found by digest), or are in a lower tier.
+        A stored page was handed over by another engine (found by its digest), or is in a lower tier.
         """
         stored: list[StoredPage] = []
         for key in keys:
@@ -163,7 +166,7 @@ class PagePool:
         return pages
 
     def publish(self, keys: Sequence[PageKey], pages: Sequence[int]) -> None:
-        """Publish full pages with their keys, in the same order, so that others can share them."""
+        """Publish full pages with their keys, in the same order, so that other requests can share them."""
         if not self.prefix_caching:
             return
         for page, key in zip(pages, keys, strict=True):
@@ -175,8 +178,8 @@ class PagePool:
                 self._key_of[page] = key
 
     def release(self, pages: Sequence[int]) -> None:
-        """Release pages. The end of a prefix is released first, because it is useless without its
-        beginning.
+        """Release pages, the last page of a prefix first, because a later page is useless without the earlier
+        pages.
         """
         for page in reversed(pages):
             self._holders[page] -= 1
@@ -188,7 +191,7 @@ class PagePool:
                     self._free.append(page)
 
     def flush(self) -> None:
-        """Remove every published prefix from the device and host memory; storage stays.
+        """Remove every published prefix from the device and from host memory, but not from storage.
 
         Pages in use stay with their holders, but are no longer shared.
         """
@@ -199,8 +202,9 @@ class PagePool:
         self._key_of.clear()
 
     def check_integrity(self, held: Iterable[Sequence[int]]) -> None:
-        """Check that `held`, one list of pages for each holder, explains every page. Raises
-        PageAccountingError.
+        """Check the reference count of every page against `held`, the list of pages of each holder.
+
+        Raises PageAccountingError.
         """
         expected = Counter(page for pages in held for page in pages)
         if expected != self._holders:

@@ -1,4 +1,4 @@
-"""The load of an engine, and its limit."""
+"""The load of an engine, and the error for a full queue."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from dataclasses import astuple, dataclass
 
 @dataclass(frozen=True)
 class EngineLoad:
-    """Requests and cache positions between two steps."""
+    """The number of requests and of used cache positions, counted between two steps."""
 
     running: int
     waiting: int
     used_tokens: int
-    """Positions of the KV cache in use by live requests."""
+    """The number of KV cache positions that live requests use."""
     total_tokens: int
     storage_failures: int = 0
-    """The number of failed reads and writes of storage, since the start."""
+    """The number of reads and writes of storage that have failed since the start."""
 
 
 def total_load(loads: Sequence[EngineLoad]) -> EngineLoad:
-    """Return the load of several engines."""
+    """Return the sum of the loads of several engines."""
     return EngineLoad(*map(sum, zip(*map(astuple, loads), strict=True)))
 
 

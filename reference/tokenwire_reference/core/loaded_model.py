@@ -1,4 +1,4 @@
-"""Any causal language model of transformers, run over packed batches and paged keys and values."""
+"""Runs any causal language model of transformers over packed batches, with paged keys and values."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tokenwire_reference.core.row_sizes import ROW_MULTIPLE, stable_row_sizes
 
 
 class Recorded(Protocol):
-    """Runs a pass without the model's own Python code."""
+    """Runs a recorded pass, without the model's own Python code."""
 
     def run(self, cache: PagedAttention, *inputs: Tensor) -> Tensor:
         """Return the same logits as `run_packed`, from the same inputs."""
@@ -55,14 +55,14 @@ class LoadedModel:
     tapes: Recorded | None = None
     """The recorder of passes on the CPU; None without one."""
     gpu_cache: Callable[..., PagedCache] | None = None
-    """Makes the cache of a model on a GPU."""
+    """Creates the KV cache of a model on a GPU."""
     read_module: Callable[[str], Any] | None = None
-    """Reads another model of transformers in the same way."""
+    """Reads another model of transformers, with the same options as this model."""
     on_new_weights: Callable[[Any], None] = lambda _: None
-    """Updates everything derived from the weights of the module."""
+    """Updates everything that is derived from the weights of the module. Called after the weights change."""
 
     def __post_init__(self) -> None:
-        # The values are cached, because these properties of the module search all weights.
+        # The values are cached, because the module searches all its weights for them.
         self.device: torch.device = self.module.device
         self.dtype: torch.dtype = self.module.dtype
 
@@ -85,7 +85,7 @@ class LoadedModel:
         digest = blake2b(f"{torch.__version__} {self.device} {self.dtype}".encode(), digest_size=16)
         config = self.module.config.to_dict() | {
             "_name_or_path": ""
-        }  # equal models may be in different folders
+        }  # The folder is left out, because equal models may be in different folders.
         digest.update(json.dumps(config, sort_keys=True, default=str).encode())
         for name, weight in self.module.state_dict().items():
             digest.update(f"{name} {tuple(weight.shape)} {weight.flatten()[:64].tolist()}".encode())
@@ -137,7 +137,10 @@ class LoadedModel:
 
     @torch.inference_mode()
     def probe_row_sizes(self, largest: int) -> None:
-        """Probe the linear layers up to `largest` rows. Results for larger numbers are kept."""
+        """Probe the linear layers up to `largest` rows, and set `row_sizes`.
+
+        An earlier probe with more rows stays valid.
+        """
         if not self.row_sizes or self.row_sizes[-1] < largest:
             self.row_sizes = stable_row_sizes(self.module, largest)
 
@@ -161,8 +164,9 @@ def run_packed(
 
 @torch.inference_mode()
 def probe_shapes(module: Any) -> tuple[AttentionShape, ...]:
-    """Run one pass and return the shapes that every attention layer stores, because configurations are less
-    reliable.
+    """Run one pass, and return the shapes that every attention layer stores.
+
+    The configuration of a model describes these shapes less reliably.
     """
     probe = ShapeProbe()
     zeros = torch.zeros(ROW_MULTIPLE, dtype=torch.int64, device=module.device)

@@ -1,4 +1,7 @@
-"""Logprob entries as on the wire: `[logprob, token_id, null]`. The API adds text last, if requested."""
+"""Logprob entries as on the wire:
+
+`[logprob, token_id, null]`. The HTTP endpoints replace null by the token's text if a request asks for text.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +26,11 @@ def families(request: Request) -> list[str]:
 
 
 def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request]) -> list[dict[str, Any]]:
-    """Score each row's token by its row of `logits` [rows, V], with the settings of its request.
+    """Return the logprob entries of each row's token, computed from the row of `logits` [rows, V] with the
+    settings of the row's request.
 
-    Returns one dictionary for each row, from family to entry. All rows are scored at once, but independently.
+    The result has one dictionary for each row, from family to entry. All rows are scored in one call, but
+    each result depends only on its own row.
     """
     logprobs = torch.log_softmax(logits, -1)
     columns = torch.tensor(token_ids, device=logits.device)[:, None]
@@ -52,7 +57,7 @@ def score(logits: Tensor, token_ids: Sequence[int], requests: Sequence[Request])
 
 
 def _best(logprobs: Tensor, count: int) -> list[list[Entry]]:
-    """Return the `count` best ids of each row, best first, ties by id."""
+    """Return the `count` best ids of each row, best first. Among equal logits, the lower id comes first."""
     count = min(count, logprobs.shape[-1])
     # `topk` may return any of several ties, so all values down to its least are examined.
     reached = logprobs >= logprobs.topk(count, dim=-1).values[:, -1:]

@@ -1,4 +1,7 @@
-"""The interface of a model for the engine: one of transformers (`loaded_model`), or a script."""
+"""The interface of a model for the engine.
+
+A model of transformers (`loaded_model`) or a script implements it.
+"""
 
 from __future__ import annotations
 
@@ -80,4 +83,4 @@ class Model(Protocol):
         """Return the number of rows to which a batch of `rows` rows is padded."""
 
     def probe_row_sizes(self, largest: int) -> None:
-        """Find `row_sizes` up to `largest` rows."""
+        """Determine `row_sizes` up to `largest` rows."""

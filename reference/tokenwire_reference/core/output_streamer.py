@@ -1,4 +1,7 @@
-"""Decides when a request emits, and the range of its tokens. It alone owns output-side state. No torch."""
+"""Decides when a request emits, and which range of its tokens it emits.
+
+Only this module keeps the number of sent tokens. No torch.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,10 @@ from tokenwire_reference.core.request import Request, Row, alone
 from tokenwire_reference.core.request_extras import WANTS_EMBEDDING
 
 WHOLE_INTERVAL = 50
-"""Tokens between the rows of a request that is not streamed. They keep rows short, invisibly to clients."""
+"""The number of tokens in a row of a request without streaming.
+
+Short rows spread the work; a client cannot see them.
+"""
 
 
 @dataclass
@@ -24,8 +30,8 @@ class _Live:
 class OutputStreamer:
     """Turns the results of a step into rows (sgl-project/sglang PR #25634).
 
-    A request is admitted once, emits its finish once, and is then removed. A request that comes back after
-    its finish, as overlapped scheduling permits, has no state here and emits nothing.
+    A request is admitted once, emits its finish once, and is then removed. With overlapped scheduling, a
+    request may come back after its finish. Such a request has no state here, and emits nothing.
     """
 
     def __init__(self, *, stream_interval: int) -> None:
@@ -38,10 +44,10 @@ class OutputStreamer:
         return [entry.request for entry in self._live.values()]
 
     def admit(self, request: Request) -> None:
-        """Add a request. Raises ValueError if its rid is that of a live one."""
+        """Add a request. Raises ValueError if a live request has the same rid."""
         if request.rid in self._live:
             raise ValueError(
-                f"request id {request.rid!r} is in use; a live request owns its id until it ends"
+                f"request id {request.rid!r} is in use; wait for that request to end, or choose another id"
             )
         self._live[request.rid] = _Live(request)
 

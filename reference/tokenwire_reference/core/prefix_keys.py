@@ -11,23 +11,33 @@ _DIGEST_BYTES = 32
 
 
 class PageKey(NamedTuple):
-    """The contents of a full page: its own ids, and the prefix before them. Equal keys store equal pages."""
+    """The key of a full page: the ids of the page, and a digest of all ids up to its end.
+
+    Pages with equal keys have equal contents.
+    """
 
     digest: bytes
     """A digest of the secrets, the page size and every id up to the end of the page."""
     token_ids: bytes
-    """The ids of this page, eight bytes each. They are compared on every hit, as part of the key."""
+    """The ids of this page, eight bytes each.
+
+    As part of the key they are compared on every hit, so a collision of digests is harmless.
+    """
 
 
 class PrefixKeys:
-    """The keys of one sequence's full pages, in order. Each page is hashed once, however long the sequence.
+    """The keys of one sequence's full pages, in order.
 
-    A digest continues that of the previous page. The chain begins with the secrets, hashed in a separate
-    domain. So no choice of ids or secrets makes one sequence's page another's.
+    Each page is hashed once, however long the sequence is. The digest of a page continues the digest of the
+    previous page. The chain begins with the secrets, hashed in a separate domain. So no choice of ids can
+    produce the digest of a sequence with other secrets.
     """
 
     def __init__(self, page_size: int, *secrets: str | None) -> None:
-        """Initialize. Sequences share pages only if all `secrets` are equal; None counts as a secret."""
+        """Initialize.
+
+        Sequences share pages only if all their `secrets` are equal; None is a value like any other.
+        """
         self._page_size = page_size
         self._keys: list[PageKey] = []
         texts = [
@@ -39,7 +49,10 @@ class PrefixKeys:
         self._last = root.digest()
 
     def grow(self, token_ids: Sequence[int]) -> None:
-        """Add the keys of newly full pages. `token_ids` are all ids, to which more are only appended."""
+        """Add the keys of newly full pages.
+
+        `token_ids` are all ids of the sequence; a sequence only grows.
+        """
         size = self._page_size
         for start in range(len(self._keys) * size, len(token_ids) - size + 1, size):
             page_ids = array("q", token_ids[start : start + size]).tobytes()
@@ -48,5 +61,8 @@ class PrefixKeys:
             self._keys.append(PageKey(self._last, page_ids))
 
     def pages(self, start: int, end: int) -> list[PageKey]:
-        """Return the keys of the full pages between two positions, the first of which begins a page."""
+        """Return the keys of the full pages between two positions.
+
+        The first position must be the start of a page.
+        """
         return self._keys[start // self._page_size : end // self._page_size]

@@ -30,7 +30,7 @@ class Constraint(Protocol):
 
 
 class Drafter(Protocol):
-    """Drafts for one sequence: it proposes the next ids, and the model checks all of them in one step."""
+    """Proposes the next ids of one sequence (drafts). The model checks all drafts in one step."""
 
     @property
     def takes_time(self) -> bool:
@@ -44,7 +44,7 @@ class Drafter(Protocol):
 
 
 class Adapter(Protocol):
-    """Changes of a model's weights for some requests."""
+    """An adapter, which changes the weights of the model for the requests that name the adapter."""
 
     @property
     def cache_key(self) -> str:
@@ -56,7 +56,7 @@ class SamplingParams:
     """Parameters for choosing tokens and for stopping. Names and defaults are SGLang's."""
 
     max_new_tokens: int | None = 128
-    """The most new tokens; None for the rest of the context."""
+    """The maximum number of new tokens; None for the rest of the context."""
     min_new_tokens: int = 0
     n: int = 1
     stop: tuple[str, ...] = ()
@@ -99,10 +99,10 @@ class SamplingParams:
 
 
 class SequenceError(Exception):
-    """One sequence cannot continue; the others can."""
+    """One sequence cannot continue. Other sequences are not affected."""
 
     status_code = 500
-    """The HTTP status of its request."""
+    """The HTTP status of the answer to the request."""
 
 
 @dataclass(frozen=True)
@@ -111,23 +111,23 @@ class FinishReason:
 
     type: Literal["stop", "length", "abort"]
     matched: int | str | None = None
-    """For a stop, the token id, the stop string or the pattern."""
+    """For the type `stop`, the stop id, stop string or stop pattern that matched."""
     length: int | None = None
-    """For a length, the number of tokens at the end of the budget."""
+    """For the type `length`, the number of output tokens."""
     message: str | None = None
     status_code: int | None = None
-    """For an abort, the HTTP status of the answer; None for a client's abort."""
+    """For the type `abort`, the HTTP status of the answer; None if the client aborted the request."""
 
     @classmethod
     def of_failure(cls, error: BaseException) -> FinishReason:
-        """Return the finish of a request that failed because of the server."""
+        """Return the finish reason of a request that failed because of an error of the server."""
         if isinstance(error, SequenceError):
             return cls("abort", message=str(error), status_code=error.status_code)
         return cls("abort", message=f"{type(error).__name__}: {error}", status_code=500)
 
     @property
     def failed(self) -> bool:
-        """True if the server failed at the request."""
+        """True if the request ended because of an error of the server."""
         return self.status_code is not None and self.status_code >= 500
 
     def to_wire(self) -> dict[str, Any]:
@@ -147,23 +147,25 @@ class FinishReason:
 
 
 LOGPROB_FAMILIES = ("token_logprobs", "top_logprobs", "token_ids_logprobs", "token_ranks")
-"""Wire names without `input_` or `output_`."""
+"""The wire names of logprob series, without the prefix `input_` or `output_`."""
 MASK, MASK_LOGPROBS = "output_token_sampling_mask", "output_token_sampling_logprobs"
 HIDDEN_STATES = "hidden_states"
 SERIES_ASKED_FOR: Mapping[str, Sequence[str]] = {
     "return_sampling_mask": (MASK, MASK_LOGPROBS),
     "return_hidden_states": (HIDDEN_STATES,),
 }
-"""Series other than logprobs, by wire name, and the field of a `Request` or body that enables each."""
+"""The series other than logprobs: from the field of a `Request` or body that requests them, to their wire
+names.
+"""
 OWN_SERIES = frozenset(
     (*(f"output_{family}" for family in LOGPROB_FAMILIES), *chain.from_iterable(SERIES_ASKED_FOR.values()))
 )
-"""Series that no sampler backend may write. All others are customized info."""
+"""The names of series that a sampler backend must not use. Series with other names are customized info."""
 
 
 @dataclass
 class DraftCounts:
-    """Counts of the draft tokens of a request. A step may check several of them."""
+    """Counts of the draft tokens of a request. A step may check several draft tokens."""
 
     proposed: int = 0
     right: list[int] = field(default_factory=list)
@@ -172,7 +174,7 @@ class DraftCounts:
 
 @dataclass
 class Request:
-    """One prompt and one sample. The scheduler owns everything below the line.
+    """One sample of one prompt. The first fields are the parameters; the fields after them are the state.
 
     `output_ids` and every list in `series` grow together, one entry for each token: one append-only record.
     The engine's thread appends to it. A `Row` limits how far other threads may read.
@@ -184,31 +186,34 @@ class Request:
     stream: bool = False
     return_logprob: bool = False
     logprob_start_len: int = -1
-    """First prompt position whose logprob is wanted; -1 for none."""
+    """The first prompt position whose logprob is requested; -1 for no prompt logprobs."""
     top_logprobs_num: int = 0
     token_ids_logprob: tuple[int, ...] = ()
     extra_key: str | None = None
     cache_salt: str | None = None
-    """A salt of the prefix cache.
+    """A salt for the prefix cache.
 
-    Requests share cached prefixes only if both their keys and their salts are equal.
+    Requests share cached prefixes only if their extra keys and their salts are equal.
     """
     adapter: Adapter | None = None
     """The adapter of the request; None for the model itself."""
     return_ranks: bool = False
     """True to add the rank of each token to logprobs, 1 for the likeliest."""
     return_sampling_mask: bool = False
-    """True to return the ids that each token was chosen from, and its logprob among them."""
+    """True to return the set of ids from which each token was sampled, and the token's logprob within this
+    set.
+    """
     return_hidden_states: bool = False
     """True to return the states of the last layer for all computed positions."""
     group: str | None = None
-    """An id that requests of one call have in common; they share its turns of admission. None for a single
-    request.
+    """The id that the requests of one HTTP call have in common.
+
+    The call's requests share one turn of admission. None for a single request.
     """
     extras: dict[Extra[Any], Any] = field(default_factory=dict, repr=False, compare=False)
     """Values that optional parts keep with the request."""
     seams: Seams = field(default_factory=current_seams, repr=False, compare=False)
-    """The seams, where parts of the HTTP request may change how it is processed."""
+    """The seams, at which a fault may change how the request is processed."""
 
     # The fields below are the state of the request.
     output_ids: list[int] = field(default_factory=list)
@@ -223,10 +228,13 @@ class Request:
     matcher: Matcher | None = field(default=None, repr=False)
     """Decides which ids may come next; None without a constraint, and before the first token."""
     seed: int = 0
-    """The seed of sampling: the request's own, or one drawn by the engine."""
+    """The seed of sampling: the seed in the request, or else a seed from the engine."""
     finish: FinishReason | None = None
     held_back: bool = False
-    """True if the end of its text may be part of a stop string, so that the request emits nothing now."""
+    """True if the end of the text may be the beginning of a stop string.
+
+    Then the request emits nothing in this step.
+    """
     cached_tokens_device: int = 0
     cached_tokens_host: int = 0
     cached_tokens_storage: int = 0
@@ -243,7 +251,7 @@ class Request:
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:
-        """The values that must be equal for requests to share cached prefixes."""
+        """The values that must be equal for two requests to share cached prefixes."""
         adapter = self.adapter.cache_key if self.adapter else None
         return self.seams.prefix_secrets((self.extra_key, self.cache_salt, adapter))
 
@@ -254,9 +262,9 @@ class Request:
 
     @property
     def cached_tokens_details(self) -> Mapping[str, Any] | None:
-        """The tier of the cache for the reused prompt tokens; None without any.
+        """The number of reused prompt tokens by tier of the cache; None if no token was reused.
 
-        An engine with a storage backend includes its name.
+        With a storage backend, its name is included.
         """
         if not self.cached_tokens:
             return None
@@ -283,11 +291,12 @@ class Request:
 def alone(
     request: Request, function: Callable[..., _Result], *arguments: Any, what: str = ""
 ) -> _Result | None:
-    """Call a function for one request. If it fails, only this request ends, and None is returned.
+    """Call a function for one request.
 
-    `what` describes the function for the log; an empty one is not logged.
+    If the function fails, only this request ends, and None is returned. `what` describes the function in the
+    log; if it is empty, the failure is not logged.
     """
-    # This is not a context manager, which would cost ten times as much, twice for each token.
+    # A context manager would take ten times as long, and this function is called twice for each token.
     try:
         return function(*arguments)
     except Exception as error:
@@ -298,13 +307,13 @@ def alone(
 
 
 class Row(NamedTuple):
-    """The part of a record that may be sent: its tokens from `start` to `end`, and its finish if it has
-    one.
+    """The part of a record that may be sent: the tokens from `start` to `end`, and the finish if the request
+    has ended.
     """
 
     record: Request
     start: int
     end: int
     series: Mapping[str, Sequence[Any]]
-    """The series of the record at that time."""
+    """The series of the record at the time when the row was made."""
     finish: FinishReason | None

@@ -1,4 +1,4 @@
-"""Values that optional parts keep with a request, each under a key of its own."""
+"""Values that optional parts of the engine store with a request, each under its own key."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Value = TypeVar("_Value")
 
 
 class Extra(Generic[_Value]):
-    """The key of one value in `Request.extras`. A part that needs such a value defines its key."""
+    """The key of one value in `Request.extras`. Each optional part defines the keys of its values."""
 
     def __init__(self, name: str, default: _Value) -> None:
         self._name = name
@@ -33,14 +33,17 @@ class Extra(Generic[_Value]):
 
 
 WANTS_EMBEDDING = Extra("wants_embedding", default=False)
-"""True to return the last hidden state of the prompt, without tokens."""
+"""True to return the embedding of the prompt and to generate no tokens."""
 EMBEDDING = Extra[Sequence[float] | None]("embedding", None)
-"""The embedding of length 1, once the request has finished."""
+"""The embedding, scaled to length 1. It is set when the request finishes."""
 HIDDEN_ROWS = Extra[Sequence[Sequence[float]]]("hidden_rows", ())
-"""The hidden states since the last token, if they are requested."""
+"""The hidden states that were computed since the last token, if they are requested."""
 ROUTED_EXPERTS_START = Extra[int | None]("routed_experts_start", None)
-"""The first position whose experts are wanted; None for none."""
+"""The first position whose experts are requested; None if no experts are requested."""
 ROUTED_EXPERTS = Extra[str | None]("routed_experts", None)
-"""The experts of the computed positions in base64, once the request has finished."""
+"""The experts of the computed positions in base64. They are set when the request finishes."""
 HANDED_OVER = Extra[Mapping[bytes, StoredPage]]("handed_over", {})
-"""Pages of the prompt that another engine has computed, by key digest, until it runs."""
+"""Pages of the prompt that another engine has computed, by key digest.
+
+They are removed when the request begins to run.
+"""

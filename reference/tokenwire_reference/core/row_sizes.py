@@ -1,7 +1,7 @@
 """Finds numbers of rows at which a matrix product computes the same bits for a row.
 
-Libraries choose another kernel, and with it another order of additions, for another number of rows. So every
-batch is padded to a number that was found to agree with the others.
+For different numbers of rows, libraries choose different kernels, which add in different orders. So every
+batch is padded to one of the numbers of rows that were found to give equal bits.
 """
 
 from __future__ import annotations
@@ -12,9 +12,15 @@ import torch
 from torch import nn
 
 ROW_MULTIPLE = 16
-"""Multiples of this number of rows have equal bits on most CPUs; fewer rows may take other code paths."""
+"""Products with multiples of this number of rows have equal bits on most CPUs.
+
+Products with fewer rows may take other code paths.
+"""
 FEW_ROWS = (4, 8)
-"""Numbers for the decode of few sequences on a CPU. One or two rows are multiplied differently."""
+"""The numbers of rows for decodes of few sequences on a CPU.
+
+One or two rows are left out, because they are multiplied differently.
+"""
 VECTOR = 32
 """The number of values that `exp` and similar functions process at once on a CPU.
 
@@ -25,8 +31,8 @@ The remaining values are computed differently.
 def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
     """Return the numbers of rows, up to `largest` or just above, at which all linear layers agree.
 
-    One random row is repeated; every row of every product must come out the same, whatever the number of
-    rows. The largest number always stays, so a device on which none agree runs everything at one size.
+    One random row is repeated. For every number of rows, every row of the product must have the same bits.
+    The largest number is always returned, so a device without agreeing numbers runs every batch at one size.
     """
     layers = _distinct_linear_layers(module)
     sizes = [*_few_rows(layers), *_candidate_sizes(largest)]
@@ -41,7 +47,7 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
-    """Yield the numbers in `FEW_ROWS` for which no layer has a remainder."""
+    """Yield the numbers of rows in `FEW_ROWS` with which the values of every layer fill whole vectors."""
     widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
     for rows in FEW_ROWS:
         if all(layer.weight.device.type == "cpu" for layer in layers) and all(

@@ -1,9 +1,9 @@
 """Turns logits into token ids. Every row is independent of its neighbours, bit by bit.
 
 Greedy rows take the highest logit, ties by the lower id. Other rows add Gumbel noise to their
-log-probabilities and take the highest, which draws from exactly that distribution. The noise is a hash of
-(seed, position, token id), without a generator or state. So a seeded request has the same ids with any
-neighbours, and when it is resumed from its ids.
+log-probabilities and take the highest sum. This draws a sample from exactly the distribution of the row. The
+noise is a hash of (seed, position, token id); there is no generator and no state. So a seeded request gets
+the same ids in any batch, and also when it is resumed from its ids.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class SamplingRow(NamedTuple):
     position: int
     """The absolute position of the token that these logits choose."""
     times: Tensor | None = None
-    """The number of earlier occurrences of each id [V]; None without penalties."""
+    """The number of earlier occurrences of each id in the output [V]; None without penalties."""
     banned_ids: frozenset[int] = frozenset()
     """Ids that may not be chosen yet, because they would stop the request before `min_new_tokens`."""
     allowed: bytes | None = None
@@ -43,11 +43,11 @@ class SamplingRow(NamedTuple):
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
-    """Return logits [R, V] after penalties, bans, bias and temperature. Output logprobs refer to these.
+    """Return logits [R, V] after penalties, bans, bias and temperature.
 
-    A temperature below 1e-6 means greedy, and counts as 1. The order is that of sgl-project/sglang: frequency
-    and presence, repetition, `logit_bias`, temperature; banned ids stay banned. Penalties count output ids
-    only.
+    Output logprobs are computed from the adjusted logits. A temperature below 1e-6 means greedy sampling, and
+    the logits are then divided by 1. The order is that of sgl-project/sglang: frequency and presence,
+    repetition, `logit_bias`, temperature; banned ids stay banned. Penalties count output ids only.
     """
     changed = [index for index, row in enumerate(rows) if row.changes_logits]
     if changed:
@@ -78,14 +78,14 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
 
 
 def _bits(mask: bytes, values: Tensor) -> Tensor:
-    """Return a bit for each of some values [V], as booleans."""
+    """Return the bits of a mask as a boolean tensor with one entry for each id [V]."""
     octets = torch.frombuffer(bytearray(mask), dtype=torch.uint8)
     bits = (octets[:, None] >> torch.arange(8, dtype=torch.uint8)) & 1
     return bits.flatten()[: len(values)].bool().to(values.device)
 
 
 def _penalise(values: Tensor, p: SamplingParams, times: Tensor) -> None:
-    """Change one row of logits [V] by the number of earlier occurrences of each id [V]."""
+    """Apply penalties to one row of logits [V], according to the earlier occurrences of each id [V]."""
     less = values - (p.frequency_penalty * times + p.presence_penalty)
     less = torch.where(less > 0, less / p.repetition_penalty, less * p.repetition_penalty)
     values.copy_(torch.where(times > 0, less, values))
@@ -95,7 +95,10 @@ class OutputCounts:
     """Counts of each id in a growing list of ids. Each new id is counted once."""
 
     def __init__(self, output_ids: Sequence[int], logits: Tensor) -> None:
-        """Initialize with a list; `logits` [..., V] set the size, type and device of the counts."""
+        """Initialize with a list of ids.
+
+        `logits` [..., V] determine the size, type and device of the counts.
+        """
         self.output_ids = output_ids
         self._times = logits.new_zeros(logits.shape[-1])
         self._counted = 0
@@ -115,7 +118,8 @@ def _count(times: Tensor, ids: Sequence[int]) -> Tensor:
 def rows_without_numbers(adjusted: Tensor) -> list[int]:
     """Return the rows of adjusted logits [R, V] from which no id can be chosen.
 
-    One is NaN or infinite, or all are banned. A checkpoint may have such a weight for a single id.
+    In such a row, a logit is NaN or infinite, or all ids are banned. A damaged checkpoint may affect the
+    logit of a single id.
     """
     return [index for index, best in enumerate(adjusted.amax(-1).tolist()) if not math.isfinite(best)]
 
@@ -137,8 +141,8 @@ def choose(adjusted: Tensor, rows: Sequence[SamplingRow]) -> list[int]:
 def support(
     adjusted: Tensor, rows: Sequence[SamplingRow], chosen: Sequence[int]
 ) -> list[tuple[list[int], float]]:
-    """Return, for each row of adjusted logits [R, V], the possible ids, best first, and the chosen id's
-    logprob among them.
+    """Return, for each row of adjusted logits [R, V], the possible ids, best first, and the logprob of the
+    chosen id within this set.
     """
     kept = _truncate(torch.log_softmax(adjusted.double(), -1), [row.sampling for row in rows])
     kept -= kept.logsumexp(-1, keepdim=True)
@@ -151,10 +155,11 @@ def support(
 
 
 def _truncate(logprobs: Tensor, params: Sequence[SamplingParams]) -> Tensor:
-    """Set to -inf the ids that top_k, top_p and min_p exclude. Each rule applies to the whole distribution.
+    """Set the logprobs of ids that top_k, top_p and min_p exclude to -inf. Each rule applies to the whole
+    distribution.
 
-    `logprobs` [R, V] are adjusted, and -inf for banned ids. Equal probabilities rank by id. The best id
-    always stays.
+    `logprobs` [R, V] come from adjusted logits, and are -inf for banned ids. Ids with equal probabilities are
+    ranked by id. The best id is never excluded.
     """
     if not any(p.truncates for p in params):
         return logprobs

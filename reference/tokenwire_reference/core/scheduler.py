@@ -1,9 +1,10 @@
-"""Chooses the sequences of the next step: calls take turns (`waiting`), continuous batching, chunked prefill.
-No torch.
+"""Chooses the sequences of the next step, with continuous batching and chunked prefill. Waiting calls take
+turns (`waiting`). No torch.
 
-One rule covers prefill, decode and recomputation after a retraction. A running sequence owns `token_ids` and
-has `computed` of them in the KV cache. Each step computes its next *segment*, up to the next absolute
-multiple of `chunked_prefill_size`. If the segment reaches the last id, the next token is sampled.
+One rule covers prefill, decode and recomputation after a retraction. A running sequence has `token_ids`, and
+the first `computed` of them are in the KV cache. Each step computes the next *segment* of the sequence, up to
+the next absolute multiple of `chunked_prefill_size`. If the segment reaches the last id, the next token is
+sampled.
 
 A sequence is admitted only when all the pages that it can ever need are free. So sequences are never
 preempted for lack of memory.
@@ -38,12 +39,13 @@ class Sequence:
     pages: list[int] = field(default_factory=list)
     """The pages of the sequence. The list is replaced, never changed in place."""
     came: float = 0.0
-    """The time when it began to wait, by the engine's clock."""
+    """The time when the sequence began to wait, by the engine's clock."""
     seat: int = -1
     """The seat of the sequence while it runs, -1 otherwise. There are as many seats as requests may run."""
     keys: PrefixKeys = field(init=False, repr=False)
-    """The keys of its full pages, set when the sequence is queued, because the pool determines the page
-    size.
+    """The keys of the sequence's full pages.
+
+    They are set when the sequence is queued, because the pool determines the page size.
     """
 
     @property
@@ -73,7 +75,9 @@ class Sequence:
 
 
 class Segment(NamedTuple):
-    """Positions `start` to `end` of one sequence, computed in one step, and `drafts` of the following ids."""
+    """The positions `start` to `end` of one sequence, which one step computes, and `drafts` of the following
+    ids.
+    """
 
     sequence: Sequence
     start: int
@@ -87,7 +91,10 @@ class Segment(NamedTuple):
 
     @property
     def samples(self) -> bool:
-        """True if the logits of the last position choose a new token (or would, with a budget)."""
+        """True if the logits of the last position choose a new token.
+
+        Also True with a budget of 0, which discards the token.
+        """
         return self.end == len(self.sequence.token_ids)
 
     @property
@@ -122,7 +129,9 @@ class Scheduler:
 
     @property
     def max_step_tokens(self) -> int:
-        """The token budget of a step without drafts: every decode, and one whole chunk."""
+        """The maximum number of tokens of a step without drafts: one for each running request, and one
+        prefill chunk.
+        """
         return self.chunked_prefill_size + self.max_running_requests
 
     def __iter__(self) -> Iterator[Sequence]:
@@ -137,7 +146,7 @@ class Scheduler:
         return self._sequences.get(rid)
 
     def add(self, sequence: Sequence) -> None:
-        """Queue a sequence. Raises ValueError for one that the pool can never hold."""
+        """Queue a sequence. Raises ValueError if the sequence needs more pages than the pool has."""
         if sequence.positions > self.pool.capacity:
             raise ValueError(
                 f"request {sequence.request.rid} may need {sequence.positions} positions of the KV cache, "
@@ -148,7 +157,10 @@ class Scheduler:
         self.waiting.append(sequence)
 
     def next_step(self) -> list[Segment]:
-        """Return the next step: decodes, then chunks of prefill in order of admission. Empty when idle."""
+        """Return the segments of the next step: decodes, then chunks of prefill in order of admission.
+
+        Empty when idle.
+        """
         decodes = [s for s in self.running if s.computed == len(s.token_ids) - 1]
         step = [Segment(s, s.computed, len(s.token_ids)) for s in decodes]
         budget = self.max_step_tokens - len(step)
@@ -168,7 +180,10 @@ class Scheduler:
         self._publish(sequence, segment.start)
 
     def retract(self, sequence: Sequence) -> None:
-        """Take away a running sequence's pages and put it first in line. Its sampled tokens stay."""
+        """Release the pages of a running sequence, and put the sequence first in line.
+
+        Its sampled tokens are kept.
+        """
         self.remove(sequence)
         sequence.request.num_retractions += 1
         self._sequences[sequence.request.rid] = sequence
@@ -193,11 +208,14 @@ class Scheduler:
         self.pool.check_integrity(sequence.pages for sequence in self)
         seats = sorted([*self._seats, *(sequence.seat for sequence in self.running)])
         if seats != list(range(self.max_running_requests)):
-            raise PageAccountingError(f"the seats are {seats}, free and taken together")
+            raise PageAccountingError(
+                f"the free and the taken seats together are {seats}; each seat must occur once"
+            )
 
     def _prefills(self) -> Iterator[Sequence]:
-        """Yield running sequences with more than one id to compute, then waiting ones, which are admitted
-        when reached.
+        """Yield running sequences with more than one id to compute, then waiting sequences.
+
+        A waiting sequence is admitted when it is yielded.
         """
         yield from [s for s in self.running if s.computed < len(s.token_ids) - 1]
         while self._seats and (sequence := self.waiting.next()) is not None and self._admit(sequence):
@@ -207,9 +225,9 @@ class Scheduler:
             yield sequence
 
     def _admit(self, sequence: Sequence) -> bool:
-        """Reserve every page that the sequence can need; False if there are too few."""
+        """Reserve every page that the sequence can need; return False if too few pages are free."""
         # The last id is always run again, because its logits choose the next token. Positions whose logits
-        # score a prompt token are run again, too, even if they are cached.
+        # score a prompt token are also run again, even if they are cached.
         limit = min(len(sequence.token_ids) - 1, sequence.next_prompt_logprob)
         pool, keys = self.pool, self._keys(sequence).pages(0, limit)
         prefix = pool.hold_prefix(keys)
@@ -226,7 +244,8 @@ class Scheduler:
         sequence.pages = prefix + fresh
         sequence.computed = (len(prefix) + len(stored)) * pool.page_size
         self._publish(sequence, len(prefix) * pool.page_size)
-        # A retracted request finds its own pages again, which counters leave out (spec/record.md).
+        # A retracted request finds its own pages again. Counters of cached tokens leave out these pages
+        # (spec/record.md).
         if request.num_retractions == 0:
             below = Counter(page.tier for page in stored)
             request.cached_tokens_device = (len(prefix) + below["device"]) * pool.page_size
@@ -235,7 +254,7 @@ class Scheduler:
         return True
 
     def _publish(self, sequence: Sequence, start: int) -> None:
-        """Publish the pages that became full with the positions from `start` on."""
+        """Publish the pages that became full when the positions from `start` on were computed."""
         size = self.pool.page_size
         first, end = start // size, sequence.computed // size
         if end > first:
@@ -248,7 +267,7 @@ class Scheduler:
         return sequence.keys
 
     def _next_segment(self, sequence: Sequence) -> Segment:
-        # Boundaries are absolute multiples, independent of the free part of a busy step.
+        # Chunks end at absolute multiples, so they do not depend on the other requests in a step.
         size = self.chunked_prefill_size
         boundary = (sequence.computed // size + 1) * size
         return Segment(sequence, sequence.computed, min(len(sequence.token_ids), boundary))

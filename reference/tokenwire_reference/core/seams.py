@@ -1,7 +1,7 @@
 """Seams: points at which a request's processing can be overridden. No torch, no HTTP.
 
-By default, each seam of `Seams` returns its argument. An override (a fault, for example) applies to all
-samples and prompts of an HTTP request, from `use_seams` on.
+By default, each seam of `Seams` returns its argument. A fault, for example, overrides some seams. `use_seams`
+applies the override to all samples and prompts of the current HTTP request.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ _T = TypeVar("_T")
 
 
 class Seams:
-    """All seams, without any change."""
+    """All seams, with methods that change nothing."""
 
     # Seams in the engine and the output streamer, on the engine's thread.
 
@@ -27,13 +27,14 @@ class Seams:
         return secrets
 
     def due(self, request: Any, sent: int, due: bool) -> bool:
-        """True if a live request emits now; `sent` of its tokens have been sent."""
+        """True if a live request emits now. `sent` is the number of its tokens that were already sent."""
         del request, sent
         return due
 
     def published(self, request: Any, row: _T) -> _T:
-        """Change the row that the output streamer emits: the same range of tokens, of this record or of
-        another.
+        """Change the row that the output streamer emits.
+
+        The new row has the same range of tokens, from this record or from another record.
         """
         del request
         return row
@@ -59,18 +60,19 @@ class Seams:
         return deltas
 
     def taken(self, reader: Any, emission: _T) -> _T:
-        """Change the emission that a consumer takes. The reader's cursors are still at the end of the
-        previous one.
+        """Change the emission that a consumer takes.
+
+        The reader's cursors are still at the end of the previous emission.
         """
         del reader
         return emission
 
     def leaving(self) -> bool:
-        """True if the server notices that the client has disconnected."""
+        """True if the server reacts when the client disconnects."""
         return True
 
     def flushing(self) -> bool:
-        """True if a flush empties the cache."""
+        """True if a flush request really empties the cache."""
         return True
 
     def aborting(self, rid: str, live: Collection[str], names: Sequence[str]) -> Sequence[str]:
@@ -79,10 +81,13 @@ class Seams:
         return names
 
     def colliding(self, rid: str, abort: Callable[[str], None]) -> None:
-        """Handle a request that was refused because of a live request's id; `abort` ends the live one."""
+        """Called when a request is refused because a live request has the same id.
+
+        `abort` ends the live request.
+        """
 
     def ended(self, rid: str, abort: Callable[[str], None]) -> None:
-        """Handle the end of a request. `abort` ends the request that uses its id by then."""
+        """Called at the end of a request. `abort` ends the request that has this id at that time."""
 
 
 _current: ContextVar[Seams] = ContextVar("seams", default=Seams())  # noqa: B039 - it has no state to share

@@ -1,8 +1,8 @@
 """Decides when a request is done. No torch.
 
 Checked after every sampled token, in this order: stop string, stop pattern, stop token or end of sequence,
-budget. So a stop that completes exactly at the budget is reported as a stop (upstream: sgl-project/sglang
-`Req`).
+budget. So if a stop string is completed by the last token of the budget, the reason is `stop` (as in `Req` of
+sgl-project/sglang).
 """
 
 from __future__ import annotations
@@ -17,10 +17,11 @@ from tokenwire_reference.core.detokenizer import Detokenizer
 from tokenwire_reference.core.request import FinishReason, SamplingParams
 
 LONGEST_MATCH = 4096
-"""The most bytes of UTF-8 of a stop pattern's match. Longer matches may be missed."""
+"""The maximum length of a stop pattern's match, in bytes of UTF-8. Longer matches may be missed."""
 MOST_STEPS = LONGEST_MATCH
-"""The most steps of RE2's programs for all patterns of a request. Each step takes at most one byte, so each
-has a match that is found.
+"""The maximum number of steps of RE2's programs for all patterns of a request.
+
+A step matches at most one byte, so every permitted pattern has a match of at most `LONGEST_MATCH` bytes.
 """
 _NEAR = 64
 """The number of characters that a few ids usually add at most."""
@@ -38,15 +39,17 @@ def _quiet() -> Any:
 class StopPattern:
     """A regular expression of RE2, searched in a growing text. Raises ValueError if it is invalid.
 
-    RE2 has no backtracking, so no look-around and no back-references either: the time of a search is linear
-    in the text, whatever the pattern. It runs on the engine's thread, where every other request waits for it.
+    RE2 does not backtrack, and supports neither look-around nor back-references. So the time of a search is
+    linear in the text for every pattern. This matters because the search runs on the engine's thread, and
+    delays all other requests.
     """
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         try:
             self._anywhere = re2.compile(pattern, options=_quiet())
-            # RE2 matches an expression bound to the end backwards, and no further than a match can reach.
+            # RE2 searches backwards for an expression that is anchored at the end, and only as far as a match
+            # can reach.
             self._near_the_end = re2.compile(rf"(?:{pattern})(?s:.{{0,{_NEAR}}})\z", options=_quiet())
         except (re2.error, UnicodeEncodeError) as error:
             raise ValueError(
@@ -58,23 +61,24 @@ class StopPattern:
     def ends_in(self, text: bytes, start: int, new: int) -> bool:
         """True if a match from `start` on ends in the last `new` characters of a text, or right before them.
 
-        The text before them had no match. So no match ends earlier: assertions see the same text there, up to
-        the next character. They see the text before `start`, too.
+        The text before these characters had no match, so no match ends earlier. Assertions, such as word
+        boundaries, also see the text before `start`.
         """
         return bool((self._near_the_end if new <= _NEAR else self._anywhere).search(text, start))
 
 
 @lru_cache(maxsize=4)
 def stop_patterns(patterns: tuple[str, ...]) -> tuple[StopPattern, ...]:
-    """Return the patterns of one request, small enough together to be searched after every token.
+    """Return the compiled patterns of one request.
 
-    They are compiled once for all its samples, before the engine's thread uses them. Raises ValueError.
+    All samples of the request share the patterns. Raises ValueError if a pattern is invalid, or if the
+    patterns together are too large to be searched after every token.
     """
     compiled = tuple(map(StopPattern, patterns))
     if (steps := sum(pattern.steps for pattern in compiled)) > MOST_STEPS:
         raise ValueError(
-            f"stop_regex compiles to {steps} steps of RE2, and may have {MOST_STEPS} in all; ask for fewer "
-            "patterns, repetitions and classes of characters"
+            f"stop_regex compiles to {steps} steps of RE2; at most {MOST_STEPS} are allowed; use fewer "
+            "patterns, repetitions and character classes"
         )
     return compiled
 
@@ -83,7 +87,8 @@ class StopRules:
     """The stop conditions of one request.
 
     `max_new_tokens` is the resolved budget. `detokenizer` has the settings of the request, and is needed only
-    for stop strings and patterns. Raises ValueError if it is missing for these, or if a pattern is invalid.
+    for stop strings and patterns. Raises ValueError if the detokenizer is needed and missing, or if a pattern
+    is invalid.
     """
 
     def __init__(
@@ -98,8 +103,8 @@ class StopRules:
                 "stop and stop_regex need a tokenizer, and this server runs without one; use stop_token_ids"
             )
         self.max_new_tokens = max_new_tokens
-        # SGLang's ignore_eos also ignores the stop ids of a request, and vLLM's does not. vLLM searches for
-        # stop strings only after the first min_tokens tokens.
+        # In SGLang, ignore_eos also ignores the stop ids of a request. In vLLM, ignore_eos ignores only the
+        # end of sequence. vLLM searches for stop strings only after the first min_tokens tokens.
         eos = frozenset[int]() if sampling.ignore_eos else eos_token_ids
         self.stop_ids = eos if sampling.ignore_stop_token_ids else eos.union(sampling.stop_token_ids)
         self._strings = sampling.stop
@@ -108,7 +113,7 @@ class StopRules:
         self._text: _RunningText | None = None
         self._longest = max(map(len, self._strings), default=0)
         if detokenizer is not None and (self._strings or self._patterns):
-            # The limit is larger than a search needs, so that the text is seldom cut.
+            # More text is kept than a search needs, so that old text is dropped only seldom.
             keep = 4 * self._longest + 256
             self._text = _RunningText(detokenizer, max(keep, LONGEST_MATCH + 1) if self._patterns else keep)
 
@@ -138,10 +143,12 @@ class StopRules:
         return None
 
     def hold_back(self, output_ids: Sequence[int]) -> bool:
-        """True if the text of `output_ids` may become a stop string, and must not be shown yet."""
+        """True if the text of `output_ids` may end in the beginning of a stop string, so that it must not be
+        sent yet.
+        """
         if self._text is None or not self._strings:
             return False
-        # Every id has at least one byte, so no stop string began before these.
+        # Every id has at least one byte of text, so no stop string began before these ids.
         reach = max(len(stop.encode()) for stop in self._strings) + 4
         return may_become_stop(self._text.final(output_ids, reach), self._strings)
 
@@ -149,7 +156,7 @@ class StopRules:
 class _RunningText:
     """The text of a growing list of ids, with its length after each id.
 
-    `keep` is the least number of characters to remember before those of the last id.
+    `keep` is the minimum number of characters to remember before the text of the last id.
     """
 
     def __init__(self, detokenizer: Detokenizer, keep: int) -> None:
@@ -165,8 +172,8 @@ class _RunningText:
 
     def recent(self) -> tuple[bytes, int, int]:
         """Return the end of the text in UTF-8, the earliest start of a match, and the number of new
-        characters. New are the characters added since the last call, and those of byte tokens that a wrong
-        byte has invalidated.
+        characters. New characters are the characters added since the last call, and the replaced characters
+        of byte tokens that a wrong byte has invalidated.
         """
         new, self._known = self._ends[-1] - self._known, self._ends[-1]
         text = self._last(1 + LONGEST_MATCH + new)
@@ -216,7 +223,7 @@ def may_become_stop(text: str, stops: Sequence[str]) -> bool:
 
 
 def _begins_at_the_end_of(text: str, stop: str) -> bool:
-    # An earlier beginning would be a whole stop string, which the caller has excluded.
+    # A stop string that begins earlier would be complete, and the caller has excluded complete stop strings.
     begin = text.find(stop[0], max(0, len(text) - len(stop) + 1))
     while begin >= 0 and not stop.startswith(text[begin:]):
         begin = text.find(stop[0], begin + 1)

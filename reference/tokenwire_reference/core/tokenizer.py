@@ -34,8 +34,9 @@ BYTE_PIECE = re.compile(r"<0x([0-9A-Fa-f]{2})>")
 
 @cache
 def _byte_of_letter() -> dict[str, int]:
-    """Return the spelling of bytes in byte-level vocabularies: printable Latin-1 as itself, the rest from
-    U+0100 on.
+    """Return the byte that each character represents in byte-level vocabularies.
+
+    Printable Latin-1 characters represent themselves; characters from U+0100 on represent the other bytes.
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     hidden = [byte for byte in range(256) if byte not in set(printable)]
@@ -43,7 +44,7 @@ def _byte_of_letter() -> dict[str, int]:
 
 
 def token_bytes(tokenizer: Tokenizer, token_id: int) -> bytes:
-    """Return the bytes that a token adds to the text. Complete characters are in UTF-8."""
+    """Return the bytes that a token adds to the text, in UTF-8. They may be a part of a character."""
     text = tokenizer.decode([token_id])
     if "\ufffd" not in text:
         return text.encode()

@@ -1,4 +1,4 @@
-"""Sequences that wait for a seat. Each call has a line, and the calls take turns."""
+"""Sequences that wait for a seat. Each HTTP call has its own line, and the lines take turns."""
 
 from __future__ import annotations
 
@@ -11,18 +11,19 @@ if TYPE_CHECKING:
 
 
 class WaitingLines:
-    """First come, first served within a group of requests, and in turns among groups.
+    """Waiting lines, one for each group of requests.
 
-    Without turns, a call of 4,096 sequences would be served before anybody who comes later.
+    Within a group, the first request is served first; the groups take turns. Without turns, all 4,096
+    sequences of one call could be served before any later call.
     """
 
     def __init__(self, seats: int) -> None:
         self._lines: OrderedDict[str, deque[Sequence]] = OrderedDict()
-        """The lines by group; the first group has its turn."""
+        """The lines by group. It is the turn of the first group."""
         self._most_seats = seats - seats // 16
-        """The most seats of one group.
+        """The maximum number of seats of one group.
 
-        The remaining seats keep later groups from waiting for the end of its sequences.
+        The remaining seats are free for later groups, which need not wait until sequences of this group end.
         """
         self._seated: Counter[str] = Counter()
 
@@ -58,7 +59,7 @@ class WaitingLines:
         return None
 
     def seat(self, sequence: Sequence) -> None:
-        """Give a sequence a seat. Every other group has a turn before the next turn of its group."""
+        """Give a sequence a seat. Every other group has a turn before this group has its next turn."""
         self._lines.move_to_end(_group(sequence))
         self.remove(sequence)
         self._seated[_group(sequence)] += 1

@@ -17,7 +17,10 @@ from tokenwire_reference.doors.served import Served
 
 
 def adapter_named(name: str | None, served: Served) -> Adapter | None:
-    """Return the adapter of this name; None without a name. Raises RefusalError for an unknown one."""
+    """Return the adapter with this name; None if no name is given.
+
+    Raises RefusalError for an unknown name.
+    """
     if not name:
         return None
     if name not in served.adapters:
@@ -27,9 +30,9 @@ def adapter_named(name: str | None, served: Served) -> Adapter | None:
 
 
 def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
-    """Return the adapter that a body names: as `lora_path`, as its model, or after the model and a colon.
+    """Return the adapter that a body names: in `lora_path`, as its model, or as `MODEL:ADAPTER`.
 
-    Raises RefusalError for an unknown one.
+    Raises RefusalError for an unknown adapter.
     """
     model = body.get("model") or ""
     if model in served.adapters:
@@ -40,11 +43,13 @@ def adapter_of(body: Mapping[str, Any], served: Served) -> Adapter | None:
 
 
 async def load_adapter(http_request: HttpRequest) -> Response:
-    """Load an adapter with a new name."""
+    """Load an adapter under a name that is not in use yet."""
     served, body = await read_control(http_request, "load-adapter-request")
     name, path = body["lora_name"], body["lora_path"]
     if name in served.adapters or name == served.args.model_name:
-        raise RefusalError(f"there is {name!r} already; unload it, or choose another name", param="lora_name")
+        raise RefusalError(
+            f"the adapter {name!r} is already loaded; unload it, or choose another name", param="lora_name"
+        )
     try:
         served.adapters[name] = await asyncio.to_thread(served.model.adapters.read, name, path)
     except ValueError as error:
@@ -53,7 +58,7 @@ async def load_adapter(http_request: HttpRequest) -> Response:
 
 
 async def unload_adapter(http_request: HttpRequest) -> Response:
-    """Unload an adapter. Running requests keep it."""
+    """Unload an adapter. Running requests continue to use it."""
     served, body = await read_control(http_request, "unload-adapter-request")
     name = body["lora_name"]
     adapter_named(name, served)

@@ -1,4 +1,7 @@
-"""Turns requests into an answer: whole or as a stream, refused, or dropped when the client disconnects."""
+"""Runs requests and sends their answer, whole or as a stream.
+
+A client that disconnects aborts its requests.
+"""
 
 from __future__ import annotations
 
@@ -32,13 +35,18 @@ from tokenwire_reference.doors.served import Served
 from tokenwire_reference.running.ranks import DP_RANK
 
 MOST_ENTRIES_AT_ONCE = 5000
-"""The most entries of an answer written on the event loop, which takes some milliseconds."""
+"""The maximum number of entries of an answer that is written on the event loop, which takes some
+milliseconds. Larger answers are written in a thread.
+"""
 
 
 async def _started(
     http_request: HttpRequest, served: Served, requests: Sequence[Request], *, group: str | None
 ) -> Generation:
-    """Start the requests of a call, which another server may share. Raises RefusalError, ClientLeftError."""
+    """Start the requests of a call.
+
+    With disaggregation, another server does a part of the work. Raises RefusalError and ClientLeftError.
+    """
     if any(request.sampling.constraint is not None for request in requests):
         preparing = served.constraining.prepare(requests, served.tokenizer, served.model)
         await unless_client_leaves(http_request, preparing)
@@ -61,7 +69,7 @@ def submit(
 ) -> Generation:
     """Start the requests of one call, or let the caller start them.
 
-    Raises RefusalError if they exceed a limit, if an id is in use or if the server is closed.
+    Raises RefusalError if the requests exceed a limit, if a request id is in use, or if the server is closed.
     """
     if (reason := served.why_closed) is not None:
         raise RefusalError(reason, type="503", status=503)
@@ -78,7 +86,10 @@ def submit(
 
 
 def raise_for_server_abort(emissions: Sequence[Emission], *, unless_it_has_ids: bool = False) -> None:
-    """Raise RefusalError if the server aborted one of these. In a stream, sampled ids are sent first."""
+    """Raise RefusalError if the server aborted one of the requests.
+
+    In a stream, the ids that were sampled before are sent first.
+    """
     for emission in emissions:
         refusal = RefusalError.of_abort(emission.finish) if emission.finish else None
         if refusal and not (unless_it_has_ids and emission.output_ids):
@@ -93,7 +104,10 @@ async def answer_whole(
     group: str | None,
     write: Callable[[Sequence[Emission]], Json],
 ) -> Response:
-    """Run requests to their end and answer once. Raises RefusalError if the server aborted one."""
+    """Run requests to their end, and send one whole answer.
+
+    Raises RefusalError if the server aborted a request.
+    """
     generation = await _started(http_request, served, requests, group=group)
     try:
         choices = await unless_client_leaves(http_request, generation.whole())
@@ -112,9 +126,9 @@ async def answer_later(
     group: str | None,
     write: Callable[[Sequence[Emission]], Json],
 ) -> Json:
-    """Run requests to their end without a client, and return the answer; a cancellation aborts them.
+    """Run requests to their end without a client, and return the answer.
 
-    Raises RefusalError if the server aborted one.
+    Cancelling aborts the requests. Raises RefusalError if the server aborted a request.
     """
     if any(request.sampling.constraint is not None for request in requests):
         await served.constraining.prepare(requests, served.tokenizer, served.model)
@@ -128,7 +142,7 @@ async def answer_later(
 
 
 def _size(choice: Emission) -> int:
-    """Return the approximate number of entries in a whole answer for a choice."""
+    """Return the approximate number of entries that a choice has in a whole answer."""
     request = choice.record
     positions = len(request.output_ids) + len(request.prompt_token_ids)
     return 10 + positions * (1 + request.top_logprobs_num + len(request.token_ids_logprob))
@@ -145,7 +159,10 @@ async def answer(
     delivery: Delivery = Delivery.INCREMENTAL,
     framing: Framing = UNNAMED,
 ) -> Response:
-    """Run requests and answer once, or as a stream. A failure before the first token is a refusal."""
+    """Run requests, and answer as a whole or as a stream.
+
+    If a request fails before the first token, the answer is a refusal.
+    """
     if stream and delivery is Delivery.CUMULATIVE:
         for request in requests:
             refuse_many_logprobs([request], MOST_ENTRIES_OF_EVENT)

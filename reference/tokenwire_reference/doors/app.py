@@ -132,7 +132,7 @@ async def _http_error(_: HttpRequest, error: Exception) -> Response:
 
 
 class OneBoundary:
-    """Turns any exception of an endpoint into one line of the log, and a refusal if nothing was answered yet.
+    """Turns any exception of an endpoint into one line of the log, and into a refusal if no answer has begun.
 
     The traceback is logged at the level debug.
     """

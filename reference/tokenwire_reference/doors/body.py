@@ -1,4 +1,4 @@
-"""Request bodies: read, parsed strictly, and validated against their schema."""
+"""Reads request bodies, parses them strictly, and validates them against their schema."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, kno
 from tokenwire_reference.doors.served import Served, served_by
 
 LONG_BODY_BYTES = 4 * 1024
-"""The size above which a body is processed off the event loop: its bytes times the samples of each prompt."""
+"""The size above which a body is processed in a thread.
+
+The size is the number of bytes times the number of samples of each prompt.
+"""
 
 Read = TypeVar("Read")
 
 
 async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Read:
-    """Run a function that processes a body; off the event loop if it is long.
+    """Run a function that processes a body, in a thread if the body is long.
 
     Raises ClientLeftError if the client disconnects meanwhile.
     """
@@ -43,7 +46,10 @@ async def understood(http_request: HttpRequest, read: Callable[[], Read]) -> Rea
 async def read_control(
     http_request: HttpRequest, schema: str, *, empty: bool = False
 ) -> tuple[Served, dict[str, Any]]:
-    """Return the server that a call controls, and its body. Raises RefusalError without permission."""
+    """Return the server that a control call addresses, and the body of the call.
+
+    Raises RefusalError without permission.
+    """
     refuse_control(http_request)
     return served_by(http_request), await read_body(http_request, schema, empty=empty)
 
@@ -51,7 +57,7 @@ async def read_control(
 async def read_body(
     http_request: HttpRequest, schema: str, *filled: str, empty: bool = False
 ) -> dict[str, Any]:
-    """Return the fields of a body that its schema defines. Fields in `filled` may not be empty."""
+    """Return those fields of a body that its schema defines. Fields in `filled` must not be empty."""
     given = await read_object(http_request, empty=empty)
     for name in filled:
         if given.get(name) in ("", []):
@@ -60,7 +66,7 @@ async def read_body(
 
 
 async def read_object(http_request: HttpRequest, *, empty: bool = False) -> dict[str, Any]:
-    """Return the JSON object in a request; with `empty`, a missing body is an empty object.
+    """Return the JSON object in a request; with `empty`, a missing body counts as an empty object.
 
     Raises RefusalError for any other body.
     """
@@ -95,7 +101,7 @@ def _parsed(content: bytes) -> dict[str, Any]:
 
 
 def _samples(body: Mapping[str, Any]) -> int:
-    """Return the number of samples of each prompt that a body may request, in any of its fields."""
+    """Return the largest number of samples of each prompt that any field of the body requests."""
     params = body.get("sampling_params")
     owners = [body, *(params if isinstance(params, list) else [params])]
     counts = [owner.get("n") for owner in owners if isinstance(owner, dict)]
@@ -103,8 +109,9 @@ def _samples(body: Mapping[str, Any]) -> int:
 
 
 async def _read(http_request: HttpRequest, most: int) -> bytes:
-    """Return the bytes of a body. Raises RefusalError for too many, ClientLeftError for an incomplete
-    body.
+    """Return the bytes of a body.
+
+    Raises RefusalError if the body is too long, and ClientLeftError if it is incomplete.
     """
     body = bytearray()
     try:
@@ -118,8 +125,8 @@ async def _read(http_request: HttpRequest, most: int) -> bytes:
 
 
 def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
-    """Return the fields of a body that its schema defines. Others must not be read, because nothing bounds
-    them.
+    """Return the fields of a body that its schema defines. Other fields must not be read, because nothing
+    bounds their values.
 
     Raises RefusalError for the first error of the schema.
     """
@@ -155,7 +162,7 @@ _KINDS_OF_SHAPE = (
     jsonschema_rs.ValidationErrorKind.AdditionalProperties,
     jsonschema_rs.ValidationErrorKind.Enum,
 )
-"""Validation errors that concern the structure of a body, not a value in it."""
+"""The kinds of validation errors that concern the structure of a body rather than a value in the body."""
 
 
 @cache
@@ -166,7 +173,7 @@ def _validator(schema: str) -> jsonschema_rs.Validator:
 def _most_telling(error: jsonschema_rs.ValidationError) -> list[jsonschema_rs.ValidationError]:
     """Return the errors to report.
 
-    If a value fits no alternative of a schema, that is the error of the alternative closest to it.
+    If a value fits no alternative of a schema, report the error of the alternative that fits best.
     """
     alternatives = [branch[0] for branch in getattr(error.kind, "context", ()) if branch]
     if not alternatives:
@@ -185,7 +192,10 @@ def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
 
 
 def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: Collection[str]) -> None:
-    """Refuse 6.0 for an integer. JSON Schema accepts it, but the specification does not."""
+    """Refuse numbers such as 6.0 for integers.
+
+    JSON Schema accepts 6.0 as an integer, but the specification does not.
+    """
     match value:
         case float():
             raise RefusalError(f"{where(path)}: {value} is not an integer", type=MALFORMED)

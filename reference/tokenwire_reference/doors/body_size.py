@@ -1,8 +1,8 @@
 """Limits on a body's number of values, applied before they are copied.
 
-A parsed value takes up to 250 bytes of memory for 3 bytes of JSON, and a validator copies what it refuses,
-once for each alternative. So the number of values is bounded before a body is parsed, and the length of each
-list and object before a validator sees the body.
+Three bytes of JSON may take 250 bytes of memory after parsing. A validator copies a value that it refuses,
+once for each alternative of the schema. So the number of values is bounded before a body is parsed, and the
+length of each list and object before a validator sees the body.
 """
 
 from __future__ import annotations
@@ -16,12 +16,15 @@ from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.limits import OTHERS
 
 MOST_VALUES = 200_000
-"""The most lists, objects, texts and names of one body. Numbers are bounded by its bytes."""
+"""The maximum number of lists, objects, texts and names in one body.
+
+The length of the body bounds the number of numbers.
+"""
 MOST_DEPTH = 200
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)', re.DOTALL)
 _KINDS: Mapping[type[Any], str] = {str: "string", list: "array"}
 _SHOWN, _SHOWN_DEPTH = 8, 3
-"""The number of entries, and the depth, that a validator sees of a value without a schema."""
+"""The number of entries, and the depth, to which a value without a schema is reduced for the validator."""
 
 Schema = Mapping[str, Any]
 Path = tuple[str | int, ...]
@@ -30,7 +33,7 @@ Path = tuple[str | int, ...]
 def refuse_many_values(content: bytes) -> None:
     """Raise RefusalError for a body with too many values, without parsing it."""
     if content.count(b'"') // 2 + content.count(b"[") + content.count(b"{") <= MOST_VALUES:
-        return  # the number of quotes bounds the number of texts
+        return  # The number of quotation marks in the JSON bounds the number of texts.
     count, end = 0, 0
     for text in _STRING.finditer(content):
         count += 1 + content.count(b"[", end, text.start()) + content.count(b"{", end, text.start())
@@ -44,7 +47,7 @@ def refuse_many_values(content: bytes) -> None:
 
 
 def refuse_deep(body: Json) -> None:
-    """Raise RefusalError for a value that is nested too deep."""
+    """Raise RefusalError if a value is nested deeper than `MOST_DEPTH`."""
     level, depth = [body], 0
     while level:
         depth += 1
@@ -58,10 +61,10 @@ def _inner(value: Json) -> Iterator[Json]:
 
 
 def stand_in(body: Mapping[str, Any], schema: Schema) -> dict[str, Any]:
-    """Return a reduced body for a validator: everything in the schema, and a part of anything else.
+    """Return a reduced copy of a body for the validator.
 
-    Raises RefusalError for a list or an object that is too long, and for a long list of ids with other values
-    in it.
+    It has all values that the schema defines, and a part of every other value. Raises RefusalError for a list
+    or an object that is too long, and for a long list of ids that contains other values.
     """
     slim: dict[str, Any] = _slim(body, [schema], schema.get("$defs", {}), ())
     return slim
@@ -108,7 +111,7 @@ def _slim_object(
 def _slim_ids(
     value: list[Any], lists: Sequence[Schema], definitions: Mapping[str, Schema], path: Path
 ) -> Json:
-    """Validate a long list of ids; return a list of one that represents all."""
+    """Validate a long list of ids. Return a list with one id, which represents all ids for the validator."""
     other = next((place for place, entry in enumerate(value) if type(entry) is not int), None)
     if other is not None:
         kind = _KINDS.get(type(value[0]), "")
@@ -149,7 +152,7 @@ def _types(schema: Schema) -> Sequence[str]:
 
 
 def _shown(value: Json, depth: int = 0) -> Json:
-    """Return the first entries of a value without a schema."""
+    """Return a reduced copy of a value without a schema, with only its first entries."""
     if depth == _SHOWN_DEPTH and isinstance(value, (dict, list)):
         return type(value)()
     match value:

@@ -1,4 +1,6 @@
-"""Channels of a chat: parses a request's tools and reasoning, and splits each choice as it is generated."""
+"""Channels of a chat: parses the fields of a request about tools and reasoning, and splits the text of each
+choice while it is generated.
+"""
 
 from __future__ import annotations
 
@@ -19,10 +21,10 @@ from tokenwire_reference.extras.constraints import PLAIN, Channelled, calls_of
 
 @dataclass(frozen=True)
 class ChannelsAsked:
-    """Settings of a chat request for the channels of its answer."""
+    """The settings of a chat request that concern the channels of the answer."""
 
     format: Format | None = None
-    """None to treat all text as content."""
+    """The format of reasoning and tool calls in the text; None to treat all text as content."""
     template: Mapping[str, Any] = field(default_factory=dict)
     """The variables of the chat template besides the messages."""
     hides_reasoning: bool = False
@@ -32,12 +34,14 @@ class ChannelsAsked:
 
 
 def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
-    """Read `tools`, `tool_choice`, `chat_template_kwargs` and their like. Raises RefusalError."""
+    """Parse `tools`, `tool_choice`, `chat_template_kwargs` and similar fields. Raises RefusalError."""
     tools: Sequence[Mapping[str, Any]] = body.get("tools") or ()
     choice = body.get("tool_choice") or "auto"
     thinking = _thinking(body.get("chat_template_kwargs") or {}, body.get("reasoning_effort"))
     if body.get("stream_reasoning") is False:
-        raise RefusalError("stream_reasoning is false, and reasoning is not held back here; leave it out")
+        raise RefusalError(
+            "stream_reasoning is false, but this server cannot hold back reasoning; leave it out"
+        )
     wanted = _wanted(choice, tools)
     if tools:
         _refuse_promises(tools, served, demanded=wanted is not None)
@@ -76,7 +80,7 @@ def read_channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
 
 
 def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]] | None:
-    """Return the tools of a call that the request requires; None if it requires none."""
+    """Return the tools from which the answer must call one; None if the request does not require a call."""
     match choice:
         case "auto" | "none":
             return None
@@ -95,11 +99,14 @@ def _wanted(choice: Any, tools: Sequence[Mapping[str, Any]]) -> list[Mapping[str
 
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
-"""The efforts of reasoning. `none` switches it off; the others are left to the model."""
+"""The values of the reasoning effort.
+
+`none` switches reasoning off; the chat template interprets all other values.
+"""
 
 
 def _thinking(template_kwargs: Mapping[str, Any], effort: str | None) -> bool | None:
-    """True if a request enables reasoning; None if it does not set it."""
+    """True if a request enables reasoning; None if the request leaves this open."""
     if effort is not None and effort not in EFFORTS:
         raise RefusalError(
             f"the reasoning effort is {effort!r}; send {', '.join(EFFORTS)}", param="reasoning_effort"
@@ -137,7 +144,9 @@ def _refuse_promises(tools: Sequence[Mapping[str, Any]], served: Served, *, dema
 
 
 def _types(function: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """Return the JSON types of each parameter of a function; empty if its schema does not define them."""
+    """Return the JSON types of each parameter of a function; empty for a parameter whose type the schema does
+    not define.
+    """
     match function.get("parameters"):
         case {"properties": {**properties}}:
             return {str(name): _named(schema) for name, schema in properties.items()}
@@ -156,7 +165,7 @@ def _named(schema: object) -> tuple[str, ...]:
 
 
 class ChoiceChannels:
-    """The text of one choice so far, in channels."""
+    """Splits the text of one choice into channels, as the text arrives."""
 
     def __init__(self, request: Request, channels: ChannelsAsked, tokenizer: Tokenizer | None) -> None:
         self.message = Message()
@@ -166,7 +175,10 @@ class ChoiceChannels:
         self._places = None if tokenizer is None or self._parser is None else _Places(tokenizer, request)
 
     def consume(self, emission: Emission) -> list[Delta]:
-        """Return the new deltas of the choice. Ids and logprobs never wait for text."""
+        """Process an emission, and return the new deltas of the choice.
+
+        Ids and logprobs never wait for text.
+        """
         if self._parser is None:
             deltas = [Delta(Channel.CONTENT, emission.text)] if emission.text else []
         else:
@@ -184,7 +196,7 @@ class ChoiceChannels:
 
     @property
     def reasoning_tokens(self) -> int:
-        """The number of ids with a part of the reasoning, without its markers."""
+        """The number of ids whose text is a part of the reasoning, without the markers of the reasoning."""
         if self._parser is None or self._places is None or self._parser.reasoning is None:
             return 0
         return self._places.within(*self._parser.reasoning)
@@ -197,7 +209,7 @@ class ChoiceChannels:
 
 
 class _Places:
-    """The beginning and end of each id's text."""
+    """The position of each id's text in the text of the choice."""
 
     def __init__(self, tokenizer: Tokenizer, request: Request) -> None:
         self._detokenizer = Detokenizer.of(tokenizer, request.sampling, request.prompt_token_ids)
@@ -209,8 +221,8 @@ class _Places:
             self._ends.append(before + len(self._detokenizer.push([token_id])))
 
     def within(self, begin: int, end: int | None) -> int:
-        """Return the number of ids with text between two places, or with the beginning of a character that
-        ends there.
+        """Return the number of ids with text between two positions, including ids with the first bytes of a
+        character that ends there.
         """
         spans = zip([0, *self._ends], self._ends, strict=False)
         return sum(

@@ -1,8 +1,9 @@
-"""Compiles constraints before an engine gets the requests: once for each text, within limits.
+"""Compiles constraints before an engine gets the requests: once for each grammar text, within limits of time
+and memory.
 
-A separate process tries a grammar first (`extras.grammar_trial`). A limit of CPU time or memory ends it, and
-so does a client that disconnects. A cheap grammar is then compiled here, on a thread. Compiled grammars are
-kept, and so are refusals.
+First, a separate process tries to compile a grammar (`extras.grammar_trial`). The process is ended if it
+exceeds a limit of CPU time or memory, or if the client disconnects. A grammar within the limits is then
+compiled in the server, on a thread. Compiled grammars and refusals are cached.
 """
 
 from __future__ import annotations
@@ -30,11 +31,11 @@ if TYPE_CHECKING:
     from tokenwire_reference.core.model import Model
 
 MOST_CONSTRAINTS = 64
-"""The most different constraints of one call."""
+"""The maximum number of different constraints in one call."""
 MOST_KEPT_BYTES = 256 << 20
-"""The most bytes of compiled grammars, without those of running requests."""
+"""The maximum size of the cache of compiled grammars, in bytes."""
 MOST_BYTES = 1 << 30
-"""The most bytes of compiled grammars, with those of running requests."""
+"""The maximum size of all compiled grammars, in bytes, including the grammars of running requests."""
 _REFUSAL_BYTES = 4096
 _PROCESSES = max(1, min(4, (os.cpu_count() or 2) // 2))
 
@@ -66,14 +67,15 @@ class Constraining:
         self._trials: Trials | None = None
 
     def close(self) -> None:
-        """End the processes."""
+        """End the processes that try grammars."""
         if self._trials is not None:
             self._trials.close()
 
     async def prepare(self, requests: Sequence[Request], tokenizer: Tokenizer | None, model: Model) -> None:
-        """Compile the constraints of the requests. Cancelling ends the work.
+        """Compile the constraints of the requests.
 
-        Raises RefusalError if a constraint is not supported, or costs too much.
+        Cancelling stops the compilation. Raises RefusalError if a constraint is not supported, or costs too
+        much time or memory.
         """
         held = (constraint_of_text(request.sampling.constraint) for request in requests)
         grammars = {id(grammar): grammar for grammar in held if grammar is not None}
@@ -85,7 +87,7 @@ class Constraining:
             field = next(iter(by_source.values()))[0].field
             raise _refused(
                 field,
-                f"{len(by_source)} different ones are in one request, at most {MOST_CONSTRAINTS} may be",
+                f"{len(by_source)} different constraints are in one request; send at most {MOST_CONSTRAINTS}",
             )
         for key, (grammar, *equal) in by_source.items():
             assert tokenizer is not None, "constraints without a tokenizer are refused"

@@ -1,9 +1,10 @@
-"""Prefill and decode apart: two servers get the same request, and share a room for the pages of its prompt.
+"""Prefill and decode on two servers. Both servers get the same request; a *room* identifies the pages of its
+prompt.
 
-A router sends each request to a server that prefills and to one that decodes, with the same
-`bootstrap_host`, `bootstrap_port` and `bootstrap_room` (lists of them for a batch). The first runs the
-prompt, samples one token and hands its full pages over (`extras.page_transfer`). The second waits for them,
-runs what is left of the prompt, and samples every token itself, the first among them.
+A router sends each request to a server that prefills and to a server that decodes. Both get the same
+`bootstrap_host`, `bootstrap_port` and `bootstrap_room` (lists for a batch). The prefill server runs the
+prompt, samples one token, and hands the full pages over (`extras.page_transfer`). The decode server waits for
+the pages, runs the rest of the prompt, and samples all tokens, including the first.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True)
 class Room:
-    """The place where the pages of a prompt are handed over, with the samples of that prompt."""
+    """The address at which the pages of a prompt are handed over, and the requests with that prompt."""
 
     number: int
     host: str
@@ -50,7 +51,7 @@ class Room:
 
 
 def rooms_of(body: Mapping[str, Any], requests: Sequence[Request]) -> list[Room]:
-    """Return the rooms in a body. Raises RefusalError for requests without one."""
+    """Return the rooms of a call's requests. Raises RefusalError if a request has no room."""
     known = hold_against_schema(dict(body), "disaggregated-request")
     numbers, hosts, ports = (
         value if isinstance(value, list) else [value]
@@ -76,22 +77,19 @@ def _for_all(values: Sequence[_T], count: int) -> Sequence[_T]:
 
 
 class Disaggregation(ABC):
-    """The work of one of the two servers on a call's requests before the engine gets them."""
+    """The part of one of the two servers in a call. It begins before the engine gets the requests."""
 
     @abstractmethod
     async def share(self, rooms: Sequence[Room], aborted: asyncio.Event) -> None:
-        """Do the work of this server, until the requests are aborted.
-
-        Raises RefusalError if pages do not arrive.
-        """
+        """Fetch or hand over the pages of the requests. Raises RefusalError if pages do not arrive."""
 
     @abstractmethod
     def load(self) -> dict[str, int]:
-        """Return the waiting requests between the two servers, by SGLang's names."""
+        """Return the numbers of requests that wait for the other server, under SGLang's names."""
 
 
 class Decode(Disaggregation):
-    """Waits for the pages of each prompt."""
+    """The decode server, which waits for the pages of each prompt."""
 
     def __init__(self, engine: Engine, args: ServerArgs) -> None:
         self._engine = engine
@@ -108,8 +106,8 @@ class Decode(Disaggregation):
         for room in rooms:
             if room.host not in self._may_ask:
                 raise RefusalError(
-                    f"bootstrap_host is {room.host!r:.80}, and this server asks other hosts for pages; "
-                    "name it with --disaggregation-prefill-host",
+                    f"bootstrap_host is {room.host!r:.80}, which this server may not ask for pages; "
+                    "permit it with --disaggregation-prefill-host",
                     param="bootstrap_host",
                 )
         self._waiting += len(rooms)
@@ -157,7 +155,7 @@ class Decode(Disaggregation):
 
 
 class Prefill(Disaggregation):
-    """Ends each request at its first token, and hands its pages over."""
+    """The prefill server, which ends each request at its first token and hands its pages over."""
 
     def __init__(self, engine: Engine, args: ServerArgs) -> None:
         self.engine = engine
@@ -169,7 +167,7 @@ class Prefill(Disaggregation):
         return {"prefill_inflight_queue_reqs": self.server.rooms}
 
     async def start(self, host: str, port: int) -> int:
-        """Listen for servers that decode; return the port. Raises OSError if it is in use."""
+        """Listen for decode servers; return the port. Raises OSError if the port is in use."""
         self.loop = asyncio.get_running_loop()
         return await self.server.start(host, port)
 
@@ -184,7 +182,10 @@ class Prefill(Disaggregation):
                 request.seams = _UntilTheFirstToken(self, room.number, request.seams)  # type: ignore[assignment]
 
     def hand_over(self, request: Request, room: int) -> None:
-        """Put the pages of a prompt into its room. Called between two steps, where the engine runs."""
+        """Make the pages of a prompt available in its room.
+
+        Called between two steps, on the engine's thread.
+        """
         finish = request.finish
         failed = finish is not None and finish.type == "abort"
         pages = Pages({}, (finish.message if finish else "") or "abort") if failed else self._pages(request)
@@ -212,8 +213,9 @@ class Prefill(Disaggregation):
 
 
 class _UntilTheFirstToken:
-    """The seams of a request on a server that prefills. The other server reports the logprobs of its
-    prompt.
+    """The seams of a request on the prefill server, which end the request at its first token.
+
+    The decode server reports the logprobs of the prompt.
     """
 
     def __init__(self, prefill: Prefill, room: int, before: Seams) -> None:

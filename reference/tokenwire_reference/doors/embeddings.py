@@ -54,7 +54,7 @@ def _listed(results: Sequence[Emission], body: Mapping[str, Any], served: Served
 
 
 def model_and_usage(results: Sequence[Emission], body: Mapping[str, Any], served: Served) -> dict[str, Any]:
-    """Return the model and the usage of an answer with results."""
+    """Return the fields `model` and `usage` of an answer."""
     totals = Consumed.by(results, 1).totals
     usage = {name: totals[name] for name in ("prompt_tokens", "total_tokens")}
     return {"model": body.get("model") or served.args.model_name, "usage": usage}
@@ -100,7 +100,7 @@ async def read_inputs(http_request: HttpRequest, served: Served) -> tuple[dict[s
 
 
 def _truncated(prompts: list[list[int]], keep: int | None, served: Served) -> list[list[int]]:
-    """Return the last ids of each prompt, as in vLLM; -1 keeps as many as fit into the context."""
+    """Return the last ids of each prompt, as in vLLM; -1 keeps as many ids as fit into the context."""
     room = served.model.context_length - 1
     if keep is not None and (keep > room or keep == 0):
         words = f"truncate_prompt_tokens is {keep}; keep 1 to {room} tokens, or -1 for as many as fit"
@@ -124,8 +124,9 @@ def embedding_requests(
     served: Served,
     rids: Sequence[str] | None = None,
 ) -> list[Request]:
-    """Return a request for each prompt, with new ids unless they are given. Raises RefusalError if one is too
-    long.
+    """Return a request for each prompt.
+
+    Requests without a given id get a new id. Raises RefusalError if a prompt is too long.
     """
     for prompt in prompts:
         refuse_what_does_not_fit(len(prompt), _NOTHING_SAMPLED, served.model.context_length)
@@ -165,7 +166,7 @@ def _shortened(vector: Sequence[float], dimensions: int | None) -> list[float]:
         return list(vector)
     if dimensions > len(vector):
         raise RefusalError(
-            f"dimensions is {dimensions}, and the embedding has {len(vector)}; ask for fewer",
+            f"dimensions is {dimensions}, but the embedding has {len(vector)}; request at most {len(vector)}",
             param="dimensions",
         )
     head = vector[:dimensions]

@@ -39,7 +39,7 @@ class RefusalError(Exception):
 
     @classmethod
     def of_abort(cls, finish: FinishReason) -> RefusalError | None:
-        """Return the refusal for an abort by the server; None for any other finish."""
+        """Return the refusal for a request that the server aborted; None for any other finish reason."""
         status = finish.status_code
         if finish.type != "abort" or status is None:
             return None
@@ -48,7 +48,9 @@ class RefusalError(Exception):
 
     @classmethod
     def of_failure(cls, error: Exception) -> RefusalError:
-        """Return the refusal for any error: itself, or a description of the server's failure."""
+        """Return the refusal for an error: the error itself if it is a refusal, otherwise a refusal that
+        describes a failure of the server.
+        """
         if isinstance(error, cls):
             return error
         return cls(f"{type(error).__name__}: {error}", type="InternalServerError", status=500)
@@ -86,9 +88,10 @@ class RefusalError(Exception):
 
 
 def refusal_answer(path: str, refusal: RefusalError, dialect: str) -> Response:
-    """Return the answer to a refused request. `/generate` nests its errors; all other routes are flat.
+    """Return the answer to a refused request.
 
-    vLLM nests all errors, and so do its own endpoints and `/v1/responses`, in any dialect.
+    SGLang's routes send a flat error object, except `/generate`, which nests most errors. vLLM's routes and
+    `/v1/responses` nest all errors. `/v1/messages` has its own shape in both dialects.
     """
     if path.startswith("/v1/messages"):
         shape = refusal.typed_event()

@@ -42,15 +42,18 @@ class Framing:
 
 UNNAMED = Framing(_unnamed, b"data: [DONE]\n\n")
 NAMED = Framing(_named, b"")
-"""A framing that names each event by its type, whose last event marks the end."""
+"""The framing of endpoints with typed items.
+
+Each event is named by its type, and nothing follows the last event.
+"""
 WRITE_BYTES = 1 << 16
-"""The approximate bytes of events that are written together."""
+"""The approximate number of bytes of events that are written together."""
 
 
 class Outlet(Protocol):
-    """Writes parts of a body that has begun, without a coroutine for each.
+    """Writes parts of a body that has begun, without a coroutine for each part.
 
-    It is an extension of ASGI, in `scope["extensions"][OUTLET]` if the server has it.
+    An outlet is an extension of ASGI; a server that supports it provides it in `scope["extensions"][OUTLET]`.
     """
 
     @property
@@ -65,13 +68,13 @@ OUTLET = "tokenwire.outlet"
 
 
 class Writer(Protocol):
-    """The writer of a route: it makes a whole answer, or events, from the emissions of a call."""
+    """Formats the answers of a route: it makes a whole answer, or events, from the emissions of a call."""
 
     def whole(self, choices: Sequence[Emission]) -> Json:
         """Return the whole answer."""
 
     def of(self, emission: Emission) -> Iterable[Json]:
-        """Return the events of an emission. An error among them ends the stream."""
+        """Return the events of an emission. An error event ends the stream."""
 
     def closing(self) -> Iterable[Json]:
         """Return the events that follow the last emission."""
@@ -83,9 +86,9 @@ class Writer(Protocol):
 class EventStream(Response):
     """An answer of events, written as they become due; its generation is always closed at the end.
 
-    A failure becomes the last event. Each write waits for a slow client: what becomes due meanwhile is then
-    taken as one emission. If the server offers an outlet, the events of a step are written as its rows are
-    delivered, without waking a task.
+    A failure becomes the last event. Each write waits for a slow client. Tokens that become due meanwhile are
+    then sent as one emission. If the server offers an outlet, the events of a step are written as its rows
+    are delivered, without waking a task.
     """
 
     def __init__(
@@ -110,7 +113,7 @@ class EventStream(Response):
         self._delivery = delivery
         self._framing = framing
         self._parts: Iterator[bytes] = iter(())
-        """The parts that were taken and are not written yet."""
+        """The parts of the body that are ready and not written yet."""
         self._over = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -133,7 +136,7 @@ class EventStream(Response):
             self._generation.close()
 
     def _write_at_once(self, outlet: Outlet) -> bool:
-        """Write the due events until the connection would block; False if some remain."""
+        """Write the due events until the connection would block. Return False if some events remain."""
         if not outlet.free:
             return False
         self._parts = _joined(self._due())
@@ -200,7 +203,7 @@ async def unless_client_leaves(http_request: HttpRequest, work: Awaitable[_Value
 
 
 def once_client_leaves(http_request: HttpRequest, call: Callable[[], None]) -> asyncio.Future[None]:
-    """Call a function once the client has disconnected, or this is cancelled.
+    """Wait until the client has disconnected or this coroutine is cancelled, and then call a function.
 
     The body of the request must have been read.
     """

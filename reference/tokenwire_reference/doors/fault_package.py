@@ -1,7 +1,7 @@
 """Loads the package of faults by name, with --enable-faults.
 
-The reference runs without it. A server without the package refuses a request that names a fault, because
-its answer would lack the fault.
+The reference engine does not depend on this package. A server without the package refuses a request that
+names a fault, because its answer would lack the fault.
 """
 
 from __future__ import annotations
@@ -36,9 +36,10 @@ def fault_package() -> Any:
 
 
 def fault_middleware(args: ServerArgs) -> Middleware:
-    """Return the middleware before the routes: the faults, or a refusal of requests that name one.
+    """Return the middleware before the routes.
 
-    Raises ValueError if faults are enabled but not installed.
+    It applies faults if they are enabled; otherwise it refuses requests that name a fault. Raises ValueError
+    if faults are enabled but not installed.
     """
     if args.enable_faults:
         return Middleware(fault_package().FaultyWire)

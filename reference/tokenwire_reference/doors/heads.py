@@ -11,7 +11,7 @@ from tokenwire_reference.server_args import ServerArgs
 
 MOST_HEADERS = 128
 MOST_HEAD_BYTES = 1 << 16
-"""The most bytes of the path and of all header names and values."""
+"""The maximum number of bytes of the path and of all header names and values."""
 
 
 def body_too_long(most: int) -> RefusalError:
@@ -23,7 +23,10 @@ def body_too_long(most: int) -> RefusalError:
 
 
 class RefuseHeads:
-    """Refuses a request if `why` returns a reason, after reading only its head; all others pass."""
+    """Refuses a request for which `why` returns a reason, after reading only the head.
+
+    All other requests pass.
+    """
 
     def __init__(
         self, app: ASGIApp, *, args: ServerArgs, why: Callable[[Scope, ServerArgs], RefusalError | None]
@@ -40,7 +43,7 @@ class RefuseHeads:
 
 
 def too_long(scope: Scope, args: ServerArgs) -> RefusalError | None:
-    """Return the refusal of a head or a body that is too long; None if both are short enough."""
+    """Return the refusal of a request whose head or body is too long; None if both are short enough."""
     headers: list[tuple[bytes, bytes]] = scope["headers"]
     size = len(scope.get("raw_path", b"")) + len(scope["query_string"])
     size += sum(len(name) + len(value) for name, value in headers)

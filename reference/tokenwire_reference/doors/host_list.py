@@ -10,7 +10,7 @@ LOOPBACK = ("localhost", "127.0.0.0/8", "::1")
 
 
 class HostList:
-    """Names, addresses and networks. A name is compared literally, without a lookup."""
+    """A list of host names, addresses and networks. Host names are compared as text, without a DNS lookup."""
 
     def __init__(self, named: Sequence[str]) -> None:
         networks = {host: _network(host) for host in named}

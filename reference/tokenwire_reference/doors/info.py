@@ -31,7 +31,7 @@ _KEYS = re.compile(r"(--(?:admin-)?api-key[= ])\S+")
 
 
 async def server_info(http_request: HttpRequest) -> Response:
-    """Answer with all server arguments, and with the additions of the reference engine."""
+    """Answer GET /server_info with all server arguments and the facts of the reference engine."""
     served = served_by(http_request)
     info = asdict(served.args) | {
         "api_key": served.args.api_key and _HIDDEN,
@@ -60,7 +60,7 @@ async def server_info(http_request: HttpRequest) -> Response:
 
 
 async def model_info(http_request: HttpRequest) -> Response:
-    """Answer with the facts about the model."""
+    """Answer GET /model_info with facts about the model."""
     served = served_by(http_request)
     return json_answer(
         {
@@ -120,7 +120,7 @@ def _model_card(name: str, served: Served) -> dict[str, Any]:
 
 
 async def health(http_request: HttpRequest) -> Response:
-    """Answer 200 after one token was really generated, 503 without one."""
+    """Generate one token and answer 200. Answer 503 if no token was generated in time."""
     served = served_by(http_request)
     probe = Request(
         rid=f"HEALTH_CHECK_{uuid.uuid4().hex}",

@@ -1,4 +1,4 @@
-"""API keys of a server: the paths that need none, and those that need the admin's."""
+"""API keys of a server: which paths need no key, and which paths need the admin key."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from tokenwire_reference.doors.served import served_by
 from tokenwire_reference.server_args import ServerArgs
 
 OPEN_PATHS = frozenset({"/health", "/health_generate", "/ping", "/ready", "/metrics"})
-"""Paths for supervisors and Prometheus, which seldom have a key. SGLang and vLLM require none there
-either.
+"""The paths that need no key, for supervisors and Prometheus.
+
+SGLang and vLLM do not require a key on these paths either.
 """
 
 
 def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
     """Return the refusal of a request without a key; None if it is permitted.
 
-    With `--api-key`, that key or the admin's permits everything except control calls, which `refuse_control`
-    guards.
+    With `--api-key`, that key or the admin key permits everything except control calls, which
+    `refuse_control` checks.
     """
     headers = Headers(scope=scope)
     if args.api_key is None or scope["path"] in OPEN_PATHS:
@@ -36,8 +37,8 @@ def without_key(scope: Scope, args: ServerArgs) -> RefusalError | None:
 def refuse_control(http_request: HttpRequest) -> None:
     """Check that a client may control the server. Raises RefusalError if not.
 
-    With `--admin-api-key`, only that key may. A web page of another origin never may, because browsers let it
-    post an empty body to any address without asking.
+    With `--admin-api-key`, only that key permits control calls. A web page of another origin is never
+    permitted, because browsers let any page post an empty body to any address.
     """
     args, headers = served_by(http_request).args, http_request.headers
     origin = headers.get("origin")
@@ -49,7 +50,7 @@ def refuse_control(http_request: HttpRequest) -> None:
         return
     if args.api_key is not None:  # a request without the key was refused earlier
         raise RefusalError(
-            "this call takes the key of --admin-api-key, and that of --api-key was sent",
+            "this call needs the key of --admin-api-key, but the key of --api-key was sent",
             type=UNAUTHORIZED,
             status=403,
         )
@@ -59,8 +60,8 @@ def refuse_control(http_request: HttpRequest) -> None:
 def _of_this_server(origin: str, host: str, args: ServerArgs) -> bool:
     """True if a web page came from this server.
 
-    A name proves nothing without a key, because DNS rebinding can point any name at this address while its
-    page is open. An address, the name `localhost` and that of `--host` cannot change.
+    Without a key, a host name proves nothing, because DNS rebinding can point any name at this server's
+    address. An IP address, `localhost` and the name in `--host` cannot be redirected in this way.
     """
     try:
         page = urlsplit(origin)

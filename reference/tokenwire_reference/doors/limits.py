@@ -1,4 +1,4 @@
-"""Limits of one request. All values of a client are bounded here, before anything is computed from them.
+"""Limits of one request. Everything that a client sends is bounded here, before anything is computed from it.
 
 `LIMITS` are part of this server's request schemas, which bodies are checked against, and `--help` lists them.
 The functions below check values that depend on several fields, or on the model. Beyond these, the context
@@ -22,7 +22,7 @@ _ID = {"minLength": 1, "maxLength": 256}  # short, because every event repeats i
 # The prompts of one batch; a longer prompt exceeds any context.
 _PROMPTS = {"maxItems": 1024, "maxIds": 1 << 20, **_LONG_TEXT}
 OTHERS: Mapping[str, Number] = {"maxLength": 256, "maxItems": 1024, "maxIds": 1024, "maxProperties": 64}
-"""The limits of a text, a list, a list of ids and an object without a limit of their own."""
+"""The limits of texts, lists, lists of ids and objects for which `LIMITS` has no entry."""
 LIMITS: Mapping[str, Mapping[str, Number]] = {
     "temperature": {"minimum": 0, "maximum": 100},
     "repetition_penalty": {"minimum": 0.01, "maximum": 2},
@@ -49,26 +49,33 @@ LIMITS: Mapping[str, Mapping[str, Number]] = {
     **dict.fromkeys(("content", "reasoning_content", "description", "image_data", "url"), _LONG_TEXT),
     **dict.fromkeys(("instructions", "system", "thinking", "arguments", "output"), _LONG_TEXT),
     **dict.fromkeys(("json_schema", "regex", "ebnf", "structural_tag"), _GRAMMAR),
-    # OpenAI's limit; each tool is in the prompt.
+    # This is OpenAI's limit. Each tool makes the prompt longer.
     "tools": {"maxItems": 128},
     "chat_template_kwargs": {"maxProperties": 8},
 }
-"""The limits of request fields in terms of JSON Schema. Within them, no logit of float32 overflows."""
+"""The limits of request fields in terms of JSON Schema. Within these limits, no float32 logit overflows."""
 MOST_SAMPLES = 4096
-"""The most prompts times samples of one request."""
+"""The maximum number of prompts, times samples, of one request."""
 MOST_PROMPT_IDS = 1 << 23
-"""The most prompt ids of all samples of one request, because each keeps its own."""
+"""The maximum number of prompt ids of all samples of one request together, because each
+sample stores a copy.
+"""
 MOST_LOGPROB_ENTRIES = 500_000
-"""The most top logprobs and chosen ids of one request, times the positions with them."""
+"""The maximum number of logprob entries of one HTTP request: its top logprobs, requested ids and sampling
+masks at all positions.
+"""
 MOST_ENTRIES_OF_EVENT = 50_000
-"""The most entries of an event, for streams whose every event has all entries so far."""
+"""The maximum number of entries in one event, for cumulative streams, in which every event repeats all
+entries.
+"""
 MOST_HIDDEN_ROWS = 20_000
-"""The most rows of hidden states, in all events of an answer."""
+"""The maximum number of rows of hidden states in one answer, added up over all its events."""
 MOST_MASKED_IDS = 256
-"""The most ids of a sampling mask."""
+"""The maximum number of ids in a sampling mask."""
 MOST_CHARACTERS_PER_TOKEN = 64
-"""The most characters of a text for each position of the context; a longer text is refused before
-tokenizing.
+"""The maximum number of characters of a text, as a multiple of the context length.
+
+A longer text is refused before tokenizing.
 """
 
 
@@ -100,7 +107,9 @@ def refuse_more(name: str, count: int, most: int, unit: str) -> None:
 
 
 def refuse_many_samples(prompts: Sequence[Sequence[int]], n: int) -> None:
-    """Raise RefusalError for more samples than one request may have, or for more ids than they may keep."""
+    """Raise RefusalError if one request has too many samples, or if its samples together have too many prompt
+    ids.
+    """
     refuse_more("n", n * len(prompts), MOST_SAMPLES, "samples of all prompts together")
     refuse_more("n", n * sum(map(len, prompts)), MOST_PROMPT_IDS, "prompt ids in all samples together")
 
@@ -120,7 +129,7 @@ def refuse_wide_masks(requests: Sequence[Request]) -> None:
 def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
     """Raise RefusalError for too many rows of hidden states in the answers to one call.
 
-    A stream has all rows so far in each event.
+    Each event of a stream repeats all earlier rows.
     """
     rows = 0
     for request in requests:
@@ -135,7 +144,7 @@ def refuse_many_hidden_states(requests: Sequence[Request]) -> None:
 
 
 def refuse_many_logprobs(requests: Sequence[Request], most: int = MOST_LOGPROB_ENTRIES) -> None:
-    """Raise RefusalError for more logprob entries than one answer, or one event, may have."""
+    """Raise RefusalError if an answer, or one event of an answer, would have too many logprob entries."""
     entries = sum(
         (request.top_logprobs_num + len(request.token_ids_logprob)) * _scored_positions(request)
         for request in requests

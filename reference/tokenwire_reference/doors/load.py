@@ -56,7 +56,7 @@ async def loads(http_request: HttpRequest) -> Response:
 
 
 async def get_load(http_request: HttpRequest) -> Response:
-    """Answer GET /get_load, the older endpoint that gateways still use."""
+    """Answer GET /get_load, an older endpoint than /v1/loads. Gateways still use it."""
     return json_answer(
         [
             {

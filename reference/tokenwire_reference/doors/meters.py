@@ -29,9 +29,10 @@ class Histogram:
 
 @dataclass
 class Meters:
-    """All counts. Tokens count when they are emitted, prompts when their request ended.
+    """All counts.
 
-    It is used on the event loop, with the request manager.
+    Output tokens are counted when they are emitted, and prompt tokens when their request ends. Used on the
+    event loop only.
     """
 
     requests: int = 0
@@ -44,7 +45,10 @@ class Meters:
     end_to_end: Histogram = field(default_factory=Histogram)
 
     def emitted(self, tokens: int, before: int, since_start: float, since_last: float) -> None:
-        """Count a row of `tokens` new tokens after `before` others; the times are in seconds."""
+        """Count a row of `tokens` new tokens, before which `before` tokens were emitted.
+
+        The times are in seconds.
+        """
         if tokens == 0:
             return
         self.generation_tokens += tokens
@@ -105,8 +109,9 @@ def _about(name: str, words: str, kind: str) -> list[str]:
 
 
 def _samples(name: str, label: str, histogram: Histogram) -> Iterator[str]:
-    """Yield the samples of a histogram. Buckets count everything up to their bound, as the format
-    requires.
+    """Yield the samples of a histogram.
+
+    Each bucket counts all values up to its bound, as the format requires.
     """
     upto = list(accumulate(histogram.counts))
     for bound, count in zip((*SECONDS, "+Inf"), upto, strict=True):

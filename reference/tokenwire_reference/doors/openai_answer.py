@@ -23,19 +23,19 @@ _Call = TypeVar("_Call", bound=OpenAICall)
 async def answer_call(
     http_request: HttpRequest, served: Served, call: OpenAICall, writer: Writer, framing: Framing = UNNAMED
 ) -> Response:
-    """Run the requests of a call and answer once, or as they go."""
+    """Run the requests of a call, and answer as a whole or as a stream."""
     return await answer(
         http_request, served, call.requests, writer, group=call.id, stream=call.stream, framing=framing
     )
 
 
 class OpenAIAnswer(ABC, Generic[_Call]):
-    """The shapes of the answer to one call."""
+    """Formats the answer to one call, as a whole or in chunks."""
 
     chunk_kind: str
-    """The `object` of its chunks."""
+    """The `object` field of each chunk."""
     may_hold_text: bool = False
-    """True if an emission without ids may have chunks, before a refusal."""
+    """True if an emission without ids may have text to send, before an error ends the stream."""
 
     def __init__(self, call: _Call, served: Served) -> None:
         self.call = call
@@ -47,7 +47,7 @@ class OpenAIAnswer(ABC, Generic[_Call]):
         return await answer_call(http_request, self.served, self.call, self)
 
     def head(self, kind: str) -> dict[str, Any]:
-        """Return the beginning of the answer and of each chunk; `kind` is its `object`."""
+        """Return the first fields of the answer or of a chunk; `kind` is the `object` field."""
         call = self.call
         return {"id": call.id, "object": kind, "created": self._created, "model": call.model}
 

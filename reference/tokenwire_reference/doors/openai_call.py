@@ -41,11 +41,11 @@ class OpenAICall:
         is_batch: bool = False,
         **fields: Any,
     ) -> Self:
-        """Build a call. `wanted` are the outputs of its requests, `fields` the additional fields of this kind
-        of call.
+        """Build a call. `wanted` are the outputs that each prompt requests; `fields` are additional fields of
+        the class.
 
-        The only request of a call that is not a batch has the id of the call. Raises RefusalError for too
-        many samples.
+        If a call has only one request and is not a batch, the request has the id of the call. Raises
+        RefusalError for too many samples.
         """
         n, stream = sampling.n, bool(body.get("stream"))
         refuse_many_samples(prompts, n)

@@ -39,7 +39,7 @@ class BodyRoute(Route):
 
 
 async def openapi(http_request: HttpRequest) -> Response:
-    """Describe the server."""
+    """Return the OpenAPI description of the server."""
     keyed = served_by(http_request).args.api_key is not None
     paths: dict[str, dict[str, Any]] = {}
     schemas: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""Prompts of a body as token ids: ids unchanged, and text tokenized."""
+"""Converts the prompts of a body into token ids. Ids stay unchanged, and text is tokenized."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from tokenwire_reference.extras.images import image_text, read_image, takes_imag
 
 
 def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[list[list[int]], bool]:
-    """Return the prompts in one field, and True if they are a batch. Raises RefusalError.
+    """Return the prompts in one field, and a flag that is True for a batch. Raises RefusalError.
 
-    The value is a text, a list of texts, a list of ids or a list of lists of ids, and none is empty.
+    The value must be a text, a list of texts, a list of ids or a list of lists of ids. No text or list may be
+    empty.
     """
     if isinstance(value, str):
         return [encode(value, name, served)], False
@@ -35,7 +36,10 @@ def read_prompts(value: str | list[Any], name: str, served: Served) -> tuple[lis
 
 
 def encode(text: str, name: str, served: Served) -> list[int]:
-    """Return the ids of a text. Raises RefusalError without a tokenizer, or if it returns none."""
+    """Return the ids of a text.
+
+    Raises RefusalError if the server has no tokenizer, or if the text has no tokens.
+    """
     if served.tokenizer is None:
         raise RefusalError(
             f"{name} needs a tokenizer and the server runs without one; send ids (input_ids or prompt)",
@@ -56,9 +60,10 @@ def template_ids(
     template: Mapping[str, Any] = MappingProxyType({}),
     runs: bool = True,
 ) -> list[int]:
-    """Return the ids of messages in the chat template. `template` are further variables.
+    """Return the ids of messages in the chat template.
 
-    If nothing `runs` them, they may have any length. Raises RefusalError.
+    `template` has further variables of the chat template. The length is checked only if `runs` is true,
+    because the model then processes the ids. Raises RefusalError.
     """
     tokenizer = served.tokenizer
     assert tokenizer is not None, "messages without a tokenizer are refused"
@@ -96,9 +101,8 @@ def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[st
 
 
 def _with_an_object(call: Any) -> Any:
-    """Return a call of the history with its arguments as an object, as templates expect them.
-
-    Arguments that are not an object, and calls of another shape, stay as they are: the template decides.
+    """Return a tool call of an earlier message with its arguments as an object, because chat templates expect
+    an object. Other arguments, and calls of another shape, are passed to the template unchanged.
     """
     match call:
         case {"function": {"arguments": str(arguments)} as function}:

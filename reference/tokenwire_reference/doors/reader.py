@@ -1,4 +1,5 @@
-"""A record as its consumer takes it: the pending part, as one slice of ids, text and every series.
+"""Reads the record of a request for its consumer. The consumer takes everything that is pending as one slice
+of ids, text and every series.
 
 A row limits how far the record may be read. A consumer that wakes up late takes one longer range, so
 coalescing is lossless by construction (sgl-project/sglang PR #27205); no emission shares a growing list.
@@ -17,19 +18,21 @@ from tokenwire_reference.core.request import FinishReason, Request, Row, Samplin
 
 
 class Delivery(Enum):
-    """The parts of a record in an emission."""
+    """The part of a record that each emission contains."""
 
     CUMULATIVE = "cumulative"
-    """Everything so far. The final state of a record, taken once, is a whole answer."""
+    """Each emission contains the record from its beginning. The last emission is the whole answer."""
     INCREMENTAL = "incremental"
-    """Everything that no earlier emission carried."""
+    """Each emission contains only what no earlier emission contained."""
 
 
 @dataclass(slots=True)
 class Emission:
-    """The part of a record that a consumer took. Every list is its own and covers the same range of tokens.
+    """The part of a record that a consumer took. Its lists are not shared with other emissions, and all cover
+    the same range of tokens.
 
-    Not frozen, because there is one for each token: a frozen one takes three times as long to make.
+    The class is not frozen, because a frozen dataclass takes three times as long to create, and each token
+    may have an emission.
     """
 
     index: int
@@ -39,10 +42,10 @@ class Emission:
     text: str
     series: Mapping[str, Sequence[Any]]
     completion_tokens: int
-    """All tokens up to and including this emission, in either delivery."""
+    """The number of output tokens up to and including this emission, in both delivery modes."""
     finish: FinishReason | None
     seconds: float
-    """Seconds since the request arrived."""
+    """The time from the arrival of the request to this emission, in seconds."""
 
 
 @dataclass
@@ -56,9 +59,9 @@ class Reader:
     detokenizer: Detokenizer | None
     started: float = field(default_factory=time.monotonic)
     shown: list[str] = field(default_factory=list)
-    """The taken text, in pieces, which are joined when a whole text is needed."""
+    """The text that was already taken, in parts. They are joined when the whole text is needed."""
     new: list[str] = field(default_factory=list)
-    """The text that has not been taken."""
+    """The text that has not been taken yet, in parts."""
     row: Row | None = None
     """The last row."""
     grown: float = 0.0
@@ -83,7 +86,7 @@ class Reader:
         return "".join([*self.shown, *self.new])
 
     def append(self, row: Row) -> None:
-        """Add a row. Raises ValueError if it does not continue the last one."""
+        """Add a row. Raises ValueError if the row does not begin at the end of the last row."""
         if row.start != self.end or self.finish is not None:
             raise ValueError(
                 f"row {row.start}:{row.end} of request {self.request.rid!r} does not follow its "
@@ -100,7 +103,9 @@ class Reader:
                 self.shown, self.new = [text[: self.taken_text]], [text[self.taken_text :]]
 
     def fail(self, row: Row, error: Exception) -> None:
-        """End the record with a failure of the server, after the delivered rows."""
+        """End the record after the delivered rows, with a finish reason that reports a
+        failure of the server.
+        """
         self.row = row._replace(end=self.end, finish=FinishReason.of_failure(error))
         self.grown = time.monotonic()
 
@@ -123,7 +128,7 @@ class Reader:
         emission = Emission(
             index=self.index,
             record=row.record,
-            # An emission without ids is a finish, and nothing follows it.
+            # An emission without ids has the finish, so it is the last emission.
             first=self.taken_ids == 0,
             output_ids=row.record.output_ids[tokens],
             text="".join(self.new) if incremental else self.text,
@@ -146,9 +151,9 @@ def finish_text(
     """Return the whole text of a request, from the text so far and the ids of its last row.
 
     The text of a stop id is left out, and the text is cut before the stop string that ended the generation:
-    at its first occurrence that the last id completed. An earlier one, which the stop rules did not see,
-    stays. A stop pattern's match stays. `no_stop_trim` keeps the stop id's text, and the stop string but
-    nothing after it.
+    at its first occurrence that the last id completed. An earlier occurrence, which the stop rules did not
+    see, stays in the text. The match of a stop pattern also stays. With `no_stop_trim`, the text of the stop
+    id and the stop string are kept, but not the text after the stop string.
     """
     matched, keep = finish.matched, sampling.no_stop_trim
     text += detokenizer.push(ids[:-1])

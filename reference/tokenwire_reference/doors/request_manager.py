@@ -35,9 +35,9 @@ class Generation:
         self.readers = readers
         self._engine = engine
         self._early: set[str] | None = set()
-        """The ids aborted before the engine got any; None afterwards."""
+        """The ids that were aborted before the engine got the requests; None after the engine got them."""
         self.aborted_early = asyncio.Event()
-        """An event that is set once all requests were aborted before the engine got any."""
+        """An event that is set if all requests are aborted before the engine gets them."""
         self._wake = asyncio.Event()
         self._at_once: Callable[[], bool] | None = None
         self._error: Exception | None = None
@@ -49,7 +49,7 @@ class Generation:
         return all(reader.taken_finish for reader in self.readers)
 
     def start(self) -> None:
-        """Pass the requests to the engine. Requests that were aborted before end at once."""
+        """Pass the requests to the engine. Requests that were already aborted end at once."""
         early, self._early = self._early or (), None
         for reader in self.readers:
             self._engine.add(reader.request, aborted=reader.request.rid in early)
@@ -77,11 +77,11 @@ class Generation:
         self._wake.set()
 
     async def woken(self, at_once: Callable[[], bool] | None = None) -> None:
-        """Wait for news since the last call. Raises ClientLeftError after `hang_up`.
+        """Wait until rows arrive that came after the last call.
 
-        A consumer takes the rows of a step before the next step. If it can do so without waiting, it does
-        that in `at_once` while it stays asleep, and is woken only if that returns False. Exceptions of
-        `at_once` are raised here.
+        Raises ClientLeftError after `hang_up`. If the consumer can take rows without waiting, it passes a
+        function as `at_once`, which is called for the rows of each step. The consumer is then woken only if
+        `at_once` returns False. Exceptions of `at_once` are raised here.
         """
         self._at_once = at_once
         try:
@@ -108,7 +108,9 @@ class Generation:
                 return emission
 
     async def whole(self) -> list[Emission]:
-        """Wait for the end of every record and return each as a whole."""
+        """Wait for the end of every record, and return one emission for each record, with
+        the whole answer.
+        """
         while not all(reader.finish for reader in self.readers):
             await self.woken()
         return [reader.take(Delivery.CUMULATIVE) for reader in self.readers]
@@ -128,7 +130,7 @@ class _Live(NamedTuple):
 
 
 class RequestManager:
-    """Knows every live request by its id. It must be used on the event loop only."""
+    """Stores every live request by its id. Must be used on the event loop only."""
 
     def __init__(self, engine: EngineRunner | Ranks, tokenizer: Tokenizer | None) -> None:
         self._engine = engine
@@ -146,10 +148,10 @@ class RequestManager:
     def submit(
         self, requests: Sequence[Request], *, group: str | None = None, start: bool = True
     ) -> Generation:
-        """Start the requests of one call, or let its consumer start them. `group` is an id to abort them
-        together.
+        """Start the requests of one call, or let the consumer start them.
 
-        Raises DuplicateRequestIdError if an id is in use or occurs twice; then nothing is started.
+        `group` is an id with which all requests of the call can be aborted. Raises DuplicateRequestIdError if
+        an id is in use or occurs twice; then no request is started.
         """
         names = [request.rid for request in requests]
         if twice := [name for name, times in Counter(names).items() if times > 1]:
@@ -190,7 +192,7 @@ class RequestManager:
             last = reader.grown or reader.started
             try:
                 reader.append(row)
-            # an error of one request's reader; the rows of the others are delivered
+            # An error in the reader of one request must not stop the delivery to other requests.
             except Exception as error:
                 logger.exception("row %d:%d of request %r could not be delivered", row.start, row.end, rid)
                 reader.fail(row, error)
@@ -204,7 +206,7 @@ class RequestManager:
             generation.rows_came()
 
     def _measure(self, reader: Reader, row: Row, last: float) -> None:
-        """Count a row; `last` is the time of the previous one."""
+        """Count a row for `/metrics`. `last` is the time of the previous row."""
         since_start = reader.grown - reader.started
         self.meters.emitted(row.end - row.start, row.start, since_start, reader.grown - last)
         if row.finish is not None:
@@ -219,7 +221,8 @@ class RequestManager:
         """Remove an ended request, and its group if the group has no other request."""
         del self._live[request.rid]
         group = request.group or ""
-        # The group may belong to a later call, if that reuses the first id of this one, which had no group.
+        # The group may belong to a later call that reuses the request id of this call. A call of a single
+        # request has no group.
         members = self._groups.get(group, {})
         members.pop(request.rid, None)
         if not members:
@@ -235,6 +238,6 @@ class RequestManager:
             self._live[rid].generation.abort(rid)
 
     def abort_all(self) -> None:
-        """Abort everything that has not ended."""
+        """Abort all requests that have not ended."""
         for name in list(self._live):
             self._abort_live(name)

@@ -15,14 +15,14 @@ from tokenwire_reference.extras.thinking import ThinkingBudget, constraint_of_te
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
 _OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
-"""Parameters that are set by a server family, never by a client."""
+"""Sampling parameters that a server family sets, and that a client cannot set."""
 
 
 def read_sampling_params(
     given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN
 ) -> SamplingParams:
-    """Return sampling parameters from wire names, the fields of `SamplingParams`; a schema has checked their
-    types.
+    """Return sampling parameters from a body whose names are those of `SamplingParams`. The schema has
+    already checked the types.
 
     Absent and null fields have the defaults of `SamplingParams`; a null `max_new_tokens` means the rest of
     the context. Raises RefusalError for values that cannot be used.
@@ -46,7 +46,7 @@ def read_sampling_params(
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
     values["constraint"] = _constraint(given, served, channelled)
     if constraint_of_text(values["constraint"]) is not None:
-        values["ignore_eos"] = False  # the constraint determines the end
+        values["ignore_eos"] = False  # With a constraint, the constraint determines the end.
     sampling = SamplingParams(**values)
     if sampling.max_new_tokens is not None and sampling.min_new_tokens > sampling.max_new_tokens:
         raise RefusalError(
@@ -117,7 +117,7 @@ def refuse_unknown_ids(name: str, ids: Sequence[int], vocab_size: int) -> None:
 
 
 def refuse_what_does_not_fit(prompt_tokens: int, sampling: SamplingParams, context_length: int) -> None:
-    """Raise RefusalError for a prompt, or a prompt with its budget, that exceeds the context."""
+    """Raise RefusalError if a prompt, or a prompt together with its budget, exceeds the context length."""
     if prompt_tokens >= context_length:
         raise RefusalError(
             f"the prompt (input_ids, text or messages) has {prompt_tokens} tokens and leaves no room in the "
@@ -140,9 +140,8 @@ def with_own_seed(sampling: SamplingParams, sample: int) -> SamplingParams:
 
 
 def native_sampling_fields(body: Mapping[str, Any], max_new_tokens: int | None) -> dict[str, Any]:
-    """Return the sampling fields of a body without `sampling_params`, by the fields of `SamplingParams`.
-
-    A budget of None is the rest of the context.
+    """Return the sampling fields of a body that has no `sampling_params` object, under the names of
+    `SamplingParams`. A budget of None means the rest of the context.
     """
     given = {name: body.get(name) for name in (*(_KNOWN - _OF_DOORS), *CONSTRAINTS)}
     given |= {"min_new_tokens": body.get("min_tokens"), "sampling_seed": body.get("seed")}

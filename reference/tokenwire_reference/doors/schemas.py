@@ -18,7 +18,7 @@ _KEYWORDS = {
     "array": ("maxItems",),
     "object": ("maxProperties",),
 }
-"""The limits of a value of each type."""
+"""The JSON Schema keywords that limit a value, by the type of the value."""
 _FLAG = {"type": ["boolean", "null"]}
 _SCRIPT = {"custom_params": {"type": ["object", "null"]}}
 _IMAGE = {"type": ["string", "null"]}
@@ -28,7 +28,9 @@ _IMAGES = {
 
 
 def _one_or_several(kind: str) -> Schema:
-    """Return the schema of a value, or of one for each prompt of a batch."""
+    """Return the schema of a field with one value, or with a list of values, one for each
+    prompt of a batch.
+    """
     of_prompt = {"type": [kind, "null"]}
     return {"anyOf": [of_prompt, {"type": "array", "minItems": 1, "items": of_prompt}]}
 
@@ -51,7 +53,7 @@ DISAGGREGATED: Mapping[str, Any] = {
     "bootstrap_port": _one_or_several("integer"),
     "bootstrap_room": _one_or_several("integer"),
 }
-"""Fields that a router adds to a request for two servers."""
+"""The fields that a router adds to a request for a prefill and a decode server."""
 _TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
 _NAME = {"type": "string", "minLength": 1}
 _CONTROL: Mapping[str, Any] = {
@@ -81,7 +83,10 @@ _CONTROL: Mapping[str, Any] = {
     "unload-adapter-request": {"lora_name": _NAME},
     "disaggregated-request": DISAGGREGATED,
 }
-"""Fields of bodies without a schema in the specification; lists and names among them are required."""
+"""The fields of bodies that have no schema in the specification.
+
+Fields that are lists or names are required.
+"""
 
 
 @cache
@@ -109,7 +114,7 @@ def _with_more(name: str, owner: Schema) -> Schema:
 
 
 def known_fields(body: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Return the fields of a body that its schema defines, because others were not validated."""
+    """Return those fields of a body that its schema defines. Other fields were not validated."""
     schema = request_schema(name)
     return _known(body, schema, schema.get("$defs", {}))
 
@@ -131,7 +136,7 @@ def _target(schema: Schema, definitions: Mapping[str, Schema]) -> Schema:
 def _is_referred_to(definition: Schema) -> bool:
     """True if a definition stays shared.
 
-    Other definitions are copied to their uses, where a field limits them.
+    Other definitions are copied to the fields that use them, because each field has its own limits.
     """
     return "properties" in definition or definition.get("type") == "integer"
 
@@ -160,7 +165,7 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
         }
     if "anyOf" in schema:
         limited["anyOf"] = [_limited(part, limits, definitions) for part in schema["anyOf"]]
-    # A list within a list is not a batch.
+    # The limit of a batch does not apply to a list within a list.
     inner = {word: most for word, most in limits.items() if word != "maxItems"}
     for part in ("items", "additionalProperties"):
         if isinstance(schema.get(part), dict):

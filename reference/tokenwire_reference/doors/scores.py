@@ -1,5 +1,5 @@
-"""`/v1/score`, `/v1/rerank` and `/classify`: computed from embeddings, for models without a head of their
-own.
+"""`/v1/score`, `/v1/rerank` and `/classify`: computed from embeddings, for models without a scoring or
+classification head.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ async def score(http_request: HttpRequest) -> Response:
 
 
 async def rerank(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/rerank in vLLM's shape: the documents that fit a query best come first."""
+    """Answer POST /v1/rerank in vLLM's shape: the documents, sorted by their similarity to the query."""
 
     def write(scores: Sequence[float], body: Mapping[str, Any]) -> dict[str, Any]:
         ranked = sorted(range(len(scores)), key=lambda index: -scores[index])[: body.get("top_n")]

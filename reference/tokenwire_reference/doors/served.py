@@ -1,4 +1,6 @@
-"""The parts behind the HTTP routes: one served model, its manager and the runner of its engine."""
+"""The objects that the HTTP routes use: one served model, its request manager, and the
+runner of its engine.
+"""
 
 from __future__ import annotations
 
@@ -29,27 +31,32 @@ _Result = TypeVar("_Result")
 
 @dataclass(frozen=True)
 class Served:
-    """The parts behind the routes of one server."""
+    """The objects that the HTTP routes of one server use."""
 
     args: ServerArgs
     model: Model
     tokenizer: Tokenizer | None
     """The tokenizer; None with `--skip-tokenizer-init`."""
     engine: Engine
-    """The first engine, if there are several."""
+    """The engine; with several engines, the first of them."""
     runner: EngineRunner | Ranks
     manager: RequestManager
     disaggregation: Disaggregation | None = None
-    """The work on requests that two servers share; None for a single server."""
+    """The part of this server in requests that a prefill and a decode server share; None
+    for a single server.
+    """
     adapters: dict[str, Adapter] = field(default_factory=dict)
     """Adapters by their names in requests."""
     draining: asyncio.Event = field(default_factory=asyncio.Event)
-    """Set once the server is asked to end: running requests may finish, new ones are refused."""
+    """An event that is set when the server is asked to end.
+
+    Then running requests may finish, and new requests are refused.
+    """
     sessions: Sessions = field(default_factory=Sessions)
     responses: Responses = field(default_factory=Responses)
     constraining: Constraining = field(init=False)
     facts: dict[str, Any] = field(default_factory=dict)
-    """The facts of the engine about itself, for `/server_info`."""
+    """Facts about the engine, which `/server_info` reports."""
     started: float = field(default_factory=time.time)
 
     def __post_init__(self) -> None:
@@ -57,22 +64,28 @@ class Served:
 
     @property
     def batch_invariant(self) -> bool:
-        """True if ids and logprobs depend only on the request, by the probe at the start."""
+        """True if ids and logprobs depend only on the request, according to the probe at the start of the
+        server.
+        """
         return not self.args.near_ties and all(self.facts.get("batch_invariance", {}).values())
 
     async def of_engines(self, function: Callable[[Engine], _Result]) -> list[_Result]:
-        """Return the results of a function on each engine, between two of its steps."""
+        """Run a function on each engine, between two steps of that engine, and return the results."""
         return await asyncio.gather(*map(asyncio.wrap_future, self.runner.each(function)))
 
     @property
     def why_closed(self) -> str | None:
-        """The reason why new requests are refused, or None."""
+        """The reason why new requests are refused; None if they are accepted."""
         if (failure := self.runner.failure) is not None:
             return f"the engine stopped: {failure}; restart the server"
-        return "the server is about to end; ask another one" if self.draining.is_set() else None
+        return (
+            "the server is about to end; send the request to another server"
+            if self.draining.is_set()
+            else None
+        )
 
 
 def served_by(http_request: HttpRequest) -> Served:
-    """Return the parts of the app that received a request."""
+    """Return the `Served` of the application that received an HTTP request."""
     served: Served = http_request.app.state.served
     return served

@@ -1,4 +1,7 @@
-"""The latest session turns and responses, which clients may continue or retrieve. Their size is bounded."""
+"""Stores the latest session turns and responses, which clients may continue or retrieve.
+
+Their total size is bounded.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,11 @@ from tokenwire_reference.doors.json_answer import to_json
 
 _MOST_SESSIONS = 1024
 _MOST_TOKENS = 1 << 20
-"""The most tokens of all turns, including their budgets."""
+"""The maximum number of tokens of all stored turns, including the budgets of running turns."""
 _MOST_BYTES = 16 << 20
-"""The most bytes of all stored responses, and of all their conversations, as JSON."""
+"""The maximum size of all stored responses, and of all their conversations, in bytes of JSON."""
 _MOST_MADE = 256
-"""The most responses that are made in the background at once."""
+"""The maximum number of responses that are generated in the background at the same time."""
 
 Key = TypeVar("Key", bound=Hashable)
 _Value = TypeVar("_Value")
@@ -39,7 +42,10 @@ class Latest(Generic[Key, _Value]):
         return self._kept.get(key, (None, 0))[0]
 
     def put(self, key: Key, value: _Value) -> None:
-        """Store a value, in place of one with its key; a value larger than the bound is not stored."""
+        """Store a value, and replace an earlier value with the same key.
+
+        A value larger than the bound is not stored.
+        """
         self.forget(key)
         size = self._size_of(value)
         if size > self._most:
@@ -54,7 +60,7 @@ class Latest(Generic[Key, _Value]):
 
 
 class Responses:
-    """The stored responses by their ids, those that are still made included."""
+    """The stored responses by their ids, including responses that are still generated."""
 
     def __init__(self) -> None:
         self._documents: Latest[str, Mapping[str, Any]] = Latest(_MOST_BYTES, lambda kept: len(to_json(kept)))
@@ -72,19 +78,22 @@ class Responses:
         return self._conversations.get(name)
 
     def put(self, document: Mapping[str, Any], conversation: Sequence[Any] | None = None) -> None:
-        """Store a response. Only one with a conversation can be continued."""
+        """Store a response. Only a response with a conversation can be continued."""
         self._documents.put(document["id"], document)
         if conversation is not None:
             self._conversations.put(document["id"], conversation)
 
     def delete(self, name: str) -> None:
-        """Remove a response, and end it if it is still made; an unknown one has no effect."""
+        """Remove a response, and end its generation if it is not complete. An unknown id has no effect."""
         self.cancel(name)
         self._documents.forget(name)
         self._conversations.forget(name)
 
     def make(self, name: str, work: Coroutine[Any, Any, None]) -> None:
-        """Make a response in the background. Raises RefusalError if too many are made."""
+        """Generate a response in the background.
+
+        Raises RefusalError if too many responses are being generated.
+        """
         if len(self._made) >= _MOST_MADE:
             work.close()
             raise RefusalError(
@@ -94,7 +103,7 @@ class Responses:
         task.add_done_callback(lambda _: self._made.pop(name, None))
 
     def cancel(self, name: str) -> bool:
-        """End a response that is still made; False if it is not."""
+        """End the generation of a response. Return False if the response is not being generated."""
         task = self._made.get(name)
         return task is not None and task.cancel()
 
@@ -104,12 +113,14 @@ class Sessions:
 
     def __init__(self) -> None:
         self._open: dict[str, bool] = {}
-        """The open sessions, each with True if every turn continues the latest one."""
+        """The open sessions. The value is True if every turn continues the latest turn of the session."""
         self._turns: Latest[tuple[str, str], Request] = Latest(_MOST_TOKENS, _tokens)
 
     def open(self, session: str, *, appends: bool = False) -> bool:
-        """Open a session; False if it is open, or if there are too many. With `appends`, its turns name no
-        other: each continues the latest one that was not aborted.
+        """Open a session.
+
+        Return False if the session is already open, or if too many sessions are open. With `appends`, each
+        turn continues the latest turn that was not aborted, and must not name another turn.
         """
         if session in self._open or len(self._open) >= _MOST_SESSIONS:
             return False
@@ -117,13 +128,13 @@ class Sessions:
         return True
 
     def close(self, session: str) -> None:
-        """Remove a session with its turns; an unknown one has no effect."""
+        """Remove a session with its turns. An unknown id has no effect."""
         self._open.pop(session, None)
         for turn in [turn for turn in self._turns if turn[0] == session]:
             self._turns.forget(turn)
 
     def history(self, asked: Mapping[str, Any]) -> Sequence[int]:
-        """Return the ids before the prompt of a turn. Raises RefusalError."""
+        """Return the ids that precede the prompt of a new turn. Raises RefusalError."""
         session, rid, offset = asked.get("id"), asked.get("rid"), asked.get("offset") or 0
         if session not in self._open:
             raise RefusalError(f"Invalid request: session id {session} does not exist")
@@ -140,7 +151,10 @@ class Sessions:
     def _latest(self, session: str, asked: Mapping[str, Any]) -> Sequence[int]:
         """Return the ids of the latest turn that was not aborted. Raises RefusalError."""
         if asked.keys() & {"replace", "drop_previous_output"} or asked.get("offset"):
-            raise RefusalError("a turn of a streaming session only appends; send no more than its id")
+            raise RefusalError(
+                "a turn of a streaming session only appends; remove offset, replace and "
+                "drop_previous_output from session_params"
+            )
         turns = [turn for key in self._turns if key[0] == session and (turn := self._turns.get(key))]
         if any(turn.finish is None for turn in turns):
             raise RefusalError("Streaming session already has an active request.")
@@ -148,7 +162,7 @@ class Sessions:
         return (*ended[-1].prompt_token_ids, *ended[-1].output_ids) if ended else ()
 
     def add(self, session: str, request: Request) -> None:
-        """Store a turn that later ones may continue."""
+        """Store a turn, which later turns may continue."""
         self._turns.put((session, request.rid), request)
 
 

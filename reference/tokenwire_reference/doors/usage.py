@@ -1,4 +1,4 @@
-"""Counts of the tokens that a call consumed."""
+"""Counts the tokens of a call, for the `usage` of its answer."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ class Consumed:
     completion: int
     cached: int
     reasoning: int | None = None
-    """The reasoning tokens among the completion; None if they are not counted separately."""
+    """The number of completion tokens that are reasoning; None if they are not counted separately."""
 
     @classmethod
     def by(cls, choices: Sequence[Emission], n: int, reasoning: int | None = None) -> Consumed:
-        """Count choices that are ordered by prompt, `n` samples each."""
+        """Count the tokens of choices that are ordered by prompt, with `n` samples for each prompt."""
         firsts = range(0, len(choices), n)
         return cls(
             prompt=sum(len(choices[i].record.prompt_token_ids) for i in firsts),

@@ -1,9 +1,9 @@
 """Models that are built in memory, without downloads.
 
 `builtin:tiny` is a small seeded random transformer with a byte-level tokenizer and a ChatML template. Its
-greedy output is varied, and hardly ever a special token. `builtin:tiny-mm` also has tokens for images,
-`builtin:tiny-moe` a mixture of experts. `builtin:tiny-other` is the first with other weights.
-`builtin:parrot` is the model of `tokenwire parrot`: it repeats the text of its prompt.
+greedy output is varied, and hardly ever contains a special token. `builtin:tiny-mm` also has tokens for
+images; `builtin:tiny-moe` has a mixture of experts. `builtin:tiny-other` is `builtin:tiny` with other
+weights. `builtin:parrot` is the model of `tokenwire parrot`: it repeats the text of its prompt.
 """
 
 from __future__ import annotations
@@ -59,7 +59,10 @@ TRAINING_TEXT = (
     "日本語の文章は一文字ずつ届く。中文的字符由三个字节组成。한국어 문장도 나누어 전달된다。",
     "😀😃😄🎉🎊🚀👍🏽👩‍💻🇯🇵❤️ ",
 )
-"""The text that merges are learned from. Its words are mostly whole tokens; CJK and emoji are often split."""
+"""The text from which the tokenizer's merges are learned.
+
+Most of its words become whole tokens; CJK and emoji are often split.
+"""
 
 
 def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
@@ -67,7 +70,7 @@ def build_builtin(model: str, attention: str) -> tuple[Any, Any]:
     builder = _BUILDERS.get(model.removeprefix(BUILTIN_PREFIX))
     if builder is None:
         known = ", ".join(BUILTIN_PREFIX + name for name in sorted(_BUILDERS))
-        raise ValueError(f"{model} is not a builtin model; there are: {known}")
+        raise ValueError(f"{model} is not a builtin model; the builtin models are: {known}")
     return builder(attention)
 
 
@@ -113,7 +116,8 @@ _TINY: dict[str, Any] = {
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
     "max_position_embeddings": 4096,
-    # Wide enough that attention and the layers matter; a narrow draw repeats one token forever.
+    # The weights are spread widely, so that attention and the layers matter. With a narrow spread, the model
+    # repeats one token forever.
     "initializer_range": 0.3,
     "tie_word_embeddings": False,
     "bos_token_id": ENDOFTEXT,
@@ -133,7 +137,7 @@ def build_tiny(
 ) -> tuple[Any, Any]:
     """Return a Qwen2 of two layers and 64 dimensions, with weights drawn from a seed.
 
-    It may have more `tokens`, or (`moe`) layers that choose four of eight experts for each token.
+    The vocabulary may have more `tokens`. With `moe`, the layers choose four of eight experts for each token.
     """
     tokenizer = byte_level_tokenizer()
     tokenizer.add_tokens([*tokens], special_tokens=True)
@@ -142,8 +146,8 @@ def build_tiny(
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = AutoModelForCausalLM.from_config(config, dtype=torch.float32, attn_implementation=attention)
-    # A zero row has a logit of zero, far below the best of hundreds, so special tokens are possible, but
-    # rare.
+    # Special tokens have rows of zeros and thus a logit of zero, far below the best logit. So they are
+    # possible but rare.
     with torch.no_grad():
         model.lm_head.weight[: len(SPECIAL_TOKENS)] = 0.0
         model.lm_head.weight[VOCAB_SIZE:] = 0.0
@@ -158,4 +162,7 @@ _BUILDERS: Mapping[str, Callable[[str], tuple[Any, Any]]] = {
     "tiny-other": partial(build_tiny, seed=20260702),
     "tiny-moe": partial(build_tiny, moe=True),
 }
-"""Functions from the name of the attention implementation to a transformers model and its tokenizer."""
+"""The builder of each model.
+
+Its argument is the name of the attention implementation; it returns a transformers model and a tokenizer.
+"""

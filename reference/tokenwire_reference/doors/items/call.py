@@ -28,7 +28,7 @@ class ItemCall(OpenAICall):
     conversation: Sequence[Message]
 
     def channels_of_choice(self) -> ChoiceChannels:
-        """Return the parser of the choice's channels."""
+        """Return a new parser that splits the text of the choice into channels."""
         return ChoiceChannels(self.requests[0], self.channels, self.tokenizer)
 
 
@@ -45,9 +45,10 @@ def read_item_call(
     chat: Mapping[str, Any],
     top_logprobs: int | None = None,
 ) -> ItemCall:
-    """Parse a body. `functions` and `tool_choice` are those of a chat, and `chat` its other fields.
+    """Parse a body.
 
-    Without `top_logprobs`, no logprobs are returned. Raises RefusalError.
+    `functions` and `tool_choice` are in the form of a chat request, and `chat` has further fields of a chat
+    request. Without `top_logprobs`, no logprobs are returned. Raises RefusalError.
     """
     if served.tokenizer is None:
         raise RefusalError("messages need a tokenizer and the server runs without one; use /generate")

@@ -14,7 +14,10 @@ _TEXT = ("input_text", "output_text", "reasoning_text", "text")
 
 
 def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None = None) -> list[Message]:
-    """Return the messages of the `input` of a response. Raises RefusalError for an unknown kind of item."""
+    """Convert the `input` of `/v1/responses` into chat messages, and return them.
+
+    Raises RefusalError for an unknown kind of item.
+    """
     items = [{"role": "user", "content": value}] if isinstance(value, str) else value
     messages = [] if instructions is None else [{"role": "system", "content": instructions}]
     for position, item in enumerate(items):
@@ -47,8 +50,9 @@ def of_input(value: str | Sequence[Mapping[str, Any]], instructions: str | None 
 
 
 def of_messages(turns: Sequence[Mapping[str, Any]], system: Any = None) -> list[Message]:
-    """Return the chat messages of turns, whose content may be blocks. Raises RefusalError for an unknown
-    kind.
+    """Convert the turns of `/v1/messages`, whose content may be blocks, into chat messages.
+
+    Raises RefusalError for an unknown kind of block.
     """
     messages = [] if system is None else [{"role": "system", "content": _text(system, "system")}]
     for position, turn in enumerate(turns):
@@ -98,7 +102,10 @@ def _assistant(messages: list[Message]) -> Message:
 
 
 def _add_reasoning(messages: list[Message], text: str) -> None:
-    """Add reasoning to the turn of the assistant; the template decides if it is in the prompt."""
+    """Add reasoning to the turn of the assistant.
+
+    The chat template decides if the prompt contains the reasoning.
+    """
     turn = _assistant(messages)
     if text:
         turn["reasoning_content"] = turn.get("reasoning_content", "") + text

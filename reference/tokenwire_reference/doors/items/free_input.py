@@ -30,7 +30,10 @@ def as_function(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class FreeInput:
-    """The input of one call, from the arguments of its function as they come."""
+    """The input of one call to a custom tool.
+
+    It is extracted from the function's arguments as they arrive.
+    """
 
     def __init__(self) -> None:
         self._arguments = ""
@@ -40,7 +43,7 @@ class FreeInput:
         self._text = ""
 
     def push(self, arguments: str) -> str:
-        """Return the text in the next piece of the arguments."""
+        """Add a part of the arguments, and return the part of the input that it contains."""
         self._arguments += arguments
         self._rest += arguments
         if not self._begun:
@@ -59,5 +62,8 @@ class FreeInput:
         return text
 
     def finish(self) -> str:
-        """Return the rest of the input: all arguments if they have no input."""
+        """Return the rest of the input at the end of the call.
+
+        If the arguments are not an object with `input`, return all of them.
+        """
         return "" if self._begun else self._arguments

@@ -87,12 +87,12 @@ def _head(call: ItemCall) -> dict[str, Any]:
 
 
 def _signature(thinking: str) -> str:
-    """Return the signature of a block of thinking, which is equal for equal texts."""
+    """Return the signature of a thinking block. Equal texts have equal signatures."""
     return base64.b64encode(hashlib.sha256(thinking.encode()).digest()).decode()
 
 
 def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[str, Any]:
-    """Return the reason why a message ended, with its stop sequence."""
+    """Return the `stop_reason` and the `stop_sequence` of a message."""
     assert choice.finish is not None, "only what ended has a finish"
     matched = choice.finish.matched
     sequence = matched if isinstance(matched, str) and matched in call.requests[0].sampling.stop else None

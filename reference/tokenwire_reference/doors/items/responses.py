@@ -38,7 +38,7 @@ _CALLS = {
     "function_call": ("arguments", "function_call_arguments"),
     "custom_tool_call": ("input", "custom_tool_call_input"),
 }
-"""The field of a call with its text, and the name of that in events."""
+"""For each type of call: the field with the call's text, and the name of this field in events."""
 _LOGPROBS = "message.output_text.logprobs"
 _PART_OF = {"reasoning": "reasoning_text", "message": "output_text"}
 
@@ -76,7 +76,7 @@ async def cancel(http_request: HttpRequest) -> Response:
 
 
 def _stored(http_request: HttpRequest) -> Mapping[str, Any]:
-    """Return the stored response in a path. Raises RefusalError."""
+    """Return the stored response that the request's path names. Raises RefusalError."""
     name = http_request.path_params["name"]
     document = served_by(http_request).responses.get(name)
     if document is None:
@@ -85,7 +85,7 @@ def _stored(http_request: HttpRequest) -> Mapping[str, Any]:
 
 
 def _begun(answer: _Answer, served: Served) -> Response:
-    """Begin a response that ends later, and answer with its beginning. Raises RefusalError."""
+    """Begin a response in the background, and answer with the queued response. Raises RefusalError."""
     document = answer.queued()
     served.responses.make(document["id"], answer.made())
     served.responses.put(document)
@@ -151,7 +151,7 @@ def _refuse_background(body: Mapping[str, Any], served: Served) -> None:
 
 @dataclass
 class _Item:
-    """One item, as far as it was written."""
+    """One item of the output, with the text that was written so far."""
 
     kind: str
     index: int
@@ -167,13 +167,13 @@ class _Item:
         self.id = new_id(_ID_OF[self.kind])
 
     def add(self, text: str) -> str:
-        """Add a piece of the text of the channel; return the piece of the item."""
+        """Add text of the channel; return the text that it adds to the item."""
         piece = self.free.push(text) if self.kind == "custom_tool_call" else text
         self.text += piece
         return piece
 
     def finish(self) -> str:
-        """Return the piece that the end of the channel adds to the item."""
+        """Return the text that the end of the channel adds to the item."""
         piece = self.free.finish() if self.kind == "custom_tool_call" else ""
         self.text += piece
         return piece
@@ -194,7 +194,10 @@ class _Item:
 
 
 class _Answer:
-    """The items of one choice: all at once, or event by event. An item is open until the next one begins."""
+    """Writes the items of one choice, all at once or event by event.
+
+    An item is open until the next item begins.
+    """
 
     def __init__(self, call: ItemCall, body: Mapping[str, Any], served: Served) -> None:
         self._call, self._body, self._served = call, body, served
@@ -206,7 +209,7 @@ class _Answer:
         self._number = 0
         self._custom = {tool["name"] for tool in body.get("tools") or () if tool["type"] == _CUSTOM}
         self._scored: list[dict[str, Any]] = []
-        """The logprobs of tokens without text so far."""
+        """The logprobs of tokens whose text has not been written yet."""
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         return self._store(self._whole(choices))
@@ -241,7 +244,8 @@ class _Answer:
     def closing(self) -> Iterator[Event]:
         status = self._status()
         if self._scored and self._open is not None:
-            yield self._delta(self._open, "")  # tokens without text, such as the final one
+            # An empty delta carries the logprobs of tokens without text, such as the end-of-sequence token.
+            yield self._delta(self._open, "")
         yield from self._close(self._open, status)
         yield self._event(f"response.{status}", response=self._store(self._ended()))
 
@@ -257,7 +261,7 @@ class _Answer:
         return self._response("queued")
 
     async def made(self) -> None:
-        """Make and store the response without a client."""
+        """Generate and store the response without a client."""
         call, stored = self._call, self._served.responses
         stored.put(self._response("in_progress"))
         try:
@@ -370,7 +374,10 @@ class _Answer:
         }
 
     def _store(self, document: dict[str, Any]) -> dict[str, Any]:
-        """Store an ended response, unless the request forbids it. Its instructions are not continued."""
+        """Store an ended response, unless the request has `store: false`.
+
+        A later response does not inherit the instructions.
+        """
         if self._body.get("store") is not False:
             instructed = self._body.get("instructions") is not None
             conversation = [*self._call.conversation[instructed:], *of_input(document["output"])]

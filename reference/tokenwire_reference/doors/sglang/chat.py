@@ -52,8 +52,8 @@ _NOT_STREAMED = {
         "Please set stream=false when using return_meta_info=true."
     ),
 }
-"""Messages in SGLang's order and words (sgl-project/sglang PR #23751, PR #30917), because clients search for
-them.
+"""Error messages in SGLang's order and wording (sgl-project/sglang PR #23751, PR #30917), because clients
+search for this wording.
 """
 
 
@@ -145,10 +145,11 @@ async def chat_completions(http_request: HttpRequest) -> Response:
 
 
 class _ChatAnswer(OpenAIAnswer[ChatCall]):
-    """A role chunk before the first content of each choice, then content, and the finishes after all content.
+    """Formats the answer to a chat call.
 
-    Each chunk has text of one channel. If logprobs are requested, a step without text has a chunk with empty
-    content, so that no entry is lost.
+    In a stream, each choice begins with a role chunk. Content follows, and the finish reasons of all choices
+    come last. Each chunk has text of one channel. If logprobs are requested, a step without text has a chunk
+    with empty content, so that no entry is lost.
     """
 
     chunk_kind = "chat.completion.chunk"
@@ -228,7 +229,7 @@ class _ChatAnswer(OpenAIAnswer[ChatCall]):
 
 
 def _delta_fields(delta: Delta) -> dict[str, Any]:
-    """Return the new fields of a message."""
+    """Return the fields that a delta adds to a message."""
     match delta.channel:
         case Channel.CONTENT:
             return {"content": delta.text}
@@ -239,7 +240,7 @@ def _delta_fields(delta: Delta) -> dict[str, Any]:
 
 
 def _call(index: int, name: str | None, arguments: str) -> dict[str, Any]:
-    """Return a call or a piece of it. The first piece has the id and the name."""
+    """Return a tool call, or the next part of a call in a stream. The first part has the id and the name."""
     return {
         "id": None if name is None else f"call_{uuid.uuid4().hex[:24]}",
         "index": index,

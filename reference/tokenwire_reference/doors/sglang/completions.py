@@ -39,7 +39,7 @@ class CompletionCall(OpenAICall):
     """One completions request, ready for the engine."""
 
     echoes: Sequence[str]
-    """The echoed text for each prompt: the prompt, or empty."""
+    """The echoed text for each prompt: the prompt, or empty without echo."""
 
 
 def read_completion_call(given: dict[str, Any], served: Served) -> CompletionCall:
@@ -103,7 +103,10 @@ async def completions(http_request: HttpRequest) -> Response:
 
 
 class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
-    """A chunk for each emission, followed by the usage."""
+    """Formats the answer to a completions call.
+
+    A stream has a chunk for each emission, followed by the usage.
+    """
 
     chunk_kind = "text_completion"
 
@@ -131,7 +134,10 @@ class _CompletionAnswer(OpenAIAnswer[CompletionCall]):
 
 
 def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
-    """Return a choice or a piece of it. The first piece has the prompt and its ids."""
+    """Return a choice, or the next part of a choice in a stream.
+
+    The first part has the prompt and its ids.
+    """
     echo = call.echoes[emission.index // call.n] if emission.first else ""
     choice = {
         "index": emission.index,
@@ -148,7 +154,10 @@ def _choice(emission: Emission, call: CompletionCall) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
-    """Return logprobs in the shape of OpenAI's completions; with an echo, those of the prompt come first."""
+    """Return logprobs in the shape of OpenAI's completions.
+
+    With an echo, the logprobs of the prompt come first.
+    """
     echoed = emission.record.prompt_series if emission.first else {}
     entries: list[Json] = [
         *echoed.get("input_token_logprobs", ()),
@@ -164,7 +173,7 @@ def _logprobs(emission: Emission, call: CompletionCall) -> dict[str, Any]:
 
 
 def _by_name(row: Sequence[Any], call: CompletionCall) -> dict[str, float]:
-    """Return logprobs by token text; of several with the same text, the best."""
+    """Return logprobs by token text. If several tokens have the same text, the best logprob is returned."""
     named: dict[str, float] = {}
     for entry in row:
         named.setdefault(token_name(call.tokenizer, entry[1]), entry[0])

@@ -19,8 +19,8 @@ from tokenwire_reference.doors.served import served_by
 async def abort_request(http_request: HttpRequest) -> Response:
     """Abort `rid`, or everything with `abort_all`.
 
-    An unknown id is not an error, because the request may just have ended. An id is matched whole, never as a
-    prefix; that of a batch or of several samples aborts them all.
+    An unknown id is not an error, because the request may just have ended. An id must match completely, not
+    as a prefix. The id of a batch or of several samples aborts all of its requests.
     """
     served = served_by(http_request)
     body = await read_body(http_request, "abort-request")
@@ -56,13 +56,16 @@ async def pause_generation(http_request: HttpRequest) -> Response:
 
 
 async def update_weights(http_request: HttpRequest) -> Response:
-    """Load the weights of a model of the same shapes, and use them from now on.
+    """Load the weights of another model with the same shapes, and use these weights from now on.
 
-    The cache is cleared, unless the body excludes it. Refused while requests are running.
+    The cache is cleared, unless the body sets `flush_cache` to false. Refused while requests are running.
     """
     served, body = await read_control(http_request, "update-weights-request")
     if served.args.dp_size > 1 or served.args.hicache_storage_dir is not None:
-        raise RefusalError("weights of several engines, or of pages in storage, are not updated here")
+        raise RefusalError(
+            "weights cannot be updated on a server with --dp-size or --hicache-storage-dir; "
+            "restart the server with the new model"
+        )
     try:
         put = await asyncio.to_thread(served.model.other_weights, body["model_path"])
     except (ValueError, OSError) as error:
@@ -72,7 +75,9 @@ async def update_weights(http_request: HttpRequest) -> Response:
     flush, version = body.get("flush_cache") is not False, body.get("weight_version") or ""
     flush = flush and current_seams().flushing()
     if not all(await served.of_engines(lambda engine: engine.update_weights(put, version, flush=flush))):
-        raise RefusalError("requests are under way; wait for their end, or send abort_all_requests")
+        raise RefusalError(
+            "requests are running; wait until they have ended, or send abort_all_requests=true"
+        )
     return json_answer({"success": True, "message": "Succeeded to update model weights."})
 
 

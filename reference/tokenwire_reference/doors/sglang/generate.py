@@ -51,7 +51,7 @@ _FOR_EACH = (
     *("return_logprob", "top_logprobs_num", "logprob_start_len"),
     *("extra_key", "cache_salt", "lora_path", *SERIES_ASKED_FOR),
 )
-"""Fields with one value for all prompts, or a list of them."""
+"""The fields that have one value for all prompts, or a list with one value for each prompt."""
 
 
 @dataclass(frozen=True)
@@ -125,8 +125,8 @@ class _Answer:
 def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
     """Parse a body into requests, prompt by prompt and sample by sample. Raises RefusalError.
 
-    A single rid names a single request; `rid_0`, `rid_1`, … name the requests of a batch or of several
-    samples, which the rid itself aborts together.
+    A single request has the rid itself. The requests of a batch, or of several samples, have the ids `rid_0`,
+    `rid_1`, …; the rid itself then aborts all of them.
     """
     refuse_unsupported(given, _UNSUPPORTED)
     if given.get("text") is None and given.get("input_ids") is None:
@@ -178,8 +178,8 @@ def read_call(given: dict[str, Any], served: Served) -> GenerateCall:
 
 
 def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], bool]:
-    """Return the prompts as ids, and True if they came as a batch. input_ids take precedence over text and
-    its images.
+    """Return the prompts as ids, and a flag that is True for a batch. input_ids take precedence over text and
+    images.
     """
     images = body.get("image_data")
     if images and not takes_images(served.tokenizer):
@@ -190,8 +190,8 @@ def _prompts(body: dict[str, Any], served: Served) -> tuple[list[list[int]], boo
 
 
 def _with_images(text: str | list[str], images: Json) -> str | list[str]:
-    """Return texts with their images: image_data is one image or a list; in a batch, one of these for each
-    text.
+    """Return texts with their images: image_data is one image or a list of images; for a batch, a list with
+    one image or list for each text.
     """
     if isinstance(text, list):
         pairs = zip(text, _for_each(images, "image_data", len(text)), strict=True)
@@ -215,7 +215,7 @@ def _for_each(value: Json, name: str, count: int) -> list[Any]:
 
 
 def _distinct(values: Iterable[Any]) -> Iterable[Any]:
-    """Return each object once, by identity."""
+    """Return the distinct objects, compared by identity."""
     return {id(value): value for value in values}.values()
 
 
@@ -251,7 +251,9 @@ def _rids(rid: str | list[str] | None, prompts: int, n: int, is_batch: bool) -> 
 
 
 def _refuse_logprobs_without_asking(body: Mapping[str, Any], requests: Sequence[Request]) -> None:
-    """Refuse logprob fields without a request for logprobs, because they would be ignored silently."""
+    """Refuse logprob fields if return_logprob is not true, because the server would silently ignore the
+    fields.
+    """
     named = [name for name, default in _OF_LOGPROBS.items() if body.get(name) not in (None, default)]
     if named and not any(request.return_logprob for request in requests):
         raise RefusalError(

@@ -16,14 +16,15 @@ from tokenwire_reference.running.ranks import DP_RANK
 
 
 def weight_versions(emission: Emission) -> list[dict[str, Any]]:
-    """Return the spans of weight versions in an answer: a single one, because weights do not change while a
-    request is running.
+    """Return the spans of weight versions in an answer.
+
+    There is only one span, because weights do not change while a request is running.
     """
     return [{"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}]
 
 
 def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
-    """Return the `metadata` of a whole OpenAI answer, with the weights of its first choice."""
+    """Return the `metadata` of a whole OpenAI answer, with the weight version of its first choice."""
     version = choices[0].record.weight_version
     return {"weight_version": version, "weight_versions": weight_versions(choices[0])}
 
@@ -76,7 +77,7 @@ def meta_info(
 
 
 def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
-    """Return counts of drafts, in SGLang's terms; empty if no step could have checked any."""
+    """Return the counts of drafts under SGLang's names; empty if no step could have checked drafts."""
     info: dict[str, Any] = {}
     steps, correct = len(drafts.right), sum(drafts.right)
     if drafts.proposed:
@@ -94,7 +95,7 @@ def _drafts(drafts: DraftCounts, completion_tokens: int) -> dict[str, Any]:
 
 
 def _logprobs(emission: Emission, tokenizer: Tokenizer | None) -> dict[str, Any]:
-    """Return the requested series of the prompt and of the output, and their lengths."""
+    """Return the requested logprob series of the prompt and of the output, and their lengths."""
     info: dict[str, Any] = {}
     record, output = emission.record, emission.series
     if record.return_logprob:

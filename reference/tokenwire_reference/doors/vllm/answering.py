@@ -19,7 +19,7 @@ FINGERPRINT = {"system_fingerprint": f"tokenwire-reference-{__version__}"}
 
 
 class VllmAnswer(OpenAIAnswer[VllmCall]):
-    """The shapes of one answer, and the usage after all chunks."""
+    """Formats one answer in vLLM's shapes, with the usage after all chunks."""
 
     last_fields: Mapping[str, Any] = FINGERPRINT
     """Fields of the last chunk of a stream."""

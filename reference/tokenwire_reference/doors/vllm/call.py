@@ -1,4 +1,4 @@
-"""The common part of calls of vLLM's endpoints: caller, task and prompts."""
+"""The common part of calls of vLLM's endpoints."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ UNSUPPORTED = (
 
 
 def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: int) -> dict[str, Any]:
-    """Return the sampling fields of a body. A request can only raise the server's interval."""
+    """Return the sampling fields of a body. A request can only raise the server's stream interval."""
     given = native_sampling_fields(body, budget)
     given["min_tokens_before_stop"] = body.get("min_tokens")
     if given.get("top_k") == 0:
@@ -38,7 +38,7 @@ def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: 
 
 
 def refuse_what_does_not_fit(prompt_tokens: int, budget: int | None, context_length: int) -> None:
-    """Raise RefusalError for a prompt, or a prompt with its budget, that exceeds the context."""
+    """Raise RefusalError if a prompt, or a prompt together with its budget, exceeds the context length."""
     if (budget or 0) > context_length:
         raise RefusalError(
             f"max_tokens is {budget}, more than the context length of {context_length}; ask for fewer",
@@ -66,7 +66,7 @@ class LogprobsAsked:
 
 @dataclass(frozen=True, kw_only=True)
 class VllmCall(OpenAICall):
-    """One call, ready for the engine. Streams without usage at the end have none in their events."""
+    """One call, ready for the engine. A stream without usage at the end has no usage in its events either."""
 
     logprobs: LogprobsAsked
 
@@ -95,14 +95,16 @@ def read_call(
     logprobs: LogprobsAsked,
     channelled: Channelled = PLAIN,
 ) -> VllmCall:
-    """Build a call. `sampling` has its sampling parameters, `prefix` begins its id. Raises RefusalError.
+    """Build a call with these sampling parameters.
 
-    A budget of None is the rest of the context.
+    Its id begins with `prefix`. A budget of None means the rest of the context. Raises RefusalError.
     """
     refuse_other_models(body, served)
     stream = bool(body.get("stream"))
     if body.get("stream_options") and not stream:
-        raise RefusalError("stream_options is set and stream is not; set stream too", param="stream_options")
+        raise RefusalError(
+            "stream_options is set but stream is not true; set stream to true", param="stream_options"
+        )
     if sampling.get("prompt_logprobs") is not None and stream:
         raise RefusalError(
             "prompt_logprobs are not given in a stream; set stream=false", param="prompt_logprobs"
@@ -138,7 +140,7 @@ def _rank(headers: Headers) -> int | None:
 
 
 def _call_id(prefix: str, body: Mapping[str, Any], headers: Headers) -> str:
-    """Return the id of a call: the header's, or else the body's, or else a new one."""
+    """Return the id of a call: from the header, or else from the body, or else a new id."""
     named = headers.get("x-request-id", "")
     refuse_more("x-request-id", len(named), int(LIMITS["request_id"]["maxLength"]), "characters")
     return prefix + (named or body.get("request_id") or uuid.uuid4().hex[:16])

@@ -64,12 +64,12 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[Vllm
 
 
 def _opening() -> dict[str, str]:
-    """Return the beginning of a call."""
+    """Return the id and the type of a new tool call."""
     return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"}
 
 
 class _ChatAnswer(VllmAnswer):
-    """The shapes of one answer."""
+    """Formats one chat answer in vLLM's shapes."""
 
     chunk_kind = "chat.completion.chunk"
 
@@ -125,7 +125,11 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Return a role chunk with the prompt's ids before all content. The finish is on the last content."""
+        """Return the chunks of an emission.
+
+        The first chunk of a choice has the role and the prompt's ids. The chunk with the last content has the
+        finish reason.
+        """
         chunks = []
         if emission.first:
             prompt = self.prompt_token_ids(emission)
@@ -140,7 +144,10 @@ class _ChatAnswer(VllmAnswer):
         return chunks
 
     def _joined_delta(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """Return one delta of all channels: each call once, and empty content if nothing else can come."""
+        """Return one delta that joins the deltas of all channels, with each call once.
+
+        If no channel has text, the delta has empty content.
+        """
         joined: dict[str, Any] = {}
         calls: dict[int, dict[str, Any]] = {}
         for delta in deltas:

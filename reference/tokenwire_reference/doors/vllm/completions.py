@@ -57,7 +57,7 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
 
 
 class _CompletionAnswer(VllmAnswer):
-    """The shapes of one answer, and the text offsets of its choices."""
+    """Formats one completions answer in vLLM's shapes, and counts the text offsets of its choices."""
 
     chunk_kind = "text_completion"
 
@@ -88,7 +88,7 @@ class _CompletionAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Return one chunk; the first of each choice has the prompt's ids."""
+        """Return one chunk. The first chunk of each choice has the prompt's ids."""
         choice = {
             **self._text(emission),
             "prompt_token_ids": self.prompt_token_ids(emission) if emission.first else None,

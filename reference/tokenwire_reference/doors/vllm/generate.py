@@ -62,7 +62,7 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
 
 
 class _GenerateAnswer(VllmAnswer):
-    """The shapes of one answer, with text or without."""
+    """Formats one answer of `/inference/v1/generate`, with text or without."""
 
     last_fields: Mapping[str, Any] = {}
 
@@ -87,7 +87,7 @@ class _GenerateAnswer(VllmAnswer):
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
-        """Return one chunk; the first of each choice has the prompt's ids."""
+        """Return one chunk. The first chunk of each choice has the prompt's ids."""
         prompt = self.prompt_token_ids(emission) if emission.first else None
         return [self.chunk([self._choice(emission)], **({"prompt_token_ids": prompt} if prompt else {}))]
 
@@ -115,7 +115,10 @@ class _GenerateAnswer(VllmAnswer):
 
 
 async def abort_requests(http_request: HttpRequest) -> Response:
-    """Abort requests by the ids of clients or answers. Unknown ids are not errors."""
+    """Abort requests by the ids that clients have chosen or that answers contain.
+
+    Unknown ids are not errors.
+    """
     served = served_by(http_request)
     body = await read_body(http_request, "abort-requests-request")
     for name in body["request_ids"]:

@@ -24,7 +24,7 @@ class ScoredToken:
 
 
 def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """Yield the new tokens of an emission, with `top` likeliest ones each."""
+    """Yield the new tokens of an emission, each with the `top` likeliest tokens at its position."""
     return _scored(
         emission.series.get("output_token_logprobs", ()),
         emission.series.get("output_token_ranks", ()),
@@ -57,7 +57,7 @@ def token_text(tokenizer: Tokenizer | None, token_id: int) -> str:
 
 
 class TextOffsets:
-    """The offsets of one choice's tokens in its text."""
+    """Counts the offsets of one choice's tokens in the text of the choice."""
 
     def __init__(self, tokenizer: Tokenizer, sampling: SamplingParams, prompt: Sequence[int]) -> None:
         self._tokenizer = tokenizer
@@ -65,7 +65,7 @@ class TextOffsets:
         self._length = 0
 
     def echoed(self, prompt: Sequence[int]) -> Iterator[int]:
-        """Yield the offsets of a prompt before the output."""
+        """Yield the offsets of the tokens of an echoed prompt."""
         spelled = spelling(self._tokenizer, skip_special_tokens=False)
         yield from self._passed(Detokenizer(spelled), prompt)
         self._length = len(spelled.decode(prompt))
@@ -76,8 +76,8 @@ class TextOffsets:
 
     def _passed(self, detokenizer: Detokenizer, ids: Sequence[int]) -> Iterator[int]:
         for token_id in ids:
-            # Complete characters do not complete others, so waiting bytes before them are broken. A hidden
-            # token does not break waiting bytes, which may continue after it.
+            # A complete character cannot complete the waiting bytes before it, so these bytes are replaced. A
+            # hidden token does not affect waiting bytes, which may continue after it.
             ends = (
                 token_text(self._tokenizer, token_id)
                 and detokenizer.spelling.kind(token_id) is not Kind.SILENT
@@ -87,7 +87,10 @@ class TextOffsets:
 
 
 class NameOffsets:
-    """Offsets of tokens in the joined token names. Names are ids if ids replace the text."""
+    """Counts the offsets of tokens in the joined token names.
+
+    If a request wants ids in place of texts, the names contain the ids.
+    """
 
     def __init__(self, name: Callable[[int], str]) -> None:
         self._name = name
@@ -156,8 +159,9 @@ class LogprobWriter:
     def as_lists(
         self, emission: Emission, offsets: TextOffsets | NameOffsets, *, echo: bool
     ) -> dict[str, Any]:
-        """Return the logprobs in the form of completions, with an entry for each token of the emission, after
-        those of an echo.
+        """Return the logprobs in the form of completions.
+
+        There is an entry for each token of the emission, after the entries of an echoed prompt.
         """
         tokens = list(scored_outputs(emission, self._top))
         unscored: list[int] = []
@@ -175,7 +179,10 @@ class LogprobWriter:
         }
 
     def _by_name(self, token: ScoredToken) -> dict[str, float]:
-        """Return logprobs by token name, the chosen token first; of several with one name, the first."""
+        """Return logprobs by token name, the chosen token first.
+
+        If several tokens have the same name, the first is returned.
+        """
         named: dict[str, float] = {}
         for logprob, token_id in ((token.logprob, token.token_id), *token.best):
             named.setdefault(self._name(token_id), logprob)

@@ -1,9 +1,10 @@
 """Formats of public models for reasoning and tool calls in their text.
 
-White space next to a marker belongs to it. A call opens as soon as its name and the first brace of its
-arguments are known, and its arguments are passed on as the model writes them. Text that turns out not to be a
-call before that is content, markers and all. Later errors and cuts stay in the arguments: the parser does not
-close what the model left open. A call within reasoning is reasoning.
+White space next to a marker belongs to the marker. A call opens as soon as its name and the first brace of
+its arguments are known, and its arguments are passed on as the model writes them. If the text turns out
+earlier not to be a call, the text and its markers are content. Later errors and cuts stay in the arguments:
+the parser does not close quotes or brackets that the model left open. A call within reasoning is treated as
+reasoning.
 """
 
 from __future__ import annotations
@@ -42,11 +43,11 @@ def channel_format(
     begins_thinking: bool = True,
     separate_reasoning: bool = True,
 ) -> Format | None:
-    """Return the format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None if all of it is
+    """Return the format of an answer, by the names in `TOOL_CALLS` and `REASONING`; None if all text is
     content.
 
-    Without `begins_thinking`, reasoning has to begin with its marker in any format. Without
-    `separate_reasoning` it is content, with its markers.
+    Without `begins_thinking`, reasoning has to begin with its marker in every format. Without
+    `separate_reasoning`, reasoning and its markers are content.
     """
     calls = TOOL_CALLS.get(tool_call_parser or "")
 
@@ -78,7 +79,7 @@ def _thinking(parser: ChannelParser, *, content: Format, begun: bool, separate: 
 
 
 def _thoughts(parser: ChannelParser, begin: int, content: Format, *, separate: bool) -> Parse[None]:
-    """Parse reasoning from a place in the text on, and the content after it."""
+    """Parse reasoning from the current position on, and then the content after the reasoning."""
     give = partial(parser.give, Channel.REASONING if separate else Channel.CONTENT)
     parser.reasoning = (begin, None)
     if separate:
@@ -108,8 +109,9 @@ def qwen3_xml(parser: ChannelParser, tools: Tools) -> Parse[None]:
 
 
 def llama3(parser: ChannelParser, tools: Tools) -> Parse[None]:
-    """Parse `{"name": …, "parameters": {…}}` at the beginning, or after `<|python_tag|>`; `;` between
-    calls.
+    """Parse `{"name": …, "parameters": {…}}` at the beginning, or after `<|python_tag|>`.
+
+    Calls are separated by `;`.
     """
     del tools
     first: tuple[str, ...] = ("{",)
@@ -125,7 +127,8 @@ def llama3(parser: ChannelParser, tools: Tools) -> Parse[None]:
 def pythonic(parser: ChannelParser, tools: Tools) -> Parse[None]:
     """Parse `[get_weather(city="Paris"), …]` at the beginning of an answer: Llama 3.2, Llama 4.
 
-    Its arguments are not JSON before they are complete, so the list is held back until it ends.
+    The arguments can be converted to JSON only when they are complete, so the whole list is held back until
+    its end.
     """
     del tools
     give = partial(parser.give, Channel.CONTENT)
@@ -147,11 +150,14 @@ TOOL_CALLS: Mapping[str, Callable[[ChannelParser, Tools], Parse[None]]] = {
     "pythonic": pythonic,
 }
 REASONING = {"qwen3": False, "deepseek-r1": True}
-"""True for models whose prompt begins the reasoning, so that the answer need not."""
+"""The reasoning formats.
+
+The value is True if the prompt contains the marker that begins the reasoning, so that the answer does not.
+"""
 
 
 def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
-    """Parse one call, and its closing marker, if any."""
+    """Parse one call, and its closing marker if the format has one."""
     known = parser.calls
     try:
         yield from body
@@ -177,7 +183,7 @@ def _call(parser: ChannelParser, body: Parse[None], close: str) -> Parse[None]:
 
 
 def _json_call(parser: ChannelParser, *, brace: bool = True) -> Parse[None]:
-    """Parse the object of a call. Its first brace is still to come, unless `brace` is false."""
+    """Parse the JSON object of a call. With `brace` false, its first brace has already been parsed."""
     if brace:
         yield from parser.skip_space()
         yield from parser.expect("{")
@@ -223,7 +229,7 @@ _BARE = frozenset("0123456789+-.eEtrufalsn")
 
 
 def _json_value(parser: ChannelParser, take: Callable[[str], None]) -> Parse[None]:
-    """Pass a value on. Raises NotACallError if it cannot be JSON; not all errors are found."""
+    """Pass a JSON value on. Raises NotACallError if the value cannot be JSON. Not all errors are detected."""
     closing: list[str] = []
     while True:
         if parser.here == '"':
@@ -246,7 +252,7 @@ def _json_value(parser: ChannelParser, take: Callable[[str], None]) -> Parse[Non
 
 
 def _json_string(parser: ChannelParser, take: Callable[[str], None]) -> Parse[str]:
-    """Pass a string on, and return its value."""
+    """Pass a JSON string on, and return its value."""
     if parser.here != '"':
         raise NotACallError
     written = ""
@@ -302,8 +308,9 @@ def _xml_name(parser: ChannelParser) -> Parse[str]:
 
 
 def _xml_value(parser: ChannelParser, types: Collection[str]) -> Parse[None]:
-    """Parse the value of a parameter to JSON, and its closing marker: a string, unless its type excludes
-    that.
+    """Convert the value of a parameter to JSON, and parse its closing marker.
+
+    The value is a string, unless the parameter's type excludes strings.
     """
     markers = (f"\n{END_PARAMETER}", END_PARAMETER)
     if not types or "string" in types:

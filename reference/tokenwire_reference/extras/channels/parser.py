@@ -1,8 +1,9 @@
 """Splits a text into channels, character by character.
 
-A parse is a generator that is resumed once for each character and writes deltas as soon as they are settled.
-It has no other input: wherever a text is cut, each character meets the same state. And a whole answer is the
-join of the deltas of its stream. So neither chunks nor intervals can move text between channels.
+A parse is a generator that is resumed once for each character, and writes deltas as soon as no later
+character can change them. The characters are its only input, so the result does not depend on where the text
+is cut. A whole answer is the join of the deltas of its stream. So neither chunks nor intervals can move text
+between channels.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class Delta:
     call: int = 0
     """The number of the call in the choice, counted from 0."""
     name: str | None = None
-    """The function of a call, in the call's first delta only."""
+    """The name of the called function, in the call's first delta only."""
 
 
 @dataclass
@@ -56,19 +57,19 @@ class Call:
 
     @property
     def whole(self) -> bool:
-        """True if its arguments are JSON, which they are not after a cut or an error."""
+        """True if the arguments are JSON. After a cut or an error they are not."""
         return is_json(self.arguments)
 
     @property
     def value(self) -> Any:
-        """The arguments as a value; an empty object unless they are JSON that an answer can express.
+        """The arguments as a parsed value; an empty object if they are not JSON that an answer can contain.
 
-        A number beyond a double is infinite, which an answer writes as null.
+        A number that exceeds a double becomes infinite, which an answer writes as null.
         """
         try:
             value = json.loads(self.arguments, parse_int=_bounded) if self.whole else {}
             orjson.dumps(value)
-        except (TypeError, RecursionError):  # a text with half a surrogate pair, or nested very deep
+        except (TypeError, RecursionError):  # The text contains a lone surrogate, or is nested too deep.
             return {}
         return value
 
@@ -83,7 +84,7 @@ def is_json(text: str) -> bool:
 
 
 def _bounded(digits: str) -> float:
-    """Return an integer; a float if it exceeds 64 bits."""
+    """Return an integer, or a float if the number exceeds 64 bits."""
     return int(digits) if len(digits) < _DIGITS_OF_64_BITS else float(digits)
 
 
@@ -119,19 +120,19 @@ class Message:
 
 
 class NotACallError(Exception):
-    """The text is not a call, or not any more."""
+    """The text is not a call, or the rest of the text does not continue a call."""
 
 
 class ChannelParser:
-    """Splits one text. `push` and `finish` return settled deltas."""
+    """Splits one text. `push` and `finish` return deltas that later text cannot change."""
 
     def __init__(self, format: Format) -> None:  # noqa: A002
         self.here = ""
         """The character to parse; "" before the first and after the last."""
         self.position = 0
-        """The number of characters before it."""
+        """The number of characters before `here`."""
         self.markup = ""
-        """The text parsed as markup, as long as it may still be text."""
+        """The text that was parsed as markup and may still turn out to be content."""
         self.calls = 0
         """The number of calls that have opened."""
         self.reasoning: tuple[int, int | None] | None = None
@@ -152,7 +153,7 @@ class ChannelParser:
         """Parse the end of the text."""
         self.here = ""
         for _ in self._parse:
-            raise AssertionError("a format reads on behind the end of its text")
+            raise AssertionError("the format's parse did not stop at the end of the text")
         return self._settled()
 
     def _from_first(self, format: Format) -> Parse[None]:  # noqa: A002
@@ -201,8 +202,9 @@ class ChannelParser:
             yield from self.skip()
 
     def expect(self, *words: str) -> Parse[str]:
-        """Skip the next word, one of `words`, and return it; no word may begin another. Raises NotACallError
-        for other text.
+        """Skip the next word, which must be one of `words`, and return the word.
+
+        No word may be a prefix of another word. Raises NotACallError for other text.
         """
         read = ""
         while read not in words:
@@ -220,9 +222,10 @@ class ChannelParser:
         first: Sequence[str] = (),
         trim: bool = True,
     ) -> Parse[str]:
-        """Pass on text up to a marker, which is skipped as markup and returned; "" if the text ended.
+        """Pass on text up to a marker.
 
-        A marker in `first` counts only before all text. With `trim`, white space before a marker is markup.
+        Skip the marker as markup and return it, or return "" if the text ended. A marker in `first` counts
+        only at the beginning of the text. With `trim`, white space before a marker is markup.
         """
         spaces = begun = ""
         wanted = (*markers, *first)
@@ -244,7 +247,7 @@ class ChannelParser:
         return ""
 
     def read_again(self, parse: Parse[None]) -> Parse[None]:
-        """Run a new parse on the markup as text, and on the following text."""
+        """Run another parse on the pending markup, which is treated as text, and on the following text."""
         here, text, self.markup = self.here, self.markup, ""
         for character in text:
             self.here = character
