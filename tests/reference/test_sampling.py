@@ -195,7 +195,7 @@ def test_banned_ids_are_never_chosen(device: str) -> None:
 
 
 def test_backends_are_registered_once_and_named() -> None:
-    with pytest.raises(ValueError, match="'mirror' is registered already"):
+    with pytest.raises(ValueError, match="'mirror' is already registered"):
         register_sampler_backend("mirror", lambda: lambda logits, rows, token_ids: {})
     with pytest.raises(ValueError, match="no sampler backend 'nope'; there are: mirror, pytorch"):
         make_sampler_backend("nope")
