@@ -116,5 +116,8 @@ async def _named(
         named = {talk.dialect.request.goes_on: answer.events[0].data.get("id"), "store": True}
         answer = await talk.ask(label, agent.ask(results, raw=named))
         if label == "second-named" and answer is not None and answer.answered and kept is not None:
-            items = kept.events[0].data.get("output") or ()  # this includes the call, as the server wrote it
+            output = kept.events[0].data.get("output")
+            items = (
+                output if isinstance(output, list) else ()
+            )  # these include the call as the server wrote it
             await talk.ask("second-repeated", agent.ask((*first, *items, *results)))
