@@ -3,4 +3,4 @@
 __version__ = "0.1.0"
 
 pytest_plugins = ("tokenwire.pytest_plugin",)
-"""Lets `pytest -p tokenwire` find the plugin. It is imported only in this case."""
+"""Lets `pytest -p tokenwire` find the plugin. pytest imports the plugin only if this option is given."""

@@ -32,7 +32,10 @@ Report = dict[str, Any]
 
 
 class NotReachedError(RuntimeError):
-    """The server cannot be checked. The message says what was found at its address, and how to continue."""
+    """The server cannot be checked.
+
+    The message says what was found at the server's address, and how to continue.
+    """
 
 
 def check(target: str, **options: Any) -> Report:
@@ -45,9 +48,9 @@ def check(target: str, **options: Any) -> Report:
 
 
 def record(target: str, folder: Path | str, **options: Any) -> int:
-    """Send requests to a server, record the answers without judging them, and return their number.
+    """Send requests to a server and record the answers without judging them.
 
-    Raises the same exceptions as `check`.
+    Return the number of recorded answers. Raises the same exceptions as `check`.
     """
     subject = _asked(_settings(options, target=target), Path(folder))
     return sum(len(run.streams) for run in subject.runs)

@@ -15,14 +15,14 @@ from tokenwire.constraint import Constraint, ToolRule
 
 
 class Budget(StrEnum):
-    """The size of a run. The smallest is first, and each size includes the one before it."""
+    """The size of a run. The smallest size is first, and each size includes all smaller sizes."""
 
     QUICK = "quick"
-    """Each kind of request once."""
+    """Scenarios that send each kind of request once."""
     STANDARD = "standard"
-    """Also scenarios that send many requests, or long requests."""
+    """The scenarios of `QUICK`, and scenarios that send many requests or long requests."""
     SOAK = "soak"
-    """Scenarios repeated with more intervals, seeds and concurrent requests."""
+    """The scenarios of `STANDARD`, repeated with more stream intervals, seeds and concurrent requests."""
 
     def covers(self, least: Budget) -> bool:
         """True if a run of this size includes scenarios that need at least the size `least`."""
@@ -49,9 +49,12 @@ class _Rule:
 
     kind: Kind
     least: float | None = None
-    """The smallest valid value. Often -1 means "none" or "all"."""
+    """The smallest valid value. It is -1 for fields in which -1 means "none" or "all"."""
     shapes: bool = True
-    """True if the field changes the tokens or their text, and not only what the answer reports about them."""
+    """True if the field changes the tokens or their text.
+
+    False if it changes only the values that the answer reports about the tokens.
+    """
     judged: bool = True
     """True if the server must refuse a value of another type."""
 
@@ -86,7 +89,10 @@ class _Sampling:
 
 @dataclass(frozen=True, kw_only=True)
 class RequestFields(_Sampling):
-    """All fields of a request except its prompts. They are rendered from an ask, or parsed from a request."""
+    """All fields of a request except its prompts.
+
+    The values are rendered from an ask, or parsed from a request.
+    """
 
     n: int = field(default=1, metadata=_rule("integer", least=1))
     stream: bool = field(default=False, metadata=_rule("boolean", shapes=False))
@@ -109,9 +115,9 @@ class RequestFields(_Sampling):
     echo: bool = field(default=False, metadata=_rule("boolean"))
     """True to repeat the prompt at the beginning of the text."""
     usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """True to end a stream with its usage, if the server has this option."""
+    """True to end a stream with a usage object, if the server has this option."""
     continuous_usage: bool = field(default=False, metadata=_rule("boolean", shapes=False))
-    """True to include the usage so far in every event of a stream."""
+    """True to include in every event of a stream the token counts up to this event."""
     request_id: str | None = field(default=None, metadata=_rule("name", shapes=False))
 
 
@@ -122,7 +128,7 @@ class Tool:
     name: str
     description: str
     parameters: Mapping[str, Any]
-    """The JSON Schema of its arguments."""
+    """The JSON Schema of the function's arguments."""
     strict: bool = False
     """True if the server must enforce the schema."""
 
@@ -183,7 +189,7 @@ class SentField:
 
     wire_name: str
     values: tuple[Any, ...]
-    """The JSON values that were sent. There are several if the field is in a list of objects."""
+    """The JSON values that were sent. There are several values if the field is in a list of objects."""
 
 
 @dataclass(frozen=True)
@@ -202,9 +208,9 @@ class Turn(NamedTuple):
     """The request of one turn of a session."""
 
     after: str
-    """The id of the request that this turn continues; empty if it continues the latest turn."""
+    """The id of the request that this turn continues. Empty if the turn continues the latest turn."""
     offset: int
-    """The number of ids that are taken from that request. 0 means all."""
+    """The number of ids that this turn takes from the request `after`. 0 means all ids."""
     input_ids: tuple[int, ...]
     session: str = ""
     """The id of the session."""
@@ -214,7 +220,7 @@ class Turn(NamedTuple):
 class Asked(RequestFields):
     """The fields that were parsed from a request, with the names of the abstract record.
 
-    If neither the request nor the dialect sets a field, it has its default.
+    A field that neither the request nor the dialect sets has its default value.
     """
 
     prompts: int = 1
@@ -227,12 +233,17 @@ class Asked(RequestFields):
     text_prompt: bool = False
     """True if text or messages were sent, even if input_ids were sent as well."""
     budgets: tuple[int, ...] = ()
-    """The budget of each prompt if they differ. In this case `max_new_tokens` is None."""
+    """The token limit of each prompt, if the prompts have different limits.
+
+    In this case `max_new_tokens` is None.
+    """
     by_prompt: tuple[Asked, ...] = ()
-    """The request for each prompt, if sampling or stops differ between prompts; see `of`."""
+    """The request for each prompt, if sampling or stops differ between prompts. See `of`."""
     greedy: bool = False
     chosen_in_top: tuple[int, ...] = ()
-    """Ids whose logprobs follow the sampled id's in place of the top logprobs."""
+    """Ids whose logprobs the server reports after the logprob of the sampled id, in place of the top
+    logprobs.
+    """
     wanted: tuple[Wanted, ...] = ()
     """Further outputs that the request enables."""
     turn: Turn | None = None
@@ -244,33 +255,38 @@ class Asked(RequestFields):
     media: bool = False
     """True if the prompt includes images or other media."""
     truncate: int | None = None
-    """The maximum number of tokens that are kept of each input. -1 keeps as many as fit into the context."""
+    """The maximum number of tokens that the server keeps of each input. -1 keeps as many as fit into the
+    context.
+    """
     most: int | None = None
-    """The maximum number of results in the answer, of which the best are kept."""
+    """The maximum number of results in the answer. The server returns only the best results."""
     rank: int | None = None
     """The data-parallel rank that must run the request. None for any rank."""
     model: str = ""
-    """The name of the model in the request. Empty if it has none."""
+    """The name of the model in the request. Empty if the request names no model."""
     adapter: SentField | None = None
     """The request field that names an adapter, or one adapter for each prompt."""
     uniform: bool = True
-    """True if all prompts enable the same metadata. If False, this class cannot describe the request."""
+    """True if all prompts of the request enable the same metadata.
+
+    If False, this class cannot describe the request.
+    """
     sent: Mapping[str, SentField] = field(default_factory=dict)
     """The values in the body, by the names of the fields of this class and of `Ask`."""
     key: str = ""
     """A key that is equal for requests that must have the same answer.
 
-    It covers everything that influences the content, but not the delivery mode. It is empty if the answer may
-    differ each time (sampling without a seed), or if the request could not be parsed.
+    The key covers everything that influences the content, but not the delivery mode. The key is empty if the
+    answer may differ each time (sampling without a seed), or if the request could not be parsed.
     """
     prompt_key: str = ""
-    """The model and the prompt as canonical JSON. Empty if they cannot be parsed."""
+    """The model and the prompt as canonical JSON. Empty if the model or the prompt cannot be parsed."""
     cache_key: str = ""
     """The salt and the key that divide the server's cache, as JSON. Empty if the request has neither."""
     ids_key: str = ""
-    """A key that is equal for greedy requests with the same input_ids, budget and stops at any endpoint.
+    """A key that is equal for greedy requests with the same input_ids, token limit and stops at any endpoint.
 
-    It exists only for requests for one choice.
+    The key is empty for requests for several choices.
     """
     other_sampling: str = ""
     """Parameters that influence the tokens without truncating the distribution, as JSON: penalties, biases,
@@ -286,10 +302,8 @@ class Asked(RequestFields):
     """True if something outside of this class influences the tokens, such as a grammar."""
 
     def __getstate__(self) -> dict[str, Any]:
-        """Return only the fields that differ from their defaults.
-
-        Many requests are pickled, and most of them set few fields. After unpickling, the class supplies the
-        defaults.
+        """Return only the fields that differ from their defaults, because many requests are pickled and most
+        of them set few fields. After unpickling, the class supplies the defaults.
         """
         return {name: value for name, value in vars(self).items() if not _is_default(name, value)}
 
@@ -301,7 +315,7 @@ class Asked(RequestFields):
         return self.by_prompt[prompt] if prompt < len(self.by_prompt) else self
 
     def budget(self, choice: int) -> int | None:
-        """Return the maximum number of tokens of a choice. None if the request does not limit them."""
+        """Return the maximum number of tokens of a choice. None if the request has no limit."""
         prompt = choice // max(self.n, 1)
         return self.budgets[prompt] if prompt < len(self.budgets) else self.max_new_tokens
 
@@ -327,5 +341,5 @@ class Asked(RequestFields):
 
 def _is_default(name: str, value: object) -> bool:
     """True if a parsed field has the value and the type of its default."""
-    default = getattr(Asked, name, ...)  # a mutable default is not an attribute of the class
+    default = getattr(Asked, name, ...)  # missing if the default is mutable
     return type(value) is type(default) and value == default

@@ -1,5 +1,6 @@
-"""The command line program `tokenwire`. Each command is a module of the suite or of a tool, imported when it
-is called.
+"""The command line program `tokenwire`.
+
+Each command is a module of the suite or of a tool. The module is imported when the command is called.
 """
 
 from __future__ import annotations
@@ -18,7 +19,10 @@ from tokenwire.failing import tell_failure
 from tokenwire.tools import command_module, tool_commands
 
 _FAILED = 3
-"""The value of `ExitStatus.HARNESS_ERROR`. It is not imported, because its module reads all requirements."""
+"""The value of `ExitStatus.HARNESS_ERROR`.
+
+This module does not import `ExitStatus`, because that import would read all requirements.
+"""
 _INTERRUPTED = 130
 
 COMMANDS = {
@@ -53,7 +57,10 @@ def module_of(name: str) -> ModuleType:
 
 
 class _ImportingGroup(TyperGroup):
-    """Imports a command when it is called or completed. `--help` needs only the command's line."""
+    """A group that imports a command only when the command is called or completed.
+
+    For `--help`, the one-line description of each command is sufficient.
+    """
 
     def list_commands(self, ctx: Any) -> list[str]:
         for name, command in tool_commands().items():
@@ -82,7 +89,10 @@ class _ImportingGroup(TyperGroup):
                     formatter.write_dl([*commands.items()])
 
     def invoke(self, ctx: Any) -> Any:
-        """Call a command. An interrupt prints one word and has its own exit status, which no verdict has."""
+        """Call a command.
+
+        After an interrupt, print one word and exit with a status that is not used for verdicts.
+        """
         try:
             return super().invoke(ctx)
         except KeyboardInterrupt as error:
@@ -124,8 +134,10 @@ def _program(
 
 
 def main() -> None:
-    """Run the program `tokenwire`. An exception becomes a one-line message, with an exit status that blames
-    no server.
+    """Run the program `tokenwire`.
+
+    An exception is printed as a one-line message. The exit status then shows that the suite failed, and not
+    that the server violates a requirement.
     """
     try:
         app()

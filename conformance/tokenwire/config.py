@@ -1,8 +1,8 @@
 """Read `tokenwire.toml`, or `[tool.tokenwire]` in `pyproject.toml`: the settings of a project.
 
 The file sets defaults for options. Each command uses the keys for which it has an option. Keys for a single
-command are in a table with the command's name. A file never contains credentials; it names environment
-variables. `Settings` declares the keys.
+command are in a table with the command's name. Instead of credentials, a file contains the names of
+environment variables. `Settings` declares the keys.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ KEYS = TABLES.pop("")
 
 def names_of(kind: str) -> Collection[str]:
     """Return all known names of a kind, such as all scenarios."""
-    match kind:  # imported here, because most commands do not need these modules
+    match kind:  # imports are local, because most commands do not need them
         case "dialect":
             from tokenwire.dialects.dialect import load_dialects
 
@@ -115,7 +115,7 @@ class Config:
     defaults: Mapping[str, Any] = field(default_factory=dict)
     """Defaults by the parameter names of commands."""
     headers: tuple[tuple[str, str], ...] = ()
-    """Headers as in the file, where values name environment variables."""
+    """The headers as the file contains them. Their values name environment variables."""
     of_command: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     """Defaults for single commands, by the command's name."""
 
@@ -130,7 +130,7 @@ def _table(path: Path) -> Mapping[str, Any] | None:
         document = parse_foreign_toml(path.read_text("utf-8"))
     except OSError as error:
         raise UsageError(f"{path} cannot be read: {error.strerror}; name an existing file") from error
-    except ValueError as error:  # this includes text that is not UTF-8
+    except ValueError as error:  # text that is not UTF-8 raises a ValueError as well
         raise UsageError(f"{path} is not TOML: {error}") from error
     if path.name != _SHARED_FILE:
         return document
@@ -222,10 +222,10 @@ def read_config(path: Path) -> Config:
 
 
 def find_config(start: Path) -> Config:
-    """Return the settings of the nearest folder with a settings file, from `start` upwards. Empty if none
-    has.
+    """Return the settings of the nearest folder with a settings file, from `start` upwards.
 
-    Raises UsageError, also if one folder has settings in both files.
+    The result is empty if no folder has a settings file. Raises UsageError for an invalid file, and if one
+    folder has settings in both kinds of files.
     """
     for folder in (start, *start.parents):
         alone, shared = folder / OWN_FILE, folder / _SHARED_FILE

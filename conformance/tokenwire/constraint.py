@@ -1,8 +1,8 @@
 """Constraints of a request: formal languages to which the generated text must belong.
 
-A text belongs to a language, or begins a text that does, or neither. A capture may contain malicious schemas
-and expressions. So their size is limited, expressions are matched in linear time, and schemas are never
-fetched.
+An incomplete text is acceptable if a continuation of it belongs to the language. A capture may contain
+malicious schemas and expressions. Therefore their size is limited, expressions are matched in linear time,
+and schemas are never fetched.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from tokenwire.wire import strict_json
 try:
     import llguidance
     from llguidance.gbnf_to_lark import gbnf_to_lark
-except ImportError:  # the suite can be installed without it
+except ImportError:  # llguidance is an optional dependency
     llguidance = None  # type: ignore[assignment]
 
 _LARGEST = 1 << 16
@@ -35,13 +35,16 @@ _TERMINAL = re.compile(r'"(?:\\.|[^"\\])*+"?|\[(?:\\.|[^]\\])*+\]?|\{[\d,\s]*+\}
 parser rejects it.
 """
 _TOLD_AT_ONCE = frozenset({"type", "additionalProperties"})
-"""Keywords of a schema whose violation no further text can repair."""
+"""Keywords of JSON Schema.
+
+If a text violates one of these keywords, no continuation of the text satisfies the schema.
+"""
 _NUMBERS = frozenset({int, float})
 _NUMBER_TYPES = frozenset({"integer", "number"})
 
 
 class UntoldError(Exception):
-    """It cannot be decided if a text belongs to a language. The message is the reason, as a clause."""
+    """The suite cannot decide if a text belongs to a language. The message is the reason, as a clause."""
 
 
 class NoLanguageError(ValueError):
@@ -69,7 +72,10 @@ class Constraint:
 
     @property
     def fault(self) -> str:
-        """The reason why the definition is invalid. Empty if it is valid, or if this cannot be decided."""
+        """The reason why the definition is invalid.
+
+        Empty if the definition is valid, or if the suite cannot decide this.
+        """
         try:
             self._language()
         except NoLanguageError as error:
@@ -79,8 +85,9 @@ class Constraint:
         return ""
 
     def admits(self, text: str, *, cut: bool = False) -> bool:
-        """True if a text belongs to the language or, with `cut`, begins a text that does. Raises
-        UntoldError.
+        """True if a text belongs to the language.
+
+        With `cut`, the beginning of such a text is sufficient. Raises UntoldError.
         """
         try:
             language = self._language()
@@ -112,9 +119,9 @@ class ToolRule:
     alone: bool = False
     """True if at most one call is allowed."""
     parameters: Mapping[str, Constraint] = field(default_factory=dict)
-    """The constraints on the arguments of each tool, by its name."""
+    """The constraint on the arguments of each tool, by the tool's name."""
     strict: frozenset[str] = frozenset()
-    """The tools whose arguments the server promised to constrain."""
+    """The tools whose arguments the server has promised to restrict to the schema."""
 
     @property
     def faults(self) -> Iterator[str]:
@@ -169,10 +176,10 @@ class _Json:
 
 
 def _is_final(wrong: jsonschema_rs.ValidationError) -> bool:
-    """True if no further text can repair the error."""
+    """True if the error remains, whatever text follows."""
     keyword = wrong.schema_path[-1] if wrong.schema_path else ""
     if keyword == "type" and type(wrong.instance) in _NUMBERS:
-        # A number may continue: 1 to 12, 1.5 to 1.5e1. But it never becomes a value of another type.
+        # Digits may continue a number: 1 to 12, 1.5 to 1.5e1. But a number never becomes another type.
         return _NUMBER_TYPES.isdisjoint(wrong.kind.as_dict()["types"])
     return keyword in _TOLD_AT_ONCE
 
@@ -183,8 +190,8 @@ class _Regex:
     def __init__(self, pattern: Any) -> None:
         if not isinstance(pattern, str):
             raise NoLanguageError("is not a string")
-        # This checks if the pattern is a regular expression, because the engine below rejects some valid
-        # ones.
+        # The validator raises NoLanguageError for an invalid pattern. The engine below rejects some valid
+        # patterns as well, so its errors do not decide this.
         _validator({"pattern": pattern})
         self._grammar = ("regex", pattern)
         try:
@@ -243,7 +250,7 @@ def _parsed(value: Any) -> Any:
     try:
         return json.loads(value) if isinstance(value, str) else value
     except RecursionError as error:
-        raise UntoldError("it is nested too deep") from error
+        raise UntoldError("the value is nested too deeply") from error
     except ValueError as error:
         raise NoLanguageError("is not JSON") from error
 
@@ -283,7 +290,7 @@ class _Tag:
 
 
 class _Tags:
-    """Either a single tag, or free text in which each trigger must begin a tag."""
+    """The texts that consist of a single tag, or of free text in which each trigger begins a tag."""
 
     def __init__(self, given: Any) -> None:
         given = _parsed(given)
@@ -308,7 +315,11 @@ class _Tags:
         return self._matched(text)[0]
 
     def _matched(self, text: str) -> tuple[bool, bool]:
-        """Return two flags: True if the text begins a member of the language, and True if it is a member."""
+        """Return two flags.
+
+        The first is True if the text is the beginning of a member of the language, the second if the text is
+        a member.
+        """
         if self._begins is None:
             end = self._tags[0].closed(text, 0)
             return end == len(text) or (end is None and self._tags[0].open(text, 0)), end == len(text)
@@ -359,8 +370,9 @@ def _fetch(name: str) -> Any:
 
 
 def _validator(schema: Any) -> Any:
-    """Build the validator of a schema. Raises NoLanguageError if it is not a schema, and UntoldError if it is
-    not supported.
+    """Build the validator of a schema.
+
+    Raises NoLanguageError if the value is not a schema, and UntoldError if the schema is not supported.
     """
     try:
         return jsonschema_rs.validator_for(
@@ -375,8 +387,10 @@ def _validator(schema: Any) -> Any:
 
 
 def _matched(kind: str, source: str, text: str) -> tuple[bool, bool]:
-    """Return two flags: True if the text begins a text of the grammar, and True if it is one. Raises
-    UntoldError.
+    """Return two flags.
+
+    The first is True if the text is the beginning of a text of the grammar, the second if the whole text
+    belongs to the grammar. Raises UntoldError.
     """
     if llguidance is None:
         raise UntoldError("llguidance is not installed: pip install 'tokenwire[constraints]'")
@@ -406,7 +420,7 @@ def _matcher(kind: str, source: str) -> Any:
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if _RULE.search(rules) else rules
-    except Exception as error:  # the library raises exactly this type if a rule is missing
+    except Exception as error:  # the library raises Exception itself if a rule is missing
         raise ValueError(str(error)) from error
 
 

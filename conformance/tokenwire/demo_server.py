@@ -1,7 +1,7 @@
 """The server of `tokenwire demo`: `POST /generate` with SGLang's formats and an invented model.
 
-It needs only Python. Each token is a byte, and its id is the value of the byte. Faults imitate errors of real
-servers in its streams.
+The server needs only Python. Each token is a byte, and the token's id is the value of the byte. The server
+can imitate faults of real servers in its streams.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FAULTS = {
     "logprobs-unsliced": "events of a stream bring the logprobs of all tokens so far, not of the new ones",
     "prompt-tokens-grow": "in streams, prompt_tokens counts the new tokens, too",
 }
-"""The faults, with descriptions. Each was seen in a real server."""
+"""The faults, with descriptions. Each fault was observed in a real server."""
 
 _CONTEXT = 4096
 _LOST = 5
@@ -66,7 +66,7 @@ class _Request:
 
 @dataclass(frozen=True)
 class _State:
-    """A choice after one of its tokens: all content that was generated so far."""
+    """The state of a choice after one of its tokens: all content that was generated so far."""
 
     ids: tuple[int, ...]
     text: str
@@ -75,7 +75,10 @@ class _State:
 
 
 def _next_token(ids: Sequence[int]) -> tuple[int, float]:
-    """Return the next token, a lower-case letter that depends on all ids before it, and its logprob."""
+    """Return the next token with its logprob.
+
+    The token is a lower-case letter that depends on all ids before it.
+    """
     mixed = sum(position * token for position, token in enumerate(ids, 1))
     return ord("a") + (mixed + ids[-1] * 7) % 26, -(1 + mixed % 997) / 20_000
 
@@ -102,7 +105,7 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
             text, finish = text[: text.index(found[0])], {"type": "stop", "matched": found[0]}
         elif len(ids) == request.budget:
             finish = {"type": "length", "length": len(ids)}
-        else:  # the end of the text may begin a stop string, so it is held back
+        else:  # the text's end is held back, because it may begin a stop string
             text = text[: max(len(text) - held, 0)]
         yield _State(tuple(ids), text, tuple(logprobs), finish)
 
@@ -110,7 +113,10 @@ def _states(request: _Request, prompt: Sequence[int]) -> Iterator[_State]:
 def _document(
     request: _Request, prompt: Sequence[int], request_id: str, state: _State, before: _State | None = None
 ) -> dict[str, Any]:
-    """Return the JSON document of a state: cumulative, or only what is new since `before`."""
+    """Return the JSON document of a state.
+
+    The document is cumulative, or has only the content that is new since the state `before`.
+    """
     start, shown = (len(before.ids), len(before.text)) if before else (0, 0)
     meta: dict[str, Any] = {"id": request_id, "finish_reason": state.finish, "cached_tokens": 0}
     meta |= {"prompt_tokens": len(prompt), "completion_tokens": len(state.ids)}
@@ -140,8 +146,9 @@ def _with_faults(
 
 
 def _events(request: _Request, faults: frozenset[str]) -> Iterator[dict[str, Any]]:
-    """Yield the events of a stream, choice by choice. The first event has one token, and later ones have
-    `interval` tokens.
+    """Yield the events of a stream, one choice after the other.
+
+    The first event of a choice has one token, and later events have `interval` tokens.
     """
     for index, request_id in enumerate(request.request_ids):
         prompt = request.prompts[index // request.n]
@@ -237,7 +244,10 @@ def _list_of_field(fields: Mapping[str, Any], name: str, kind: type) -> list[Any
 
 
 def _request_ids(rid: Any, prompts: int, n: int) -> list[str]:
-    """Return the client's request ids if there is one for each choice. Otherwise return new ids."""
+    """Return the request ids that the client sent, if there is an id for each choice.
+
+    Otherwise return new ids.
+    """
     given = rid if isinstance(rid, list) else [rid]
     if len(given) == prompts and n == 1 and all(isinstance(name, str) for name in given):
         return given

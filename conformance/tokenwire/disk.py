@@ -14,8 +14,8 @@ def unfinished(path: Path) -> Path:
 def begin(path: Path) -> BinaryIO:
     """Create the temporary file for a path, and return it open for writing.
 
-    An existing temporary file is removed first. If it is a link, the link's destination does not change.
-    Raises OSError.
+    An existing temporary file is removed first. If the existing file is a link, the file to which the link
+    points does not change. Raises OSError.
     """
     beside = unfinished(path)
     beside.unlink(missing_ok=True)
@@ -23,8 +23,9 @@ def begin(path: Path) -> BinaryIO:
 
 
 def why_unwritable(path: Path) -> str:
-    """Return the reason why a file cannot be written, as a sentence. Empty if it can. Missing folders are
-    created.
+    """Return the reason why a file cannot be written, as a sentence.
+
+    The result is empty if the file can be written. Missing folders are created.
     """
     try:
         if path.is_dir():
@@ -39,7 +40,10 @@ def why_unwritable(path: Path) -> str:
 
 
 def why_not_appendable(path: Path) -> str:
-    """Return the reason why a file cannot be appended to, as a sentence. Empty if it can."""
+    """Return the reason why a file cannot be appended to, as a sentence.
+
+    The result is empty if appending is possible.
+    """
     try:
         path.open("a").close()
     except OSError as error:
@@ -53,10 +57,9 @@ def system_says(error: OSError) -> str:
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file through a temporary file. Readers never see half of it, and a full disk does not destroy
-    the old file.
+    """Write a file by writing a temporary file and renaming it.
 
-    Raises OSError.
+    Readers never see a half-written file, and a full disk does not destroy the old file. Raises OSError.
     """
     data = content.encode("utf-8") if isinstance(content, str) else content
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,8 +1,9 @@
 """Answers of captures that are larger than memory.
 
-All answers of a run must be known before the first one is judged. If they exceed a limit, their content is
-evicted. The facts that checks of a run use (`record.Answer`) are written to a temporary file. The content is
-read again from the capture with the same dialect. So verdicts do not depend on the limit.
+All answers of a run must be known before the first answer is judged. If the answers exceed a limit, their
+content is evicted from memory. The facts that checks of a run use (`record.Answer`) are written to a
+temporary file. The content is read again from the capture with the same dialect. Therefore verdicts do not
+depend on the limit.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ from tokenwire.wire.exchange import Exchange, ExchangeHead, RequestHead
 from tokenwire.wire.spill import CaptureReader, Offset, RandomCache, SpillFile
 
 _HELD = 96 << 20
-"""The number of bytes of captured answers that stay in memory. A standard run has fewer.
+"""The number of bytes of captured answers that stay in memory.
 
-Parsed answers need six times as much memory. A replay that evicts answers takes three times as long.
+The answers of a standard run are smaller. Parsed answers need six times as much memory as the captured bytes.
+A replay that evicts answers takes three times as long.
 """
 _CONTENT_CACHE, _FACTS_CACHE = 2 << 20, 8 << 20
 """The sizes, in bytes, of the caches for content and for pickled facts of evicted answers."""
@@ -34,7 +36,7 @@ Shared = TypeVar("Shared", bound=Hashable)
 
 
 class AnswerStore:
-    """Keeps the answers of a replay in memory, and evicts them if they are too large."""
+    """Keeps the answers of a replay in memory. If the answers exceed a limit, the store evicts them."""
 
     def __init__(
         self,
@@ -56,7 +58,7 @@ class AnswerStore:
 
     @property
     def full(self) -> bool:
-        """True if the answers exceed the memory limit."""
+        """True if the answers that were parsed so far exceed the memory limit."""
         return self._left < 0
 
     def share(self, value: Shared) -> Shared:
@@ -68,9 +70,10 @@ class AnswerStore:
         return self._flags.setdefault(flags, dict(flags))
 
     def parse(self, chunks: Iterable[CaptureChunk]) -> Iterator[tuple[Path, list[Parsed]]]:
-        """Yield the exchanges of each capture file. They are evicted once the memory limit is reached.
+        """Yield the exchanges of each capture file.
 
-        Raises the same exceptions as `capture.chunks`.
+        Once the memory limit is reached, the yielded exchanges are evicted. Raises the same exceptions as
+        `capture.chunks`.
         """
         coming = iter(chunks)
         while not self.full and (chunk := next(coming, None)) is not None:
@@ -83,7 +86,10 @@ class AnswerStore:
             yield path, [_EvictedExchange(head, self) for head in heads]
 
     def exchanges(self, parsed: Sequence[Parsed]) -> list[ExchangeHead]:
-        """Return the exchanges that `parse` yielded. If the limit was reached, all of them are evicted."""
+        """Return the exchanges that `parse` has yielded.
+
+        If the memory limit was reached, all returned exchanges are evicted.
+        """
         return [
             exchange
             if isinstance(exchange, _EvictedExchange)
@@ -147,15 +153,16 @@ class _EvictedExchange(ExchangeHead):
 
 
 Parsed = Located | _EvictedExchange
-"""An exchange of a capture, either in memory with its span in the file, or evicted."""
+"""An exchange of a capture. The exchange is either evicted, or in memory with its span in the file."""
 
 _OF_ANSWER = ("asked", "error", "usage")
 _OF_CHOICE = tuple(field.name for field in fields(ChoiceFacts) if field.name != "cache")
 
 
 class _Facts(NamedTuple):
-    """The facts of an evicted answer. They are pickled in three parts, because a check seldom needs all of
-    them.
+    """The facts of an evicted answer.
+
+    The facts are pickled in three parts, because a check seldom needs all of them.
     """
 
     dialect: str
@@ -163,7 +170,7 @@ class _Facts(NamedTuple):
     refused: bool
     answered: bool
     flags: frozenset[tuple[str, bool]]
-    """The computed facts that are booleans. They stay in memory."""
+    """The computed facts that are booleans. Boolean facts stay in memory."""
     answer: bytes
     choices: bytes
     computed: bytes
@@ -193,7 +200,7 @@ def _computed(source: Stream | Choice) -> dict[str, Any]:
     """Return the computed facts of a stream or choice. Facts whose computation fails are left out."""
     known = {}
     for name, compute in FACTS[type(source)].items():
-        with suppress(Exception):  # the check that needs this fact computes it again, and gets the exception
+        with suppress(Exception):  # a check that needs the fact computes it again and gets the exception
             known[name] = source.fact(name, compute)
     return known
 
@@ -261,7 +268,8 @@ class _EvictedChoice(ChoiceFacts):
     def __init__(
         self, answer: EvictedAnswer, position: int, values: Sequence[Any], computed: dict[str, Any]
     ) -> None:
-        vars(self).update(zip(_OF_CHOICE, values, strict=True), cache=computed)  # the dataclass is frozen
+        # Attributes of a frozen dataclass cannot be assigned.
+        vars(self).update(zip(_OF_CHOICE, values, strict=True), cache=computed)
         vars(self).update(answer=answer, position=position)
 
     def load(self) -> Choice:

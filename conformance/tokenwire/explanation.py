@@ -28,7 +28,10 @@ class _Passage:
     before: str
     """The Markdown text of the section between the previous requirement and this sentence."""
     after: str
-    """The Markdown text between this sentence, or its group of sentences, and the next requirement."""
+    """The Markdown text between this sentence and the next requirement.
+
+    If the sentence is in a group of sentences, the text after the group.
+    """
 
 
 @dataclass(frozen=True)
@@ -114,8 +117,9 @@ def _passages(chapter: str) -> dict[str, _Passage]:
 
 
 def _without_lead(text: str) -> str:
-    """Return a text without its last sentence if this ends with a colon. Such a sentence only introduces an
-    example.
+    """Return a text.
+
+    If the last sentence ends with a colon, leave this sentence out, because it only introduces an example.
     """
     if not text.endswith(":"):
         return text

@@ -1,7 +1,7 @@
 """Unexpected exceptions of the suite, reported as one sentence.
 
-Each command and listener catches all exceptions in one place. These include exceptions of libraries, stack
-overflows, and a lack of memory.
+Each command and listener catches all exceptions in one place, including exceptions of libraries, stack
+overflows and a lack of memory.
 """
 
 from __future__ import annotations

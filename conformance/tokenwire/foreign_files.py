@@ -1,6 +1,7 @@
 """YAML and TOML files from untrusted sources, read with limits on time and memory.
 
-A file of a few hundred bytes may contain aliases of aliases. A key may consist of a hundred thousand parts.
+The limits are necessary, because even a file of a few hundred bytes may contain aliases of aliases, and a key
+may consist of a hundred thousand parts.
 """
 
 from __future__ import annotations
@@ -37,12 +38,13 @@ def read_foreign_yaml(path: Path) -> Any:
 
 
 def _demand_bounded(text: str) -> None:
-    """Check that YAML text is within the limits. Raises ValueError if it is nested too deeply or too large.
+    """Check that YAML text is within the limits.
 
-    Raises yaml.YAMLError if it is invalid.
+    Raises ValueError if the text is nested too deeply or too large, and yaml.YAMLError if the text is not
+    valid YAML.
     """
     sizes: dict[str, int] = {}
-    """The number of values below each anchor. It is 0 until the anchored value is complete."""
+    """The number of values below each anchor. The number is 0 until the anchored value is complete."""
     begun: list[tuple[str | None, int]] = []
     count = 0
     for event in yaml.parse(text, _LOADER):

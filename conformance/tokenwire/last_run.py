@@ -1,7 +1,7 @@
 """Store the failures of the last run in the user's state folder, for `tokenwire again`.
 
-For each working folder, it stores the failing exchanges of the last run in the format of `--record`, and the
-run's options. It never stores credentials.
+For each working folder, the state has the options of the last run, and its failing exchanges in the format of
+`--record`. Credentials are never stored.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Failed:
     scenario: str
     message: str = ""
     known: str = ""
-    """The reason why the baseline tolerates it; empty if it does not."""
+    """The reason why the baseline tolerates the violation. Empty if the violation is not tolerated."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class LastRun:
     withheld: tuple[str, ...] = ()
     """The names of headers with credentials, which the user must give again."""
     failed: tuple[Failed, ...] = ()
-    """The failures of the run, and failures of earlier runs that are kept."""
+    """The failures of the run, and the failures of earlier runs that were not repeated."""
 
 
 def last_run(target: str, options: Mapping[str, Any], headers: Headers) -> LastRun:
@@ -73,8 +73,9 @@ def failures(judgements: Iterable[Judgement]) -> tuple[Failed, ...]:
 
 
 def _exchanges(judgements: Iterable[Judgement]) -> Iterator[Exchange]:
-    """Yield the exchanges of failures, and the exchanges with which they were compared, each once and within
-    limits.
+    """Yield the exchanges of failures, and the exchanges with which they were compared.
+
+    Each exchange is yielded once, and the limits on the stored size apply.
     """
     seen: set[str] = set()
     size = 0
@@ -99,8 +100,9 @@ def folder_of_last(checked: Path = Path()) -> Path:
 
 
 def keep(run: LastRun, judgements: Sequence[Judgement], checked: Path = Path()) -> int:
-    """Store a run and its failures, and delete the stored one. Return the number of stored exchanges. Raises
-    OSError.
+    """Store a run and its failures in place of the run that was stored before.
+
+    Return the number of stored exchanges. Raises OSError.
     """
     last = folder_of_last(checked)
     if last.exists() and not (last / _NOTE).is_file():

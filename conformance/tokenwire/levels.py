@@ -21,13 +21,14 @@ class ProfileLevel:
     means: str
     """A sentence about what a client can rely on if the server satisfies all MUSTs of the profile."""
     needs: Mapping[str, frozenset[str]]
-    """Groups of alternative capabilities, by purpose. The profile applies to a server with one capability of
-    each group.
+    """Groups of alternative capabilities, by purpose.
+
+    The profile applies to a server that has at least one capability of each group.
     """
     promises: Mapping[str, tuple[str, ...]]
     """The promises to a client, each with the requirements that support it."""
     gathers: frozenset[str] = frozenset()
-    """The subjects and chapters of which the profile includes all requirements."""
+    """The subjects and chapters whose requirements all belong to the profile."""
 
     @cached_property
     def promised(self) -> frozenset[str]:

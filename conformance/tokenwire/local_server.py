@@ -41,9 +41,9 @@ def free_port(most: int = 65535) -> int:
 class Guard:
     """Decides by the Host and Origin headers if a listener answers a request.
 
-    Any web page can send requests to a port that its browser reaches. If a host name of the page points to
-    this machine, the page can also read the answers (DNS rebinding). So only requests to names that nobody
-    else can own are answered. These are addresses of the listener, loopback names, and names that the
+    Any web page can send requests to a port that the user's browser reaches. If a host name of the page
+    points to this machine, the page can also read the answers (DNS rebinding). Therefore only requests to
+    names that nobody else can own are answered: addresses of the listener, loopback names, and names that the
     operator gave.
     """
 
@@ -53,8 +53,9 @@ class Guard:
     """Host names that the operator gave, in lower case."""
 
     def admits(self, host: str, origin: str | None, *, needs_origin: bool = False) -> bool:
-        """True if a request may be answered. `needs_origin`: True if a request without an Origin header may
-        not.
+        """True if a request may be answered.
+
+        With `needs_origin`, a request without an Origin header must not be answered.
         """
         return self._knows(host) and (origin == f"http://{host}" or (origin is None and not needs_origin))
 
@@ -85,7 +86,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class LocalHandler(BaseHTTPRequestHandler):
-    """Answers the requests of one connection, which stays open between them."""
+    """Answers the requests of one connection. The connection stays open between requests."""
 
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True

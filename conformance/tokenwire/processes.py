@@ -41,7 +41,7 @@ def _begin(work: Callable[[Any], Any]) -> None:
 
 
 def _end_with_parent() -> None:
-    """Exit when the parent was killed, because then nothing reads the results."""
+    """Wait until the parent process ends, and then exit, because nothing reads the results any more."""
     parent = parent_process()
     assert parent is not None
     wait([parent.sentinel])
@@ -56,8 +56,8 @@ def _do(part: Any) -> Any:
 def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: int) -> Iterator[_Result]:
     """Distribute parts to worker processes, and yield the results in the order of the parts.
 
-    Only parts and results pass between processes. This process does all work itself if `jobs` is 1, if there
-    is only one part, or if it cannot fork. The workers end when the generator is closed. Raises
+    Only parts and results pass between processes. This process does all the work itself if `jobs` is 1, if
+    there is only one part, or if the system cannot fork. The workers end when the generator is closed. Raises
     BrokenProcessPool if a worker was killed.
     """
     coming = iter(parts)
@@ -88,10 +88,10 @@ def shared_out(work: Callable[[_Part], _Result], parts: Iterable[_Part], jobs: i
 
 
 class Helper:
-    """A process that works on one part after another, or a thread if this system cannot fork.
+    """A process that works on one part after another.
 
-    The process is forked at once, so that it inherits only connections that are already open. It ends with
-    its parent.
+    If this system cannot fork, a thread is used instead. The process is forked at once, so that it inherits
+    only connections that are already open. The process ends with its parent.
     """
 
     def __init__(self, work: Callable[[Any], Any]) -> None:
@@ -128,9 +128,10 @@ class Helper:
 def together(
     parts: Iterable[_Part], size: Callable[[_Part], int], room: int = 1 << 20
 ) -> Iterator[tuple[_Part, ...]]:
-    """Yield batches of parts for one process, in order. A batch has a few large parts or more small ones.
+    """Yield batches of parts, in order.
 
-    `size` returns the size of a part in bytes. A batch ends with the part that fills `room`.
+    A batch has a few large parts or many small parts. A batch ends with the part that brings its size to
+    `room` bytes. `size` returns the size of a part in bytes.
     """
     some: list[_Part] = []
     left = room

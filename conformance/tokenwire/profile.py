@@ -16,7 +16,10 @@ _FOLDER = spec_root() / "profiles"
 
 
 VERSION = max(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
-"""The version of a profile name without a version: the newest, whether published or a draft."""
+"""The version that is used for a profile name without a version.
+
+It is the newest version, published or draft.
+"""
 _FAMILIES = frozenset({Basis.SGLANG.value, Basis.VLLM.value})
 """The profiles that are each the contract of one server family."""
 _DECIDED = frozenset({Verdict.PASS, Verdict.WARN, Verdict.FAIL})
@@ -33,7 +36,10 @@ def load_profiles(version: int = VERSION) -> dict[str, tuple[str, ...]]:
 
 @cache
 def known_profiles() -> dict[str, tuple[str, ...]]:
-    """Return the requirement ids of each profile: `core` in the newest version, and `core@1` in version 1."""
+    """Return the requirement ids of each profile, by name.
+
+    The name `core` means the newest version, and `core@1` means version 1.
+    """
     versions = sorted(int(path.stem[1:]) for path in _FOLDER.glob("v*.yaml"))
     named = {f"{name}@{n}": ids for n in versions for name, ids in load_profiles(n).items()}
     return {**load_profiles(), **named}
@@ -52,12 +58,15 @@ class Standing:
     """The promise of the profile to a client (`ProfileLevel.means`)."""
     holds: int
     of: int
-    """The number of MUSTs that apply to this server and its family."""
+    """The number of MUSTs that apply to this server and its server family."""
     violated: tuple[str, ...]
     undecided: tuple[str, ...]
     """MUSTs for which this run has neither a PASS nor a violation."""
     missing: tuple[str, ...]
-    """Required capabilities that were not observed. If there are any, the server does not get the profile."""
+    """Required capabilities that were not observed.
+
+    A server that lacks one of them does not satisfy the profile.
+    """
 
     @property
     def shown(self) -> bool:
@@ -125,10 +134,10 @@ def _is_must(row: Requirement, families: Collection[str]) -> bool:
 
 
 def selected(profiles: Collection[str], requirements: Collection[str] = ()) -> list[Requirement] | None:
-    """Return the named requirements or, if none are named, those of the profiles. None means all
-    requirements.
+    """Return the named requirements.
 
-    The names must be known.
+    If none are named, return the requirements of the profiles. None means all requirements. The names must be
+    known.
     """
     known = load_requirements()
     if requirements:

@@ -47,10 +47,10 @@ _NOT_FOR_VERDICTS = (
     *("-p", "no:faulthandler"),
     *("-p", "no:logging"),
 )
-"""Plugins that watch tests for leaks and logs. They are disabled, because verdicts do not leak and there are
-thousands.
+"""pytest plugins that watch tests for leaks and capture their logs.
 
-The first plugin alone runs the garbage collector five times.
+These plugins are disabled: verdicts are not tests that can leak, and thousands of verdicts would be slow. The
+first plugin runs the garbage collector five times.
 """
 
 
@@ -79,8 +79,9 @@ def _marks(requirement: str, chapter: str, level: str) -> tuple[pytest.MarkDecor
 
 
 class _Item(pytest.Item):
-    """A pytest item without a file. A failure shows a message, because a traceback would only show this
-    module.
+    """A pytest item without a file.
+
+    A failure shows only a message, because its traceback would always point to this module.
     """
 
     def repr_failure(self, excinfo: pytest.ExceptionInfo[BaseException], style: Any = None) -> str:  # noqa: ARG002  # the signature of the base class
@@ -109,7 +110,9 @@ class ConformanceItem(_Item):
             self.add_marker(mark)
 
     def setup(self) -> None:
-        """Raise a crash of the suite during setup, so that pytest reports an error and not a failure."""
+        """Raise a crash of the suite in the setup phase, so that pytest reports an error instead of a
+        failure.
+        """
         if self.judgement.verdict is Verdict.HARNESS_ERROR:
             raise _HarnessFailed(self.judgement.message)
 
@@ -142,7 +145,7 @@ class _BaselineItem(_Item):
 
 @dataclass
 class _ConformanceItems:
-    """Replaces test files with the items of one run, and collects the items that ran."""
+    """Replaces test files with the items of one run, and stores which items ran."""
 
     judgements: Sequence[Judgement]
     subject: Subject
@@ -152,7 +155,7 @@ class _ConformanceItems:
     quiet: bool = False
     """True to print nothing, because the suite prints its own report."""
     failures_only: bool = False
-    """True to make items only for current and previous failures, because pytest stores no others."""
+    """True to make items only for current and previous failures. pytest's cache stores failures only."""
     on_unwritten: Callable[[OSError], object] | None = None
     """A function that is called if pytest cannot write its file. If None, the error is raised."""
 
@@ -190,7 +193,7 @@ class _ConformanceItems:
 
     def _judgements_to_run(self, config: pytest.Config) -> Iterator[Judgement]:
         """Yield the judgements that become items."""
-        cache = config.cache if self.failures_only else None  # pytest's cache plugin may be disabled
+        cache = config.cache if self.failures_only else None  # None if pytest's cache is disabled
         failed = cache.get("cache/lastfailed", {}) if cache is not None else {}
         for judgement in self.judgements:
             fails = judgement.verdict in {Verdict.FAIL, Verdict.HARNESS_ERROR}
@@ -199,7 +202,7 @@ class _ConformanceItems:
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_sessionfinish(self) -> Generator[None, None, None]:
-        """Do not lose the verdicts if pytest cannot write to the disk."""
+        """Catch the error if pytest cannot write its file, so that the verdicts are not lost."""
         try:
             yield
         except OSError as error:
@@ -237,7 +240,7 @@ def run_items(
         "--noconftest",
         "-o",
         "junit_suite_name=tokenwire",
-        "-o",  # a link in the working folder could redirect pytest's own folder
+        "-o",  # not in the working folder, which may contain malicious links
         f"cache_dir={state_of() / 'pytest'}",
         *_NOT_FOR_VERDICTS,
     ]
@@ -303,7 +306,7 @@ def pytest_configure(config: pytest.Config) -> None:
 def _asked(settings: Settings) -> Subject:
     """Send requests to a target, and return the run. Raises UsageError if the target cannot be reached."""
     from tokenwire.asking.planning import planned
-    from tokenwire.asking.run import Progress, Unreached, interrogate  # replays need no network
+    from tokenwire.asking.run import Progress, Unreached, interrogate  # only a live run needs this import
 
     subject = asyncio.run(interrogate(planned(settings), Progress()))
     if isinstance(subject, Unreached):

@@ -16,7 +16,7 @@ from tokenwire.ask import Asked
 from tokenwire.wire.exchange import Exchange, ExchangeHead
 
 BROKEN = "\ufffd"
-"""U+FFFD, which replaces the bytes of an incomplete character."""
+"""The character U+FFFD, by which decoders replace the bytes of an incomplete character."""
 ID_LIMIT = 2**31
 """The limit of token ids. Every id is below it."""
 _IN_NO_CHOICE = -1
@@ -41,9 +41,10 @@ class Delivery(StrEnum):
 
 
 class Place(NamedTuple):
-    """A place in the data that a server sent. It is the evidence of a finding.
+    """A place in the data that a server sent.
 
-    Every observation has one. A frozen dataclass would take five times as long to create.
+    Every observation has a place as its evidence. This class is not a frozen dataclass, because creating one
+    would take five times as long.
     """
 
     exchange: str
@@ -75,7 +76,7 @@ class Event:
     done: bool = False
     """True for the end mark `[DONE]`."""
     problem: str = ""
-    """A description of why the data is not one strict JSON object. Empty if it is."""
+    """The reason why the data is not one strict JSON object. Empty if the data is one."""
     schema_errors: tuple[str, ...] = ()
     """The errors found by the endpoint's schema, each as a pointer and a message."""
     error: Any = None
@@ -106,15 +107,18 @@ class Finish:
 
     @property
     def failed(self) -> bool:
-        """True if a failure ended the choice: an abort with an HTTP status.
+        """True if a failure ended the choice, which is an abort with an HTTP status.
 
-        Such a finish replaces the answer, so the rest of the choice is undefined.
+        Such a finish replaces the answer, so the other content of the choice has no meaning.
         """
         return self.type == "abort" and self.code is not None
 
 
 class CallPiece(NamedTuple):
-    """The part of a tool call in one emission, as on the wire. Fields that are absent or null are None."""
+    """The part of a tool call in one emission, exactly as it was sent.
+
+    Fields that are absent or null are None.
+    """
 
     pointer: str
     """JSON pointer into the data of the event."""
@@ -129,7 +133,10 @@ class CallPiece(NamedTuple):
 
     @property
     def call(self) -> int:
-        """The number of the call to which a streamed part belongs: its `index`, or else its position."""
+        """The number of the call to which a streamed part belongs.
+
+        It is the part's `index`, or its position if it has no index.
+        """
         return self.index if type(self.index) is int else self.position
 
 
@@ -164,7 +171,7 @@ class ToolCall:
 
 @dataclass(slots=True)
 class Emission:
-    """The content of one event for one choice, as on the wire, so neither joined nor sliced.
+    """The content of one event for one choice, exactly as it was sent.
 
     A field that the event lacks is None, or missing from its mapping. The choice sets the emission's position
     among its emissions. Nothing else changes after creation.
@@ -173,13 +180,15 @@ class Emission:
     event: Event
     choice: int
     pointers: Mapping[str, str] = field(default_factory=dict)
-    """The JSON pointer of each present field, by its name in this class or in its mappings."""
+    """The JSON pointer of each field that the event has, by the field's name in this class or in one of its
+    mappings.
+    """
     text: str | None = None
     """The text of the content channel. A parser may have removed reasoning and tool calls from it."""
     reasoning: str | None = None
     calls: tuple[CallPiece, ...] = ()
     output_ids: list[Any] | None = None
-    """The ids in the event: only the new ids, or all ids so far."""
+    """The ids in the event. A server sends either only the new ids, or all ids so far."""
     prompt_token_ids: list[Any] | None = None
     series: Mapping[str, Any] = field(default_factory=dict)
     """Per-token output series by name, as on the wire. A series normally has one entry for each output id."""
@@ -202,14 +211,19 @@ class Emission:
     before: int = 0
     """The number of output ids that the choice delivered before this emission.
 
-    It is counted by ids, or by completion_tokens if the choice has no ids.
+    The ids are counted; for a choice without ids, completion_tokens is used.
     """
     after: int = 0
     """The number of output ids that the choice has delivered after this emission."""
     seen_entries: int = 0
-    """The number of entries at the beginning of its lists that earlier emissions delivered."""
+    """The number of entries at the beginning of this emission's lists that earlier emissions have already
+    delivered.
+    """
     counted: bool = True
-    """True if `after` is known: the emission has ids, or may lack them only if there are no new ids."""
+    """True if `after` is known.
+
+    It is known if the emission has ids, or if the server may omit the ids because none are new.
+    """
 
     def at(self, name: str) -> Place:
         """Return the place of a field. If the field is absent, return the place of the whole emission."""
@@ -231,7 +245,7 @@ class Emission:
 
     @property
     def entries_in_words(self) -> str:
-        """Return `expected_entries` with a noun, for messages."""
+        """Return `expected_entries` as text with a noun, for messages."""
         of = {Delivery.WHOLE: "of the answer", Delivery.INCREMENTAL: "of this event"}
         count = self.expected_entries
         return f"{count} output {'id' if count == 1 else 'ids'} {of.get(self.delivery, 'delivered so far')}"
@@ -252,7 +266,7 @@ class Emission:
 def _placed(emissions: Iterable[Emission], delivery: Delivery) -> tuple[Emission, ...]:
     """Return the emissions of a choice, with their positions in this choice.
 
-    Emissions that belong to another choice are copied.
+    An emission that already belongs to another choice is copied.
     """
     # A choice may be made from another choice's emissions, which must keep their positions there.
     placed = tuple(
@@ -414,7 +428,10 @@ class Choice(ChoiceFacts):
         return list(self._joined(carried)) if carried else None
 
     def details(self, name: str) -> list[Any]:
-        """Return a detail of each emission. It is None for an emission without the detail."""
+        """Return the detail with this name of each emission.
+
+        An entry is None if the emission lacks the detail.
+        """
         return [emission.details.get(name) for emission in self.emissions]
 
 
@@ -431,7 +448,8 @@ class Usage:
 class Answer:
     """An answer of a run, with the facts that a check of a whole run may use.
 
-    The content of a `Stream` is in memory. The content of an `EvictedAnswer` is in its capture.
+    A `Stream` is an answer whose content is in memory. An `EvictedAnswer` is an answer whose content is only
+    in its capture.
     """
 
     exchange: ExchangeHead
@@ -455,18 +473,18 @@ class Answer:
         raise NotImplementedError
 
     def load(self) -> Stream:
-        """Return the answer with its content. If it is not in memory, it is read again from the capture.
+        """Return the answer with its content.
 
-        Raises CaptureError if the capture has changed.
+        Content that is not in memory is read again from the capture. Raises CaptureError if the capture has
+        changed.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True)
 class Stream(Answer):
-    """An answer that a dialect parsed from an exchange: its content, and how it was delivered.
-
-    The repr names the exchange, without the content.
+    """An answer that a dialect parsed from an exchange, with its content and the way in which it was
+    delivered. The repr names the exchange, without the content.
     """
 
     exchange: Exchange
@@ -480,7 +498,10 @@ class Stream(Answer):
     usage: Mapping[str, Any] | None = field(default=None, repr=False)
     usage_place: Place | None = field(default=None, repr=False)
     usages: tuple[Usage, ...] = field(default=(), repr=False)
-    """All usage objects, in the order in which they arrived. `usage` is the last one."""
+    """All usage objects, in the order in which they arrived.
+
+    The property `usage` is the last usage object.
+    """
     schema: str = ""
     """The name of the schema with which the events were validated."""
     unterminated: bytes = field(default=b"", repr=False)
@@ -491,11 +512,10 @@ class Stream(Answer):
     """Cached results, by function or by name of the fact."""
 
     def clear_caches(self, *, facts: bool = True) -> None:
-        """Clear the caches of the stream and its choices. Named facts, which are small, are kept if `facts`
-        is False.
+        """Clear the caches of the stream and its choices.
 
-        Cached results refer to their choice. Without this method, only the garbage collector could free the
-        content.
+        With `facts=False`, named facts are kept, because they are small. Cached results refer to their
+        choice, and so prevent that its content is freed without the garbage collector.
         """
         for cache in (self.cache, *(choice.cache for choice in self.choices)):
             kept = {} if facts else {key: value for key, value in cache.items() if isinstance(key, str)}
@@ -551,10 +571,10 @@ def fact(of: type[Choice]) -> Callable[[Callable[[Choice], _Fact]], Callable[[Ch
 
 
 def fact(of: type) -> Callable[[Callable[[Any], _Fact]], Callable[[Any], _Fact]]:
-    """Register a function of the content of a stream or choice as a fact.
+    """Register a function that computes a fact from the content of a stream or choice.
 
-    Checks of a whole run use facts of all answers. Facts are computed before an answer is evicted, so they
-    must be small.
+    Checks of a whole run use the facts of all answers. Facts are computed before an answer is evicted and
+    stored in place of the content, so they must be small.
     """
 
     def register(compute: Callable[[Any], _Fact]) -> Callable[[Any], _Fact]:

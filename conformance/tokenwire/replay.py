@@ -51,11 +51,11 @@ def capture_files(path: Path) -> list[Path]:
 
 
 def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
-    """Yield the exchanges at a path, with one list for each recorded server. Without a store, all stay in
-    memory.
+    """Yield the exchanges at a path, with one list for each recorded server.
 
-    A file with many exchanges belongs to one server. Files with one exchange each, as `--record` writes them,
-    belong together. If adjacent folders contain the same requests, each folder belongs to its own server.
+    Without a store, all exchanges stay in memory. A file with many exchanges belongs to one server. Files
+    with one exchange each, as `--record` writes them, belong together. If adjacent folders contain the same
+    requests, each folder belongs to its own server.
     """
     store = store or AnswerStore(held=sys.maxsize)
     together: list[tuple[Path, Parsed]] = []
@@ -78,7 +78,7 @@ def _by_server(
 ) -> Iterator[tuple[str, list[ExchangeHead]]]:
     """Yield the name and the exchanges of each server in a folder.
 
-    If they were mixed, they would look like one server that contradicts itself.
+    If the exchanges of two servers were mixed, they would look like one server that contradicts itself.
     """
     depth = _depth_of_servers(found)
     if depth is None:
@@ -92,11 +92,11 @@ def _by_server(
 
 
 def _depth_of_servers(found: Sequence[tuple[Path, ExchangeHead]]) -> int | None:
-    """Return the depth of the folders that each contain the answers of one server. None if there is only one
-    server.
+    """Return the depth of the folders that each contain the answers of one server.
 
-    Two files show it: their paths differ only in the name of this folder, and they contain the same request.
-    Folders that are named after dialects and scenarios do not count.
+    Return None if there is only one server. Several servers are recognized by two files with the same request
+    whose paths differ only in the name of this folder. Folders that are named after dialects and scenarios do
+    not count.
     """
     known = load_dialects().keys()
     first: dict[tuple[int, tuple[str, ...]], ExchangeHead] = {}
@@ -125,9 +125,10 @@ def read_run(
     tokenizer: Tokenizer | None = None,
     store: AnswerStore | None = None,
 ) -> tuple[Run, list[ExchangeHead]]:
-    """Read all exchanges of one server. Return the run, and the exchanges that match no dialect.
+    """Read all exchanges of one server.
 
-    Without a tokenizer, the server's own is used if the capture has its answers.
+    Return the run, and the exchanges that match no dialect. Without `tokenizer`, the tokenizer is read from
+    the capture if the capture contains the server's tokenizer answers.
     """
     advertised = advertised_by(exchanges)
     asked: list[tuple[ExchangeHead, ReadBy]] = []
@@ -136,7 +137,7 @@ def read_run(
     hints: Any = {"delivery_hint": advertised.delivery, "adapters": advertised.adapters}
     exhibits = []
     for exchange in exchanges:
-        begins = is_begin(exchange)  # its answer comes later, and not here
+        begins = is_begin(exchange)  # the answer to this request is in a later exchange
         dialect = None if begins else resolver.dialect_of(exchange)
         if dialect is None:
             unknown.append(exchange)

@@ -28,7 +28,7 @@ class Basis(StrEnum):
     VLLM = "vllm"
     ANTHROPIC = "anthropic"
     TOKENWIRE = "tokenwire"
-    """Only this specification, without a promise by a server."""
+    """The sentence belongs only to this specification. No server promises it."""
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,9 @@ class Requirement:
     applies_when: tuple[str, ...] = ()
     """The capabilities that the requirement needs. Without one of them, the verdict is UNSUPPORTED."""
     condition: str | None = None
-    """A description of the event that must have happened. If it did not happen, the verdict is
-    INCONCLUSIVE.
+    """A description of the event that must have happened.
+
+    If the event did not happen, the verdict is INCONCLUSIVE.
     """
     upstream: tuple[str, ...] = ()
     excluded: str | None = None
@@ -79,7 +80,10 @@ class Requirement:
     basis: tuple[Basis, ...] = ()
     """The contracts that contain this sentence."""
     breaks: str = ""
-    """A client that fails with a violating server, if the sentence applies to all server families."""
+    """An example of a client that fails if a server violates the requirement.
+
+    It is given if the sentence applies to all server families.
+    """
     policies: tuple[str, ...] = ()
     """Keys of dialect tables that choose between alternatives in the sentence."""
     tolerances: tuple[_Tolerance, ...] = ()
@@ -88,8 +92,8 @@ class Requirement:
     def level_for(self, family: str) -> Level:
         """Return the level of the requirement for a server family.
 
-        It is a MUST only if the family or its API promises it, or if a client fails without it. Otherwise it
-        is a SHOULD.
+        The level is MUST only if the family or its API promises the sentence, or if a client fails without
+        it. Otherwise it is SHOULD.
         """
         promised = Basis.OPENAI in self.basis or family in self.basis or self.breaks
         return self.level if promised or self.level is not Level.MUST else Level.SHOULD
@@ -137,10 +141,10 @@ def _from_row(chapter: Mapping[str, Any], row: Mapping[str, Any]) -> Requirement
 
 
 def ancestors(requirements: Mapping[str, Requirement]) -> dict[str, tuple[str, ...]]:
-    """Map each requirement to all requirements that imply it, directly or indirectly. The most distant come
-    first.
+    """Map each requirement to all requirements whose violation implies a violation of the first.
 
-    Raises ValueError for an unknown requirement or a cycle.
+    Indirect implications are included, and the most distant requirements come first. Raises ValueError for an
+    unknown requirement or a cycle.
     """
     graph = TopologicalSorter({name: row.implied_by for name, row in requirements.items()})
     try:

@@ -1,9 +1,7 @@
-"""`Settings`: the options that commands share, that `tokenwire.toml` can set, or that are stored for a later
-run.
-
-Each option is declared once, as a field. Several things are generated from the fields: the flags and help of
-commands (`commands.command`), the keys of the file (`config`), and the table in the documentation. `planning`
-uses them for the values that `--resume` compares and `tokenwire again` repeats.
+"""`Settings`: the options that several commands share, that `tokenwire.toml` can set, or that are stored for
+a later run. Each option is declared once, as a field. The flags and help of commands (`commands.command`),
+the keys of the file (`config`) and the table in the documentation are generated from the fields. `planning`
+uses the fields for the values that `--resume` compares and `tokenwire again` repeats.
 """
 
 from __future__ import annotations
@@ -23,11 +21,12 @@ class _Role(Flag):
     """The uses of an option, in addition to its flag."""
 
     ASKS_LESS = auto()
-    """The option skips requests. Reports name it, because such a run cannot show that a known failure is
-    fixed.
+    """The option skips requests.
+
+    Reports name the option, because a run that skips requests cannot show that a known failure is fixed.
     """
     JUDGES_LESS = auto()
-    """The option skips verdicts. Reports name it."""
+    """The option skips verdicts. Reports name the option."""
     RESUMED = auto()
     """`--resume` rejects a recording that was made with another value."""
     REMEMBERED = auto()
@@ -52,7 +51,10 @@ class Unasked(StrEnum):
     UP_TO_THE_DEFAULT = "up to the default"
     """Values above the default make a run send more."""
     NAMES = "names, but no file"
-    """A name only skips requests, but a file defines what is sent."""
+    """Names need no confirmation, because they only skip requests.
+
+    A file needs confirmation, because it defines what is sent.
+    """
     NONE = "none"
     """The option changes the bytes that are sent, a command that is executed, an address, or a file that is
     written.
@@ -75,7 +77,7 @@ class Option:
     help: str
     flags: tuple[str, ...]
     least: float | None = None
-    """The lower bound of a number. A number has both bounds."""
+    """The lower bound of a number. An option for a number has a lower and an upper bound."""
     most: float | None = None
     names: str = ""
     """The kind of names that the option accepts, such as scenarios. Empty for any text."""
@@ -88,7 +90,7 @@ class Option:
     roles: _Role = _NO_ROLE
     required: bool = False
     but: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    """Attributes of the option that differ for single commands, by command name."""
+    """Attributes of the option that have another value for single commands, by command name."""
 
     def of(self, command: str) -> Option:
         """Return the option with the attributes that one command gives it."""
@@ -155,7 +157,11 @@ _HOW = RESUMED | REMEMBERED | REPRODUCED
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """The settings of a command. The command line comes first, then the file, then the defaults."""
+    """The settings of a command.
+
+    Values on the command line have priority over values in the settings file, and those have priority over
+    defaults.
+    """
 
     config: Path | None = _file(
         f"{_REACH} replay merge watch inspect",

@@ -1,9 +1,8 @@
 """Locate the data of the specification, in the repository or in the wheel, and the data of installed
-extensions.
-
-A package extends the suite with an entry point of the group `tokenwire.extensions`, which names a module. The
-folder `spec` next to this module contains `dialects/`, `schemas/` and `requirements/`. The module registers
-the checks of its requirements. A file `commands.toml` next to it adds commands (`tokenwire.tools`).
+extensions. A package extends the suite with an entry point of the group `tokenwire.extensions`, which names a
+module. The folder `spec` next to the named module contains `dialects/`, `schemas/` and `requirements/`. The
+module registers the checks of its requirements. A file `commands.toml` next to the module adds commands
+(`tokenwire.tools`).
 """
 
 from __future__ import annotations
@@ -44,8 +43,9 @@ def folder_of(point: EntryPoint) -> Path | None:
 
 @cache
 def spec_folders() -> tuple[Path, ...]:
-    """Return `spec_root()` and the folders of extensions. Raises ValueError for an extension without data and
-    commands.
+    """Return `spec_root()` and the folders of extensions.
+
+    Raises ValueError for an extension that has neither data nor commands.
     """
     folders = [spec_root()]
     for point in extensions():
@@ -62,7 +62,7 @@ def spec_folders() -> tuple[Path, ...]:
 
 def read_yaml(path: Path) -> Any:
     """Read a YAML file. Raises OSError and yaml.YAMLError."""
-    import yaml  # imported here, because `tokenwire --version` reads no table
+    import yaml  # `tokenwire --version` must not pay for this import
 
     # PyYAML's loader in C, which is optional, is nine times as fast.
     return yaml.load(path.read_text("utf-8"), getattr(yaml, "CSafeLoader", yaml.SafeLoader))

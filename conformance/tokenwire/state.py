@@ -1,7 +1,7 @@
 """State that tokenwire stores between runs, in the user's state folder.
 
-It is stored under the path of the folder that it describes, but never inside this folder. A checkout may
-contain files and links, and they must not be mistaken for the state of an earlier run.
+The state of a folder is stored under the folder's path, but never inside the folder itself. A checkout may
+contain files and links that would be mistaken for the state of an earlier run.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The tools: packages that use the suite and add commands to `tokenwire`.
 
 A tool is an extension (`tokenwire.spec_files.extensions`) with a file `commands.toml` next to its module. The
-file has a table for each command. The suite never imports a tool itself; it imports the module of a command
-when the command is called.
+file has a table for each command. The suite does not import a tool at startup. It imports the module of a
+command when the command is called.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ class ToolCommand:
     module: str
     """The name of the command's module, whose attribute `app` is the command."""
     tallies: str = ""
-    """The kind of tally files that `tokenwire merge` passes to the function `merge` of the module. Empty for
-    none.
+    """The kind of tally files that the module's function `merge` accepts from `tokenwire merge`.
+
+    Empty if the module has no such function.
     """
 
 
@@ -52,7 +53,7 @@ def tool_commands() -> Mapping[str, ToolCommand]:
 
 
 def command_module(name: str) -> ModuleType:
-    """Import the module of a tool's command. Raises UsageError if no tool has it."""
+    """Import the module of a tool's command. Raises UsageError if no tool has the command."""
     command = tool_commands().get(name)
     if command is None:
         raise UsageError(

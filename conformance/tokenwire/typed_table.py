@@ -54,7 +54,7 @@ def typed(kind: type[_Row], table: object, where: str) -> _Row:
 def _fields(kind: Any) -> dict[str, tuple[str, Any, bool]]:
     """Return the fields of a dataclass by their names in the table.
 
-    A value has the field's name, its type, and True if the table must contain it.
+    A value consists of the field's name, the field's type, and True if the table must contain the field.
     """
     hints = get_type_hints(kind, include_extras=True)
     required = {dataclasses.MISSING}
@@ -101,7 +101,7 @@ def fitting(hint: Any, value: Any, where: str) -> Any:
 
 
 def _is(hint: Any, value: object) -> bool:
-    """True if a value has a type that has no type arguments."""
+    """True if a value is an instance of a type without type arguments."""
     if get_origin(hint) is Literal:
         return value in get_args(hint)
     return hint is Any or type(value) is hint or (hint is float and type(value) is int)
