@@ -48,7 +48,7 @@ def _aborts(stream: Answer, target: Target, names: frozenset[str] | None = None)
 
 
 def _abort_under_way(stream: Stream, target: Target, name: str | None) -> ControlCall | None:
-    """Return the first abort of a stream by `name` that hit it early.
+    """Return the first abort of a stream by `name` that reached the stream early.
 
     The abort must be sent after the first tokens, and answered before a quarter of the budget was delivered.
     """
@@ -130,7 +130,7 @@ check_rows(
 
 @check("abort-is-told", about(ended=True))
 def _abort_is_told(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that a choice reports `abort` if an abort is the only possible reason that it ended before its
+    """Check that a choice reports `abort` if only an abort can explain that the choice ended before its
     budget.
     """
     asked = stream.asked
@@ -159,8 +159,9 @@ def _taken_back(choice: Choice) -> str:
 
 @check_finished("aborted-ids-are-counted")
 def _aborted_ids_are_counted(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an aborted choice ends with every id that it delivered, with their count, and with one entry
-    per id in each series.
+    """Check that the end of an aborted choice has every id that the choice delivered.
+
+    It must also have the number of these ids, and one entry for each id in each series.
     """
     ids = choice.output_ids
     if not was_aborted(choice) or ids is None:
@@ -300,7 +301,7 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
 
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a second request with the same id does not end the first one.
+    """Check that a second request with the same id does not end the first request.
 
     A PASS needs a first request that was still running when the server cleaned up after the second request.
     """
@@ -364,13 +365,13 @@ check_run_rows(
 
 
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that the load falls after clients have disconnected, before a neighbour has received many more
-    tokens.
+    """Check that the load falls after clients have disconnected.
 
-    A load response shows the state at an unknown time between its request and its arrival. A response that
-    arrived in time and shows fewer requests proves that they ended. A load request that was sent too late and
-    still shows them proves a violation. A late response without them proves nothing, because they may have
-    ended at any time before it.
+    The load must fall before a neighbour has received many more tokens. A load response shows the state at an
+    unknown time between the load request and the response. A response that arrived in time and counts fewer
+    requests proves that the disconnected requests ended. A load request that was sent too late proves a
+    violation if its response still counts the disconnected requests. A late response that does not count the
+    disconnected requests proves nothing, because they may have ended at any earlier time.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     loads = _loads(target, scenario, dialect)

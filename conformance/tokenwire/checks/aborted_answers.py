@@ -184,14 +184,14 @@ def _abort_of_a_choice_is_of_that_alone(stream: Stream, target: Target) -> Itera
 
 
 _AT_ONCE_S = 2.0
-"""Seconds for which a reused id is evidence. The limit is for servers whose clean-up delay is unknown."""
+"""The maximum number of seconds between the end of a request and the reuse of its id, for the reuse to be
+evidence. The limit is for servers whose clean-up delay is unknown.
+"""
 
 
 def _met_no_timer(stream: Answer, earlier: Sequence[Answer]) -> str:
     """Return the reason why the server's clean-up of earlier requests with the same id cannot have hit a
-    request.
-
-    Return an empty string if it may have hit the request.
+    request. Return an empty string if the clean-up may have hit the request.
     """
     start, end = began(stream.exchange) or 0.0, over(stream.exchange) or 0.0
     ends = [over(answer.exchange) or 0.0 for answer in earlier]

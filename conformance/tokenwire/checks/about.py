@@ -110,7 +110,7 @@ def traits_of(stream: Answer) -> Traits:
 
 @dataclass(frozen=True)
 class About:
-    """Properties that an answer must have for a check to observe it. None admits any value."""
+    """Properties that an answer must have for a check to observe the answer. None admits any value."""
 
     answered: bool | None = None
     streamed: bool | None = None

@@ -94,7 +94,8 @@ def _first_difference(
 ) -> int | None:
     """Return the index of the first entry of `actual` that differs from `expected`. None if none differs."""
     if same_values(expected[: len(actual)], actual):
-        return None  # this is the usual case, and many times faster than comparing each entry
+        # Most sequences are equal, and this test is many times faster than comparing each entry.
+        return None
     for index, entry in enumerate(actual):
         if index >= len(expected) or not same(expected[index], entry):
             return index

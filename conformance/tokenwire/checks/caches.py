@@ -95,12 +95,12 @@ def _may_have_run(other: Answer, answer: Answer, count: int) -> bool:
         if _drawn_ids(answer):  # a random prompt of ids begins like a text only by chance
             return count <= _BY_CHANCE
         return _worded(answer) == _worded(other) or _length(other) >= count
-    # A shorter prompt with the same ids may have generated the ids that follow in this prompt.
+    # A request with a shorter prompt may have generated the ids that follow its prompt in this prompt.
     return any(_shared(prompt, ours[0]) >= min(count, len(prompt)) for prompt in theirs)
 
 
 def _before(other: Answer, answer: Answer) -> bool:
-    """True if one request was sent before another was answered, or if this is unknown."""
+    """True if one request was sent before another was answered, or if their order is unknown."""
     start, end = began(other.exchange), over(answer.exchange)
     return start is None or end is None or start <= end
 
@@ -120,8 +120,8 @@ def _length(answer: Answer) -> float:
 
 @dataclass(frozen=True)
 class Apart(Relation):
-    """The cached tokens of an answer must have been computed within its own side, for example under its own
-    cache key.
+    """The cached tokens of an answer must have been computed on the side of that answer, for example under
+    the same cache key.
     """
 
     sides: Callable[[Target], Side]
@@ -161,8 +161,8 @@ def _of_same_side(
     count = _cached(answer)
     if count is None or _preempted(answer):
         return
-    # An earlier answer with fewer cached tokens computed the rest. If the count is zero, any cached token
-    # shows that the prompt can be cached.
+    # An earlier answer with fewer cached tokens computed the rest of the prompt. If this answer has no cached
+    # tokens, an earlier answer with any cached token shows that the prompt can be cached.
     counted = ((earlier, found) for earlier in before if (found := _cached(earlier)) is not None)
     other = next((earlier for earlier, found in counted if (found < count if count else found > 0)), None)
     others = (candidate for candidate in same_side if candidate is not answer)
@@ -180,8 +180,9 @@ def _keys(_target: Target) -> Side:
 
 
 def _adapters(target: Target) -> Side:
-    """Return a function that returns the adapter or model of a request. It returns None for several
-    prompts.
+    """Return a function that returns the adapter or model of a request.
+
+    The function returns None for a request with several prompts.
     """
     known = target.advertised.adapters
 
@@ -197,8 +198,9 @@ def _adapters(target: Target) -> Side:
 
 
 def _flushes(target: Target) -> Side:
-    """Return a function that counts the flushes completed before a request. It returns None if a flush
-    overlaps the request.
+    """Return a function that counts the flushes completed before a request.
+
+    The function returns None if a flush overlaps the request.
     """
     calls = [call for call in target.calls if call.flushes and call.done]
     ends = sorted(end for call in calls if (end := over(call.exchange)) is not None)

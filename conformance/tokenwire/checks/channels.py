@@ -82,10 +82,11 @@ def _pairs(comparison: Comparison) -> Iterator[tuple[Channels, Channels]]:
 
 
 def _disputed_pair(comparison: Comparison, pair: tuple[Channels, Channels], target: Target) -> str:
-    """Describe why the markup of two answers is disputed. Empty if it is not disputed.
+    """Describe why the markup of two answers is disputed.
 
-    If tokens are known, they decide. Otherwise the whole answer must show disputed markup, or both streams
-    must. Markup that only the stream shows may be an error of the stream.
+    Empty if the markup is not disputed. If the tokens are known, they decide. Otherwise the whole answer must
+    show disputed markup, or both streams must show it. Markup that only one stream shows may be an error of
+    that stream.
     """
     sides = tuple(zip((comparison.baseline, comparison.other), pair, strict=True))
     stated = [
@@ -324,8 +325,9 @@ def _call_opens_with_its_name(stream: Stream, _target: Target) -> Iterator[Obser
 
 @check("call-is-named-once", _CALLS)
 def _call_is_named_once(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that later pieces of a call have no id and no name. Some clients append them, others let the last
-    value win.
+    """Check that later pieces of a call have no id and no name.
+
+    Some clients append a repeated value to the earlier one, and other clients keep only the last value.
     """
     for choice in stream.choices:
         for call in choice.calls:
@@ -454,8 +456,10 @@ def _calls_finish_as_calls(stream: Stream, _target: Target) -> Iterator[Observat
 
 @check("tool-choice-is-kept", _TAKEN_APART)
 def _tool_choice_is_kept(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that a choice calls a tool if tool_choice demands it, only the named tool, and none if it forbids
-    calls.
+    """Check that the tool calls of a choice obey tool_choice.
+
+    A choice must call a tool if tool_choice requires a call, only the named tool if it names a tool, and none
+    if it forbids calls.
     """
     rule = stream.asked.tools
     if rule is None or rule.demand not in ("none", "required"):

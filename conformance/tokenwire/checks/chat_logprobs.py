@@ -158,14 +158,14 @@ def is_spelled(text: str, tokens: Iterable[bytes]) -> bool:
     """True if the tokens, in order, form a text.
 
     Whole tokens may be missing from the text, because special tokens are hidden. The end may be missing
-    because of a stop, and so may a space at the beginning.
+    because of a stop. A space at the beginning may be missing as well.
     """
     known = list(tokens)
     wanted, whole = _BROKEN.sub("�", text), b"".join(known)
     if whole[:1] == b" " and wanted[:1] != " ":
         whole = whole[1:]
-    # This is the usual case. Comparing token by token is slow, because each step decodes all tokens before
-    # it.
+    # The joined tokens are compared first, because they usually are the text. Comparing token by token is
+    # slow, because each step decodes all earlier tokens.
     return _text_with_marks(whole).startswith(wanted) or is_spelled_by_some(wanted, known)
 
 
@@ -283,8 +283,8 @@ def _is_escaped(token: object) -> bool:
 def _ends(text: str | None, begin: int, name: str) -> list[int]:
     """Return the offsets at which a token that begins at `begin` may end.
 
-    It ends after its text, or at `begin` if the text does not contain it. A tokenizer may omit the blank
-    before a single token.
+    The token ends after its text, or at `begin` if the text does not contain the token. A tokenizer may omit
+    the blank before a single token.
     """
     after = [begin + len(name)]
     if text is not None and text.startswith(f" {name}", begin):

@@ -1,4 +1,7 @@
-"""The forms of a check: a function from a choice, an answer, two answers or a run to observations."""
+"""The registration of checks.
+
+A check is a function that returns observations about a choice, an answer, two answers or a run.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +46,8 @@ class Target:
     contradicted: frozenset[str] = frozenset()
     """Keys of requests whose complete answers differed from each other."""
     deaths: tuple[Death, ...] = ()
-    """The times at which the server died during the run, with the requests that it died of."""
+    """The deaths of the server during the run, each with its time and the request that most likely caused it.
+    """
     noise: Noise = field(default_factory=Noise)
     """The allowed difference between numbers of two answers. It exceeds the tolerance if the server's numbers
     vary.

@@ -23,8 +23,9 @@ _CHAT = about(finished=True, ended=True, chat=True)
 def _check_words(
     place: Place, constraint: Constraint, *texts: str, cut: bool = False
 ) -> Iterator[Observation]:
-    """Check that one of the texts satisfies a constraint, or begins a text that does. Undecidable texts are
-    skipped.
+    """Check that one of the texts satisfies a constraint, or is the beginning of a text that satisfies it.
+
+    Texts that cannot be decided are skipped.
     """
     if not texts:
         yield left_out(place, "the sampled text is unknown, and the constraint may cover its markup")
@@ -67,8 +68,9 @@ def _spelled(choice: Choice, stream: Stream, target: Target) -> Iterator[str]:
 
 
 def _constraint(choice: Choice, stream: Stream) -> Constraint | None:
-    """Return the constraint on the text of a choice. None if the choice has tool calls, or text that was not
-    sampled under it.
+    """Return the constraint on the text of a choice.
+
+    None if the choice has tool calls, or if its text was not sampled under the constraint.
     """
     asked = stream.asked
     shows_more = choice.has_calls or asked.echo or not asked.skip_special_tokens

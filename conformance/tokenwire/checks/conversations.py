@@ -16,8 +16,9 @@ from tokenwire.dialects.history import Parted, parted
 from tokenwire.record import Answer, Stream, fact
 
 _SHORT, _LONG = 16, 100
-"""The maximum length of a short tool result, and the minimum length of one with more tokens in every
-vocabulary, in characters.
+"""The maximum length of a short tool result, and the minimum length of a long one, in characters.
+
+A long tool result has more tokens than a short one in every vocabulary.
 """
 
 
@@ -67,8 +68,8 @@ def _conversations(streams: Iterable[Answer]) -> list[tuple[Answer, Parted]]:
 def _history_is_in_the_prompt(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check the number of prompt tokens of a conversation.
 
-    It must equal the chat template's, if the template is known, and exceed that of an earlier part of the
-    conversation.
+    If the chat template is known, the number must equal the number of tokens that the template makes of the
+    messages. The number must exceed that of an earlier part of the conversation.
     """
     whole = _conversations(streams)
     earlier: dict[str, Answer] = {}
@@ -125,7 +126,10 @@ def _earlier_reasoning_is_in_the_prompt(streams: tuple[Answer, ...], target: Tar
 
 
 def _as_text(message: Any) -> Any:
-    """Return a message with a text as its content if that is a list with one text; others unchanged."""
+    """Return a message with its content as a text, if the content is a list with one text.
+
+    Return any other message unchanged.
+    """
     match message:
         case {"content": [{"type": "text" | "input_text", "text": str(text), **rest}]} if not rest:
             return {**message, "content": text}
@@ -134,7 +138,9 @@ def _as_text(message: Any) -> Any:
 
 @check_run("text-parts-are-the-text")
 def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check the prompt of messages with lists of one text against that of the same messages with texts."""
+    """Check that messages have the same number of prompt tokens if their content is a list with one text or
+    that text itself.
+    """
     plain: dict[str, Answer] = {}
     listed: list[tuple[str, Answer]] = []
     for stream, found in _conversations(streams):

@@ -30,8 +30,9 @@ def _due(stream: Stream, choice: Choice, target: Target, free: frozenset[str]) -
 
 @check("custom-calls-are-custom", about(chat=True, answered=True, ended=True))
 def _custom_calls_are_custom(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check the type and the input of calls to custom tools. Without the text of the tokens, the input must
-    not be an object that contains the input.
+    """Check the type and the input of calls to custom tools.
+
+    If the text of the tokens is unknown, the check is only that the input is not wrapped in a JSON object.
     """
     dialect, body = dialect_of(stream), stream.exchange.request.body
     tool = dialect.request.tool if dialect is not None else None
@@ -67,7 +68,7 @@ def _calls(
 
 @check("other-events-may-come", EVENTS)
 def _other_events_may_come(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Name each type of events that the grammar of the endpoint does not have."""
+    """Report each type of event that the event grammar of the endpoint does not have."""
     dialect = dialect_of(stream)
     grammar = dialect.grammar if dialect is not None else None
     named: set[str] = set()

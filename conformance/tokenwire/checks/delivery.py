@@ -63,8 +63,9 @@ def _mode_of_text(emissions: Sequence[Emission]) -> Delivery | None:
 
 
 def _begins_with(ids: Sequence[Any] | None, before: Sequence[Any] | None) -> bool:
-    """True if the ids of an emission begin with the previous emission's ids. Then the texts do so in any
-    mode.
+    """True if the ids of an emission begin with the ids of the previous emission.
+
+    Then its text begins with the previous text in both delivery modes.
     """
     return bool(before) and list(before or ()) == list(ids or ())[: len(before or ())]
 
@@ -185,7 +186,10 @@ def _interval_is_kept(choice: Choice, stream: Stream, target: Target) -> Iterato
 
 @check_each("no-idle-emissions", STREAMED, "the emission brings no new id, no new text and no finish reason")
 def _brought(choice: Choice) -> Iterator[Row]:
-    """Yield a row for each emission. It must carry something new, or the role that opens a chat choice."""
+    """Yield a row for each emission.
+
+    An emission must carry something new, or the role that opens a chat choice.
+    """
     held = ""
     for emission in choice.delivered if _carries_ids(choice) else ():
         text, finish = emission.text, emission.finish

@@ -14,13 +14,15 @@ Same = Callable[[Any, Any], bool]
 
 
 def first_difference(expected: Sequence[Any], actual: Sequence[Any], same: Same = equal) -> int | None:
-    """Return the first position at which two sequences differ. If one is longer, the end of the
-    other counts.
+    """Return the first position at which two sequences differ.
+
+    If one sequence only continues the other, this is the position after the end of the shorter one.
     """
     if isinstance(expected, str) and isinstance(actual, str):
         return None if expected == actual else _parting(expected, actual)
     if same_values(expected, actual):
-        return None  # this is the usual case, and many times faster than comparing each entry
+        # Most sequences are equal, and this test is many times faster than comparing each entry.
+        return None
     for position, (due, found) in enumerate(zip(expected, actual, strict=False)):
         if due is not found and not same(due, found):
             return position

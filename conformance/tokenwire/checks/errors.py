@@ -112,7 +112,9 @@ def _ids_need_no_tokenizer(stream: Stream, target: Target) -> Iterator[Observati
 
 
 _MEANWHILE = 4
-"""Events of others that show that a request waited, and was not turned away at once."""
+"""The minimum number of events of other requests during a request that show that the server let the request
+wait. With fewer events, the server may have refused the request at once.
+"""
 _TIMEOUT = re.compile(r"time[d -]*out|deadline|too long", re.IGNORECASE)
 
 
@@ -131,7 +133,10 @@ def _events_between(streams: tuple[Answer, ...], start: float, end: float) -> in
 
 @check_run("waiting-timeout-is-named")
 def _waiting_timeout_is_named(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the words for requests that were put off after others had got tokens meanwhile."""
+    """Check that the error message of a request that waited too long names the time-out.
+
+    A request has waited if other requests got tokens in the meantime.
+    """
     if WAITING_TIMEOUT not in target.capabilities:
         return
     for stream in filter(put_off, streams):

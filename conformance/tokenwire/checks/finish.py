@@ -40,8 +40,9 @@ def _tokens_to_stop(whole: Whole) -> int | None:
 def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that each answer ends at its budget or at the known stop, whichever comes first.
 
-    The answer with the largest budget shows where the choice stops. It needs confirmation: a second answer
-    that stopped at the same token, or a stop of its request at the end. Otherwise it may have been cut short.
+    The answer with the largest budget shows where the choice stops. This stop needs confirmation: a second
+    answer that stopped at the same token, or a stop of the request at the end of the answer. Otherwise the
+    answer may have been cut short.
     """
     groups: dict[tuple[object, ...], list[tuple[int, int | None, Whole]]] = {}
     seen = _Ends()
@@ -125,8 +126,9 @@ class _Ends:
 def _ends_of_the_model(streams: tuple[Answer, ...], seen: _Ends) -> Iterator[Observation]:
     """Check the finish reason of answers that use their whole budget and may end with an end-of-sequence id.
 
-    Other answers show if the last id is an end-of-sequence id. It is not if an answer continued after it. It
-    is if several answers stopped with it before their budget.
+    Other answers show if the last id is an end-of-sequence id. An id after which an answer continued is not
+    an end-of-sequence id. An id with which several answers stopped before their budget is an end-of-sequence
+    id.
     """
     spent = [
         (whole, budget, last, kind, times)
@@ -154,7 +156,10 @@ def _meets_a_stop(whole: Whole) -> bool:
 
 
 def _begins_alike(whole: Whole, other: Whole) -> bool:
-    """True if two choices agree up to the shorter one. Their texts are compared if ids are unknown."""
+    """True if two choices agree up to the end of the shorter one.
+
+    Their texts are compared if ids are unknown.
+    """
     if whole.ids is not None and other.ids is not None:
         return all(map(eq, whole.ids, other.ids))
     texts = whole.choice.text, other.choice.text

@@ -76,10 +76,10 @@ def _failed(stream: Answer) -> bool:
 def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that the request after a bad request is answered like the same request elsewhere in the run.
 
-    A valid request can show harm only if the server also answered it at another time. Its content is compared
-    only if the server repeats its answers, except possibly those after a bad request. A difference counts
-    only between answers with the same delivery mode. One different answer may be chance. If most of them
-    differ, it is not.
+    A valid request can show harm only if the server also answered it at another time. The content of its
+    answer is compared only if the server repeats its answers, except possibly those after a bad request. A
+    difference counts only between answers with the same delivery mode. One different answer may be chance. If
+    most answers differ, the differences are not chance.
     """
     compared: list[list[Observation]] = []
     behind, good = _after_bad(streams, target)
@@ -118,7 +118,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
         alike = next((answer for answer in (*before, *twins) if _delivered(answer) == delivered), None)
         if holds and repeats and steady:
             observations = list(_as_before(control, alike or twin))
-            # A twin with another delivery mode can prove that there was no harm, but not that there was.
+            # An answer with another delivery mode can prove that there was no harm. A difference from such an
+            # answer does not prove harm.
             if alike is not None or all(candidate.holds for candidate in observations):
                 compared.append(observations)
     changed = sum(not all(candidate.holds for candidate in observations) for observations in compared)
@@ -201,9 +202,9 @@ def _requests_do_not_break_the_server(streams: tuple[Answer, ...], target: Targe
 
 
 def _closed_once(streams: tuple[Answer, ...]) -> Answer | None:
-    """Return the only answer of a run whose connection was closed without a byte, if that may be an accident.
-
-    It may be an accident if the same request was answered at another time. A live run repeats such a request.
+    """Return the only answer of a run whose connection was closed without a byte, if the closing may be an
+    accident. The closing may be an accident if the same request was answered at another time. A live run
+    repeats such a request.
     """
     closed = [stream for stream in streams if closed_silently(stream.exchange)]
     if len(closed) != 1:

@@ -91,9 +91,9 @@ def repeated(group: list[Answer]) -> Answer | None:
 def beginnings(streams: tuple[Answer, ...]) -> list[list[Answer]]:
     """Return groups of complete answers that must begin alike.
 
-    The ids of a short answer begin the ids of a longer one. Its text may not, because servers parse and trim
-    the whole text. So an answer without ids is compared only with answers of the same budget and delivery
-    mode.
+    The ids of a short answer are the beginning of the ids of a longer one. Its text may differ from the
+    beginning of the longer text, because servers parse and trim the whole text. So an answer without ids is
+    compared only with answers of the same budget and delivery mode.
     """
     by_ids: dict[tuple[object, ...], list[Answer]] = {}
     by_text: dict[tuple[object, ...], list[Answer]] = {}
@@ -121,8 +121,8 @@ class _Invariant(Relation):
     pairs: Callable[[tuple[Answer, ...]], Iterator[tuple[Answer | None, Answer, str]]]
     """A function that yields pairs of answers: without the condition and with it.
 
-    The third value describes the first answer. If the first answer is None, it is the reason why there is
-    none.
+    The third value describes the first answer. If there is no first answer, the first value is None, and the
+    third value is the reason.
     """
     other_series: bool = False
     """True if the requests may have enabled different series. Then only the logprobs of the sampled ids are
@@ -182,7 +182,10 @@ def _highest(stream: Stream) -> dict[str, int]:
 
 
 def _with_and_without(streams: tuple[Answer, ...], counter: str) -> Iterator[tuple[Answer, Answer, int]]:
-    """Yield pairs of comparable answers whose counter differs, the lowest first, and the lowest count."""
+    """Yield each pair of comparable answers with different values of a counter, and the lowest value.
+
+    The answer with the lowest value is the first of each pair.
+    """
     for group in beginnings(streams):
         counts = [_highest(stream).get(counter, 0) for stream in group]
         least = min(counts)

@@ -585,7 +585,7 @@ def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Ite
     forms = {(stream.dialect, stream.asked.stream) for stream, _ in turns if stream.answered}
     for stream, turn in turns:
         repeats = any((stream.dialect, item) in given for item in turn.inputs)
-        # if it refuses the same delivery mode elsewhere, it refuses the mode, not the items
+        # If the endpoint never answers requests of this delivery mode, it refuses the mode and not the items.
         is_taken = (stream.dialect, stream.asked.stream) in forms
         if repeats and (stream.answered or (is_taken and was_refused(stream))):
             message = f"a turn with its own items was refused with status {stream.exchange.status}"
@@ -595,8 +595,8 @@ def _own_items_are_accepted(streams: tuple[Answer, ...], _target: Target) -> Ite
 
 @check_run("previous-response-is-continued")
 def _previous_response_is_continued(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that a request that names the previous response has the same prompt as a request that repeats its
-    items.
+    """Check that a request that names a previous response has the same prompt as a request that repeats the
+    items of that response.
     """
     turns = _turns(streams)
     by_name = {turn.name: turn for _, turn in turns}

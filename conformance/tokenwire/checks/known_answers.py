@@ -48,8 +48,9 @@ class KnownAnswer:
 
     @property
     def legal(self) -> list[str]:
-        """The texts with which the choice may end. If it names a stop, only the texts that end with this
-        stop.
+        """The texts with which the choice may end.
+
+        If the choice names a stop, these are only the texts that end with this stop.
         """
         finish = self.choice.finish
         named = finish.matched if finish is not None else None
@@ -110,9 +111,9 @@ _ENDS = frozenset({"stop", "length", "abort", None})
 
 
 def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
-    """True for a finish reason that the model's law does not know: tool calls, or a type of the server's own.
-
-    A content filter does not count, because a parrot never generates harmful text.
+    """True for a finish reason that cannot be computed from the prompt of a known model: tool calls, or a
+    type that only this server has. A content filter does not count, because a parrot never generates harmful
+    text.
     """
     policy = policy_of(stream)
     own_word = policy.other_finish_types and kind not in policy.finish_types
@@ -157,7 +158,10 @@ def _may_not_count_its_end(stream: Stream, known: KnownAnswer) -> bool:
 
 @check("script-ids-are-said", ANSWERED)
 def _script_ids_are_said(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the output ids equal the right answer's, or begin them if the choice was cut off."""
+    """Check that the output ids equal the ids of the right answer.
+
+    If the choice was cut off, its ids must be a beginning of these ids.
+    """
     for known in known_choices(stream, target):
         ids = known.choice.output_ids
         if ids is None:
@@ -248,7 +252,7 @@ def _compare_count(
 
 @check("script-text-is-right", ANSWERED)
 def _script_text_is_right(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that the final text is the right answer's, up to its stop."""
+    """Check that the final text equals the text of the right answer, up to the stop."""
     for known in known_choices(stream, target):
         text = known.choice.text
         if text is None or not known.finished or taken_apart(stream, known.choice):

@@ -188,7 +188,10 @@ def _ranked(choice: Choice) -> Iterator[tuple[str, list[Logprobs | None]]]:
 
 @dataclass(frozen=True)
 class _Position:
-    """A position with requested alternatives: the sampled id before it, and the id at it."""
+    """A position at which the request enabled alternatives.
+
+    `sampled` is the sampled id before the position.
+    """
 
     right: _Right
     sampled: int

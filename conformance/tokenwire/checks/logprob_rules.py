@@ -34,8 +34,9 @@ _FOR_A_DIFFERENCE = 2
 _ROUNDING = tolerance("temperature_ratio")
 """The allowed relative error of the measured temperature."""
 _MOST_KEPT = 0.9
-"""The maximum probability that a truncation may leave to be visible. If more is left, logprobs change too
-little.
+"""The maximum total probability of the ids that remain after a truncation, for the truncation to be visible.
+
+If more probability remains, the logprobs change too little.
 """
 _SHIFT = tolerance("truncation_shift")
 _BIASES = (1.0, 20.0)
@@ -95,8 +96,8 @@ def _second_top(stream: Answer) -> _Top | None:
 
 
 _Tops = tuple[Place, dict[object, float], object, dict[object, float]]
-"""The top logprobs of the first and of the second output id, with the place of the first and its name between
-them.
+"""The place and the top logprobs of the first output id, the name of the first output id, and the top
+logprobs of the second output id.
 """
 
 
@@ -127,8 +128,8 @@ def _numbers(reported: ReportedLogprobs, position: int) -> dict[object, float]:
 
 
 def _scale(first_top: _Top, second_top: _Top) -> float | None:
-    """Return the ratio of two distances: between logprobs of the first answer, and of the second. None if it
-    is unknown.
+    """Return the distance between two logprobs of the first answer, divided by their distance in the second
+    answer. None if the ratio is unknown.
     """
     common = sorted(
         first_top.by_id.keys() & second_top.by_id.keys(), key=lambda token: -second_top.by_id[token]

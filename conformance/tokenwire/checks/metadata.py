@@ -404,8 +404,8 @@ def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterat
 def _chose_the_first(stream: Stream) -> bool:
     """True if greedy sampling must have chosen the first of the top logprobs.
 
-    Between the listing and the choice, a server may apply penalties and biases. In some dialects, it may also
-    apply bans of ids there. Some servers have penalties that the request did not set.
+    A server may apply penalties and biases after it has listed the top logprobs. In some dialects, a server
+    may also ban ids after it has listed them. Some servers have penalties that the request did not set.
     """
     asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
@@ -476,9 +476,10 @@ def _chosen_logprobs_are_the_asked_ids(
 
 
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
-    """Return the id of each entry of ranked logprobs. It is the prompt's id if the entry contains it.
+    """Return the id of each entry of ranked logprobs.
 
-    The first position has no logprob, so its id counts as right.
+    If an entry contains the id of the prompt, this id is returned. The first position has no logprob, so its
+    id counts as right.
     """
 
     def id_of(position: int, entry: Any) -> Any:

@@ -476,7 +476,8 @@ def _echo_adds_only_the_prompt(streams: tuple[Answer, ...], _target: Target) -> 
             yield silent._replace(level=Level.SHOULD)
             continue
         head = _prompt_text(whole.stream, 0)
-        if head is None:  # the text of an ids prompt is what its first echo shows before the output
+        # The text of a prompt of ids is unknown. The first echo shows this text, before the output.
+        if head is None:
             shown = theirs.removesuffix(ours) if theirs.endswith(ours) else ""
             head = heads.setdefault(whole.stream.asked.prompt_key, shown)
         source = "the prompt and the output without an echo"
@@ -503,8 +504,8 @@ def _begins_again(choice: Choice, head: str) -> bool:
 
 @check("echo-logprobs-cover-the-prompt")
 def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an echo with logprobs has an entry for each prompt token, followed by those of
-    the output.
+    """Check that an echo with logprobs has an entry for each prompt token, followed by the entries of the
+    output.
     """
     asked = stream.asked
     if is_chat(stream) or not (asked.echo and asked.logprobs and asked.top_logprobs > 0 and ended(stream)):
@@ -517,6 +518,7 @@ def _echo_logprobs_cover_the_prompt(stream: Stream, _target: Target) -> Iterator
         entries = sum(len(parallel_lists(part).get(NAMED, ())) for part in choice.details(FIELD))
         place = choice.emissions[0].at(NAMED)
         message = f"{NAMED} has {entries} entries for {size} prompt tokens and {made} output ids"
-        # A server may hide a token that it generated despite a budget of zero. Another requirement covers it.
+        # A server may hide a token that it generated despite a budget of zero. Another requirement covers
+        # this error.
         expected = size if asked.max_new_tokens == 0 and entries == size else size + made
         yield expect(place, expected, entries, message)

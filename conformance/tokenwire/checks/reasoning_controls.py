@@ -26,7 +26,10 @@ def _controls(stream: Answer) -> ReasoningControls:
 
 
 def _key_without(stream: Stream, without: set[str]) -> str | None:
-    """Return a key that is equal for greedy requests which differ in some fields alone; None for others."""
+    """Return a key that is equal for greedy requests that differ only in the given fields.
+
+    None for other requests.
+    """
     body = stream.exchange.request.body
     if not isinstance(body, Mapping) or not stream.answered or not stream.asked.greedy:
         return None
@@ -36,8 +39,8 @@ def _key_without(stream: Stream, without: set[str]) -> str | None:
 
 @fact(Stream)
 def _hidden(stream: Stream) -> tuple[str, bool] | None:
-    """Return a key that is equal for requests that differ in hiding reasoning alone, and True for one that
-    hides it; None where there is no such field.
+    """Return a key that is equal for requests that differ only in the fields that hide reasoning, and True if
+    the request hides reasoning. None if the endpoint has no such field.
     """
     controls = _controls(stream)
     key = _key_without(stream, {*controls.hides}) if controls.hides else None
@@ -46,7 +49,9 @@ def _hidden(stream: Stream) -> tuple[str, bool] | None:
 
 @check_run("hidden-reasoning-is-counted")
 def _hidden_reasoning_is_counted(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check an answer whose reasoning is hidden against the same one with its reasoning."""
+    """Check that an answer with hidden reasoning has no reasoning, but counts as many tokens as the answer to
+    the same request with visible reasoning.
+    """
     known = [(stream, found) for stream in streams if (found := _hidden(stream)) is not None]
     shown = {key: stream for stream, (key, hides) in known if not hides and stream.choices}
     for stream, (key, hides) in known:
@@ -67,8 +72,9 @@ def _hidden_reasoning_is_counted(streams: tuple[Answer, ...], _target: Target) -
 
 @fact(Stream)
 def _limited(stream: Stream) -> tuple[str, int | None] | None:
-    """Return a key that is equal for requests that differ in the budget of reasoning alone, and the budget;
-    None where there is no such field.
+    """Return a key that is equal for requests that differ only in the budget of reasoning, and this budget.
+
+    None if the endpoint has no such field.
     """
     controls = _controls(stream)
     key = _key_without(stream, {*controls.budget[:1], *_OF_STREAMS}) if controls.budget else None
@@ -93,8 +99,11 @@ def _thoughts(stream: Stream, choice: Choice, target: Target) -> list[bytes] | N
 
 @check_run("reasoning-budget-is-kept")
 def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the reasoning of an answer with a budget against the same without one: it is as long, or as long
-    as the budget. Words with which a server ends the reasoning are not the model's and do not count.
+    """Check the length of the reasoning under a reasoning budget.
+
+    The reasoning must be as long as the budget, or complete if it needs fewer tokens. The answer to the same
+    request without a budget shows the complete reasoning. Words that a server adds to end the reasoning do
+    not count, because the model did not generate them.
     """
     known = [(stream, found) for stream in streams if (found := _limited(stream)) is not None]
     free = {key: stream for stream, (key, budget) in reversed(known) if budget is None and stream.choices}
@@ -118,7 +127,7 @@ def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> It
 
 @check("reasoning-off-has-none", about(chat=True, answered=True, ended=True))
 def _reasoning_off_has_none(stream: Stream, target: Target) -> Iterator[Observation]:
-    """Check that text without markers is content where a request switches reasoning off."""
+    """Check that text without markers is content if a request switches reasoning off."""
     if not _controls(stream).are_off(stream.exchange.request.body):
         return
     for choice in undisturbed_choices(stream):

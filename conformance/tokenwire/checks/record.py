@@ -55,7 +55,7 @@ def _choices_complete(stream: Stream, _target: Target) -> Iterator[Observation]:
     if stream.refused or stream.exchange.status != 200 or not stream.events or asked.n < 1:
         return
     refused = _refused_prompts(stream)
-    # The number is computed, and no list is made, because a request may ask for more choices than fit into
+    # No list of the choices is made, because a request may ask for more choices than fit into
     # memory.
     due = (asked.prompts - len(refused)) * asked.n
     due = min(due, asked.most or due)
@@ -139,8 +139,9 @@ def _finish_type_is_known(stream: Stream, _target: Target) -> Iterator[Observati
 
 @check("stop-has-a-cause", ANSWERED)
 def _stop_has_a_cause(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that the finish `stop` has a stop condition in the request, and that the id that it names is the
-    last output id.
+    """Check that a choice finishes with `stop` only if the request has a stop condition.
+
+    If the finish names a stop id, it must be the last output id.
     """
     for choice in stream.choices:
         ids = choice.output_ids
@@ -291,7 +292,7 @@ def _count_in_words(stream: Stream, choice: Choice, count: int) -> tuple[str, Pl
     counting = [emission for emission in choice.emissions if "completion_tokens" in emission.counters]
     if counting or stream.usage_place is None:
         place = (counting or [last])[-1].at("completion_tokens")
-    elif has_items(stream):  # these endpoints have other names for the counters
+    elif has_items(stream):  # endpoints with items name the counters differently
         return f"{_dotted(stream.usage_place.pointer)} counts {count} tokens", stream.usage_place
     else:
         place = stream.usage_place.at(f"{stream.usage_place.pointer}/completion_tokens")

@@ -303,8 +303,8 @@ def _of_texts(stream: Stream) -> bool:
 def _one_beginning_of_sequence(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that the beginning-of-sequence id occurs only once at the beginning of a prompt.
 
-    It is recognized because different texts begin with the same id. If texts begin with different ids, the
-    server adds none.
+    An id counts as the beginning-of-sequence id if different texts begin with this id. If texts begin with
+    different ids, the server adds none.
     """
     reported: dict[str, list[tuple[Answer, Place, list[Any]]]] = {}
     for stream in _of_texts(streams):

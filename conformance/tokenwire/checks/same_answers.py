@@ -90,8 +90,8 @@ def _unparsed(pair: LoadedPair) -> LoadedPair:
 
 
 def _places(pair: Pair, field: str, position: int | None = None) -> tuple[Place, tuple[Place, ...]]:
-    """Return the places of a field's entry in both choices: that of the second, and a tuple with that of the
-    first.
+    """Return the places of a field's entry in two choices: the place in the second choice, and a tuple with
+    the place in the first choice.
     """
     ours, theirs = (bringing(choice, field, position) for choice in pair)
     return theirs, (ours,)

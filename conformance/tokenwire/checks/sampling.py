@@ -248,7 +248,7 @@ def _seeded(stream: Stream) -> bool:
 def _without_that_seed(
     streams: tuple[Answer, ...], wanted: set[tuple[Hashable, ...]]
 ) -> dict[tuple[Hashable, ...], set[Hashable]]:
-    """Return the outputs of the same requests, if they were greedy or had no seed."""
+    """Return the outputs of greedy or unseeded requests that otherwise equal the wanted requests."""
     found: dict[tuple[Hashable, ...], set[Hashable]] = defaultdict(set)
     for stream in streams if wanted else ():
         drawn_freely = stream.asked.greedy or stream.asked.seed is None

@@ -67,12 +67,12 @@ class _Appended(NamedTuple):
 
     answer: Answer
     prompt: Ids
-    """All ids before its output, without those of aborted turns."""
+    """All ids before the output of this turn, without the ids of aborted turns."""
     is_behind_an_abort: bool
 
 
 def _appended(streams: tuple[Answer, ...], target: Target) -> Iterator[_Appended]:
-    """Yield the turns of sessions in which each continues the latest one, where the whole prompt is known."""
+    """Yield the turns with a known prompt, from sessions in which each turn continues the latest one."""
     opened = [call for call in target.calls if call.action is Action.OPEN and call.appends and call.done]
     names = frozenset().union(*(call.ids for call in opened))
     turns: defaultdict[str, list[Answer]] = defaultdict(list)
@@ -85,7 +85,11 @@ def _appended(streams: tuple[Answer, ...], target: Target) -> Iterator[_Appended
 
 
 def _followed(answers: list[Answer]) -> Iterator[_Appended]:
-    """Follow the turns of one session as far as each is known to have begun after the one before it."""
+    """Yield the turns of one session in the order of time.
+
+    Stop at the first turn whose whole prompt is unknown, for example because the turn began before the
+    previous turn had ended.
+    """
     record: Ids = ()
     last, is_behind = float("-inf"), False
     for answer in sorted(answers, key=lambda turn: began(turn.exchange) or 0.0):
@@ -94,7 +98,7 @@ def _followed(answers: list[Answer]) -> Iterator[_Appended]:
             return
         last = end
         if answer.refused:
-            continue  # it was not run, and the session is as before
+            continue  # a refused turn is not run, so the session is unchanged
         choice = answer.choices[0] if answer.answered and len(answer.choices) == 1 else None
         if choice is None:
             return

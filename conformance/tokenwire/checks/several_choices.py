@@ -80,9 +80,9 @@ def _beside_each_other(stream: Answer) -> Iterator[Observation]:
 def _samples_are_asked_alike(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that every choice of a request for several choices has the requested fields.
 
-    Servers split such a request into requests for one choice each. If they forget a field, it is missing from
-    every choice, or from every choice except the first. A single answer shows the second error, because all
-    its choices must have the same series.
+    Servers split such a request into requests for one choice each. If a server forgets a field in these
+    requests, the field is missing from every choice, or from every choice except the first. A single answer
+    shows the second error, because all its choices must have the same series.
     """
     alone: dict[tuple[object, ...], tuple[ChoiceFacts, frozenset[str]]] = {}
     for stream in streams if _of_several(streams) else ():

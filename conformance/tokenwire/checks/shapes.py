@@ -17,7 +17,10 @@ from tokenwire.requirement import Level
 
 @fact(Stream)
 def _shaped(stream: Stream) -> tuple[Shape, str] | None:
-    """Return the shape of a request, and its words; None if it has none of the known shapes."""
+    """Return the client shape that a request has, and the words of its prompt.
+
+    None if the request has no known shape.
+    """
     path, body = stream.exchange.request.path, stream.exchange.request.body
     shapes = (shape for shape in load_shapes().values() if shape.path == path)
     return next(((shape, words) for shape in shapes if (words := shape.words_in(body)) is not None), None)

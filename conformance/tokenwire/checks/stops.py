@@ -58,8 +58,9 @@ def _stopped(streams: tuple[Answer, ...]) -> list[Whole]:
 
 @once_per_run
 def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
-    """Return the first answers to the same requests without stop strings. A second key includes whether they
-    are streams.
+    """Return the first answers to the same requests without stop strings.
+
+    A second key also tells streams from whole answers.
     """
     stopped = _stopped(streams)
     wanted = {_unstopped(whole, trimmed=trimmed) for whole in stopped for trimmed in (False, True)}
@@ -74,9 +75,10 @@ def _twins(streams: tuple[Answer, ...]) -> Mapping[tuple[object, ...], Whole]:
 
 @once_per_run
 def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]]:
-    """Map the name of an answer to the stop string that ended it, found by the answer without stop strings.
+    """Map the name of an answer to the stop string that ended it, and a flag.
 
-    The flag is True if the answer ends just before the stop string.
+    The answer to the same request without stop strings shows which stop string that was. The flag is True if
+    the answer ends just before the stop string.
     """
     found: dict[str, tuple[str, bool]] = {}
     for whole in _stopped(streams):
@@ -133,10 +135,10 @@ def _stop_string_not_shown(streams: tuple[Answer, ...], _target: Target) -> Iter
 def _final_text(
     stream: Answer, choice: ChoiceFacts, wholes: Mapping[str, Sequence[Answer]], stop_of: StopOf
 ) -> tuple[str, Place] | None:
-    """Return the text of a choice before its stop string, and the place of this text. It must not come from
-    the choice's own deltas.
+    """Return the text of a choice before its stop string, and the place of this text.
 
     The source is the whole answer to the same request or, without one, the last text of a cumulative stream.
+    Deltas of the choice itself are not used.
     """
     for other in wholes.get(stream.asked.key, ()):
         twin = next((c for c in finished_choices(other) if c.index == choice.index), None)
@@ -261,8 +263,8 @@ def _is_stop(whole: Whole) -> bool:
 
 
 def _stop_in_thoughts(stops: Iterable[str], thoughts: str, all_thoughts: str) -> str:
-    """Return the stop string at which reasoning ends that would continue without it. Empty if
-    there is none.
+    """Return the stop string at which the reasoning of a choice ends, although the reasoning would continue
+    without the stop string. Empty if there is none.
     """
     if not all_thoughts.startswith(thoughts):
         return ""

@@ -20,7 +20,10 @@ _FIELDS = (
 """The fields of a response that do not change once it has ended."""
 _UNDER_WAY = ("queued", "in_progress")
 _ONLY_THERE = frozenset({"background", "store"})
-"""The fields of a request in the background that the same request in the foreground lacks."""
+"""The request fields that only a request in the background has.
+
+The same request in the foreground lacks them.
+"""
 _NOT_STORED = 404
 
 
@@ -38,9 +41,11 @@ def _body(answer: Stream) -> Mapping[str, Any]:
 
 
 def _response(answer: Stream) -> Mapping[str, Any]:
-    """Return the response of an answer: the document, or that in the last event of a stream."""
+    """Return the response object of an answer: the whole document, or the object in the last event of a
+    stream that has one.
+    """
     found: Any = {}
-    for event in answer.events:  # an end mark may follow, which is no object
+    for event in answer.events:  # the last event may be an end mark, which is not an object
         if isinstance(event.data, Mapping):
             found = event.data.get("response", found) if answer.asked.stream else event.data
     return found if isinstance(found, Mapping) else {}
@@ -127,7 +132,9 @@ def _asked_in_the_foreground(call: ControlCall, answer: Answer) -> bool:
 
 
 def _outlived(looked: ControlCall, begun: ControlCall, answer: Answer) -> bool:
-    """True if an answer began after a response in the background, and ended before a look at that."""
+    """True if an answer began after a response in the background, and ended before a retrieval of that
+    response.
+    """
     times = over(begun.exchange), began(answer.exchange), over(answer.exchange), began(looked.exchange)
     known = [time for time in times if time is not None]
     return len(known) == len(times) and known == sorted(known)
@@ -135,7 +142,9 @@ def _outlived(looked: ControlCall, begun: ControlCall, answer: Answer) -> bool:
 
 @check_run("background-response-ends")
 def _background_response_ends(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check the last look at a response in the background against the same request in the foreground."""
+    """Compare the last retrieval of a response in the background with the answer to the same request in the
+    foreground.
+    """
     cancelled = {name for call in target.calls if call.action is Action.CANCEL for name in call.ids}
     looks = {name: call for name, call, deleted in _retrieved(target) if call.done and not deleted}
     for begun in target.calls:
@@ -164,7 +173,7 @@ def _background_response_ends(streams: tuple[Answer, ...], target: Target) -> It
 
 @check_run("cancelled-response-ends")
 def _cancelled_response_ends(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that a cancelled response has ended, and that later looks at it have the same status."""
+    """Check that a cancelled response has ended, and that later retrievals show the same status."""
     firsts: dict[str, Answer] = {}
     for answer in streams:
         firsts.setdefault(answer.exchange.scenario, answer)

@@ -122,7 +122,7 @@ def _text_waits_for_its_ids(stream: Stream, target: Target) -> Iterator[Observat
             stated = decoding.decode(decoding.ids[:after])
             if stated is not None and any(decoding.begins(right, text) for right in legal):
                 # The prompt may decide about the first space of the output, or begin its first character. The
-                # allowance applies only if the text contains these.
+                # text may be longer by these characters only if it contains them.
                 begun = [reading for reading in readings if decoding.begins(reading, text)]
                 beyond = max((decoding.size(reading) - alone for reading in begun), default=0)
                 most, actual = decoding.size(stated) + max(beyond, 0), decoding.size(text)

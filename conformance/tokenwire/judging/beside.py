@@ -11,7 +11,10 @@ from tokenwire.target.determinism import AnswerPair
 from tokenwire.wire.exchange import Exchange, ExchangeHead, exchange_name
 
 GATEWAY, WORKER = "gateway", "worker"
-"""The scenarios of exchanges with the gateway and with the worker. The worker's occurs only in captures."""
+"""The scenario names of exchanges with the gateway and with the worker.
+
+The name for the worker occurs only in captures.
+"""
 
 
 def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:

@@ -1,19 +1,20 @@
 """Causes of failures: which violations follow from other violations.
 
 One error on the wire seldom violates a single requirement. A doubled id violates the requirements on
-counters, on the budget, and on equality with other answers. A report shows such an error once. A violation is
-folded under another one if that one explains all of its findings, in one of three ways:
+counters, on the budget, and on equality with other answers. A report shows such an error once: it folds the
+consequences under their cause. A violation is folded under another violation if the latter explains all
+findings of the former, in one of three ways:
 
 * By the requirement: `implied_by` names the other requirement, directly or through further requirements, and
   the same answer violates it. A violation of an equality is also explained by a violation in the same field
   of any answer at the same endpoints.
 * By the table `spec/causes.yaml`: an endpoint ignores or misreads a request field. The violation that shows
   this explains other violations for requests with this field.
-* By the place: the other violation is at the same pointer of the same event, or of the event with which this
-  one was compared, and its requirement is more specific.
+* By the place: the other violation has a more specific requirement, and is at the same pointer of the same
+  event. It may also be in the event with which the folded violation was compared.
 
-A FAIL is folded only if one answer violates both requirements, or if the table explains it. If only the place
-explains it, this must be the answer that the report shows for the cause.
+A FAIL is folded only if one answer violates both requirements, or if the table explains the FAIL. If only the
+place explains the FAIL, this answer must be the one that the report shows for the cause.
 
 Folding does not change verdicts.
 """
@@ -211,14 +212,17 @@ class _Violations:
         return found
 
     def shown_with(self, n: int, m: int) -> bool:
-        """True if a judgement may be folded under another. For a FAIL, both need findings in one answer."""
+        """True if a judgement may be folded under another.
+
+        For a FAIL, both judgements must have findings in the same answer.
+        """
         first, other = self._judgements[n], self._judgements[m]
         implied = other.requirement.id in (
             *first.requirement.implied_by,
             *_implied().get(first.requirement.id, ()),
         )
-        # If only the place explains it, only the answer that the report shows counts. Otherwise the worst
-        # failure of a report might be folded under a failure of another answer.
+        # If only the place explains the failure, only the first violation of the cause counts, because the
+        # report shows it. Otherwise the worst failure might be folded under a failure of another answer.
         theirs = _exchanges(other.violations if implied else other.violations[:1])
         return first.verdict is not Verdict.FAIL or not theirs.isdisjoint(_exchanges(first.violations))
 
@@ -275,7 +279,10 @@ def causes(judgements: Sequence[Judgement]) -> Causes:
         return n
 
     def fold(n: int, *, by_table: bool) -> None:
-        """Fold a judgement under its most likely cause, if each of its findings has a cause."""
+        """Fold a judgement under its most likely cause, if each finding of the judgement has a cause.
+
+        Otherwise note the first unexplained finding.
+        """
         gravity = SEVERITY[judgements[n].verdict]
         explained: list[set[int]] = []
         for seen in judgements[n].violations:

@@ -453,7 +453,10 @@ class Chance:
         self._tallies = tuple(tallies)
 
     def weigh(self, difference: Observation) -> Observation | Doubt:
-        """Return the violation that a difference is, or the reason why it is none."""
+        """Return the violation if a difference counts as a violation.
+
+        Otherwise return the reason why it does not count.
+        """
         why = self._doubt(difference)
         if why is not None and why.aborted_ids:
             probability, words = self._share_of_aborted

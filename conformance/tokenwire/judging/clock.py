@@ -89,9 +89,8 @@ class Clock:
         if self.work is None or self.work is not self._seen:
             self._seen, self._since = self.work, now
         elif now - self._since >= self._limit_s:
-            self._since = (
-                now  # the next exception comes after another limit, because Python may only print this one
-            )
+            # If Python only prints this exception, the next one is raised after another limit.
+            self._since = now
             raise TooSlowError(self._limit_s, _read_in(frame))
 
 

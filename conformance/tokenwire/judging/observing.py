@@ -108,8 +108,8 @@ class Observing:
             return
         paired = any(CHECKS[row.id].on_comparison for row in wanted)
         pairs = max(len(run.comparisons), len(run.pairs_beside)) if paired else 0
-        # Each requirement that observes the whole run is a part of its own. Other requirements do not need
-        # one.
+        # Each requirement whose check observes the whole run is a part of its own. All other requirements
+        # share parts.
         for rows in together(
             range(len(wanted)), lambda nth: _LARGE * (CHECKS[wanted[nth].id].on_run is not None), _LARGE
         ):
@@ -218,8 +218,9 @@ def _of_run(requirement: Requirement, run: Run) -> Iterator[Counted]:
 def _count_by_scenario(
     check: RunCheck, answers: tuple[Answer, ...], run: Run, into: dict[str, TallyBuilder]
 ) -> Iterator[Observation]:
-    """Count a check's observations of a run by scenario. It yields nothing itself, so that `tally` catches a
-    crash.
+    """Count a check's observations of a run by scenario.
+
+    This function yields nothing. It is a generator so that `tally` catches a crash of the check.
     """
     waiting: dict[str, list[Observation]] = defaultdict(list)
     left_out: list[tuple[str, Observation]] = []  # a scenario with only these observations comes last
@@ -238,7 +239,8 @@ def _count_by_scenario(
                 left_out.append((scenario, seen))
                 continue
             waiting[scenario].append(seen)
-            into[scenario]  # creates the entry, so that scenarios keep the order of the observations
+            # This access creates the entry, so that scenarios keep the order of the observations.
+            into[scenario]
             if len(waiting[scenario]) >= _TOGETHER:
                 count(scenario, nth)
     finally:

@@ -251,7 +251,8 @@ def unjudged(requirement: Requirement, run: Run) -> Unjudged | None:
     words = "; ".join(f"{capability.name}: {capability.established}" for capability in missing)
     if instrumented:
         return Verdict.NOT_TESTABLE, f"{words}; {_INSTRUMENTS.get(missing[0].name, _MIRROR)}", ()
-    # A function, because counting the answers took an eighth of the time of `watch` and `inspect`.
+    # The reason is a function, so that answers are counted only if the reason is shown. The counting took an
+    # eighth of the time of `watch` and `inspect`.
     return Verdict.UNSUPPORTED, lambda: f"{words} ({_searched(requirement, run)})", ()
 
 
@@ -264,11 +265,10 @@ def _searched(requirement: Requirement, run: Run) -> str:
 def _broken_promise(capability: Capability) -> Observation:
     """Return the violation of a capability that is declared but not shown.
 
-    It is one because the requirements on this capability cannot be judged.
+    This is a violation, because the requirements on the capability cannot be judged.
     """
     message = f"{capability.name} is declared, but {capability.established}"
     expected = f"{capability.name}, as declared"
-    place = Place(
-        WHOLE_RUN, pointer=f"/{capability.name}"
-    )  # the same place makes equal missing capabilities one cause
+    # All violations about one missing capability have the same place, so that they have one cause.
+    place = Place(WHOLE_RUN, pointer=f"/{capability.name}")
     return expect(place, expected, capability.established, message, holds=False)

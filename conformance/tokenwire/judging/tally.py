@@ -96,7 +96,7 @@ class TallyBuilder:
             self._crash = part.crash
         for left in part.left_out:
             known = self._left_out.get(left.reason, left._replace(times=0))
-            # The first answer in the run represents all, whatever the order of the parts.
+            # The first such answer in the run represents all of them, whatever the order of the parts.
             self._left_out[left.reason] = min(known, left)._replace(times=known.times + left.times)
 
     @property
@@ -133,7 +133,7 @@ def tally(
         # one (benchmarks/NOTES.md).
         seen = iter(check(*subject))
         first = next(seen, None)
-        if first is None:  # this is the usual case
+        if first is None:
             return NOTHING
         return _tally_of_observations(chain((first,), seen), position, empty_answers)
     except Exception:  # a crash of a check must not end the run, and is not a violation of the server
@@ -175,13 +175,13 @@ def _tally_of_observations(
         crash = (position, nth), traceback.format_exc()
     except TooSlowError as error:
         crash = (position, nth), str(error)
-    # A skipped value is not an observation. It only gives a reason.
+    # A skipped value is not an observation. It only gives a reason for a lack of observations.
     saw = nth > len(left_out)
     return Tally(saw, witnesses, furthest, tuple(differing), crash, _by_reason(left_out))
 
 
 def _by_reason(left_out: Sequence[Seen]) -> tuple[LeftOut, ...]:
-    if not left_out:  # this is nearly always so
+    if not left_out:  # nearly all tallies have no skipped values
         return ()
     counts = Counter(seen.observation.message for seen in left_out)
     firsts = {seen.observation.message: seen for seen in reversed(left_out)}

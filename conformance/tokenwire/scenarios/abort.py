@@ -49,7 +49,7 @@ async def abort_after(
 async def _abort_whole(talk: Conversation, ask: Ask) -> None:
     """Send a request without streaming, and abort it while the server works on it.
 
-    Another stream that was requested later shows that the server is at work. It is aborted as well.
+    A stream that is requested later shows that the server is at work. That stream is aborted as well.
     """
     whole = replace(ask, logprobs=True, request_id=f"{ask.request_id}-whole")
     beside = replace(ask, stream=True, request_id=f"{ask.request_id}-beside")
@@ -84,7 +84,7 @@ async def _abort(talk: Conversation) -> None:
         _abort_whole(talk, ask),
     )
     for label in ("as-sent", "as-sent-again") if talk.id_prefix else ():
-        # Sent alone, because next to other requests the abort may come too late.
+        # This request is sent alone, because beside other requests its abort may come too late.
         await abort_after(talk, label, ask, 2, as_sent=True)
     await talk.abort("over-abort", f"{ask.request_id}-over")
 
@@ -93,8 +93,8 @@ async def _abort(talk: Conversation) -> None:
 async def _abort_of_one(talk: Conversation) -> None:
     """Three streams whose request ids have a common beginning.
 
-    Only the request with the shortest id is aborted, then an id that no request has. The other streams must
-    complete.
+    First the request with the shortest id is aborted, and then an id that no request has. The two other
+    streams must complete.
     """
     if not can_abort(talk):
         return

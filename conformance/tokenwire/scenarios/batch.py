@@ -67,10 +67,10 @@ def stops_apart(answers: Sequence[Sequence[int]]) -> tuple[int, ...]:
 
 @scenario(chat=False)
 async def _uneven_ends(talk: Conversation) -> None:
-    """Prompts in one request whose answers end at different tokens, the last prompt's first.
+    """One request with several prompts, whose answers end at different tokens.
 
-    They end by stop ids, by stop strings and, if each prompt can have its own, by token limits. Also samples
-    that end at a stop string.
+    The answer to the last prompt ends first. The answers end by stop ids, by stop strings and, if each prompt
+    can have its own limit, by token limits. Also samples that end at a stop string.
     """
     prompts = (PROMPT[1:], PROMPT[3:5], PROMPT[:9], PROMPT * 2)
     ask = Ask(input_ids=prompts, batch=True, max_new_tokens=16, logprobs=True)

@@ -51,10 +51,10 @@ def _unseen_words(talk: Conversation) -> str:
 
 @scenario()
 def _cache_keys(talk: Conversation) -> Steps:
-    """A new prompt, twice with the same salt, if the endpoint has one.
+    """A new prompt, sent twice with the same salt, if the endpoint has one.
 
-    Then with another salt, with another cache key, and without either. Only the second request may use the
-    cache.
+    Then it is sent with another salt, with another cache key, and without salt and cache key. Only the second
+    request may use the cache.
     """
     names = [keys[-1] for keys in talk.dialect.request.cache_keys]
     ask = _unseen_prompt(talk)
@@ -67,10 +67,10 @@ def _cache_keys(talk: Conversation) -> Steps:
 
 @scenario()
 def _adapters(talk: Conversation) -> Steps:
-    """A new prompt, twice without an adapter, if the server lists adapters.
+    """A new prompt, sent twice without an adapter, if the server lists adapters.
 
-    Then with the first two adapters, with one that does not exist, and once more without an adapter. Only the
-    requests without an adapter may share a cache.
+    Then it is sent with the first two adapters, with an adapter that does not exist, and once more without an
+    adapter. Only the requests without an adapter may share a cache.
     """
     place, known = talk.dialect.request.adapter, sorted(talk.advertised.adapters)
     ask = _unseen_prompt(talk)
@@ -95,9 +95,9 @@ def _question(talk: Conversation, place: int, system: str) -> str:
 
 @scenario(chat=True)
 def _shared_beginnings(talk: Conversation) -> Steps:
-    """A new system message with two questions one after the other, with two more at the same time, and with a
-    very short one. The later requests may use the cache for the system message at most. Then all are sent
-    again at once, with streaming. The answers must be the same.
+    """A new system message, followed by two questions one after the other, by two more questions at the same
+    time, and by a very short question. The later requests may use the cache at most for the system message.
+    Then all requests are sent again at once, with streaming. The answers must be the same.
     """
     words = _unseen_words(talk)
     system = {"role": "system", "content": words}
@@ -116,7 +116,7 @@ def _shared_beginnings(talk: Conversation) -> Steps:
 
 
 def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | None:
-    """Return the request for a data-parallel rank; None if the endpoint has no field for it."""
+    """Return the request for a data-parallel rank; None if the endpoint has no field for the rank."""
     binding = talk.dialect.request
     if binding.rank:
         return replace(ask, raw={binding.rank[0][-1]: rank})
@@ -140,9 +140,9 @@ def _ranks(talk: Conversation) -> Steps:
 
 
 async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **fields: Any) -> Ask:
-    """Send a prompt that nobody has sent before twice, then a control request, then the prompt once more.
+    """Send a new prompt twice, then send a control request, and then send the prompt once more.
 
-    Return the request.
+    Return the request with the prompt.
     """
     ask = replace(_unseen_prompt(talk), **fields)
     await talk.ask("first", ask)
@@ -154,7 +154,7 @@ async def _ask_around(talk: Conversation, label: str, call: HttpRequest, **field
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _flushed_cache(talk: Conversation) -> None:
-    """A new prompt twice, and once more after the cache was cleared."""
+    """A new prompt, sent twice, and once more after the cache was cleared."""
     flush = talk.control.plain_request(Action.FLUSH)
     if flush is None:
         return
@@ -163,10 +163,10 @@ async def _flushed_cache(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _updated_weights(talk: Conversation) -> None:
-    """A new prompt twice, and once more after the server has loaded the same weights again.
+    """A new prompt, sent twice, and once more after the server has loaded the same weights again.
 
-    The same with a salt, if the endpoint has one. Only for a server that is declared to accept weight
-    updates.
+    The same requests follow with a salt, if the endpoint has one. Only for a server that is declared to
+    accept weight updates.
     """
     weights = talk.advertised.weights if WEIGHT_UPDATES in talk.declared else ""
     update = talk.control.update_request(weights) if weights else None

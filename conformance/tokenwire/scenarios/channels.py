@@ -224,10 +224,9 @@ def spoken(talk: Conversation, text: str, otherwise: Ask) -> Ask:
 
 @scenario(chat=True)
 def _tool_choice(talk: Conversation) -> Steps:
-    """Tools that must not be called, tools of which any must be called, and a tool that must be called.
-
-    A parrot outputs a call; other models are asked for the weather. Also a limit of one call for a text with
-    two calls, and arguments that do not fit a strict tool. Without and with streaming.
+    """Requests that forbid tool calls, that require a call of any tool, and that require a call of one named
+    tool. A parrot outputs a call; other models are asked for the weather. Also a limit of one call for a text
+    with two calls, and arguments that do not fit a strict tool. All are sent without and with streaming.
     """
     ask = replace(worded(talk, "What is the weather in Paris?"), max_new_tokens=talk.fitting(200, _PROMPT))
     form = load_markup()[1][talk.tool_calls or "hermes"]
@@ -272,9 +271,11 @@ async def _plain_path(talk: Conversation) -> None:
 
 @scenario(chat=True)
 def _reasoning_controls(talk: Conversation) -> Steps:
-    """Reasoning that is shown, hidden, limited or switched off, if the endpoint has fields for it; and a text
-    without reasoning where it is switched off. Also reasoning efforts, one of which is unknown. A parrot
-    outputs a text with reasoning; other models are asked for a river.
+    """Reasoning that is shown, hidden or limited, if the endpoint has fields for this.
+
+    If it has a field that switches reasoning off, also a text without reasoning with this field. Also
+    reasoning efforts, one of which is unknown. A parrot outputs a text with reasoning; other models are asked
+    for a river.
     """
     controls = talk.dialect.request.reasoning
     think, plain = load_markup()[0]["think"], replace(worded(talk, "Name a river."), max_new_tokens=64)
@@ -303,5 +304,5 @@ def _having(place: Keys, value: Any) -> dict[str, Any]:
 _BUDGETS = (4, 40)
 """Limits for reasoning tokens: below and above the length of a short reasoning."""
 _EFFORTS = ("low", "enormous")
-"""Two reasoning efforts: one that all endpoints know, and one that none knows."""
+"""Two reasoning efforts: one that every endpoint knows, and one that no endpoint knows."""
 _ON_THE_PLAIN_PATH = ("reasoning-content-call", "content", "calls", "samples", "unmatched-stop")

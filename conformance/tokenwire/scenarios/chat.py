@@ -66,10 +66,10 @@ def _chat_budget(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _chat_stop_string(talk: Conversation) -> None:
-    """A stop string that begins in one chunk of a known answer and ends in the next.
+    """A stop string that begins in one chunk of a known answer and ends in the next chunk.
 
-    Neither the message nor a delta contains it, unless the request keeps it. A stop string that never matches
-    changes nothing.
+    Neither the message nor a delta contains the stop string, unless the request sets that it stays in the
+    text. A stop string that never matches changes nothing.
     """
     ask = replace(_ASK, max_new_tokens=48)
     stops = {"never": (NEVER,)}

@@ -49,8 +49,9 @@ def constrained(talk: Conversation, ask: Ask, **values: Any) -> Ask | None:
 @scenario()
 def _constraints(talk: Conversation) -> Steps:
     """Output that must be JSON of a schema, match a regular expression, follow a grammar or be one of two
-    choices. Without constraints, the model would write another text. Requested without and with streaming,
-    cut off, with ignored ends, and after the reasoning of a parrot.
+    choices. Without constraints, the model would write another text. The output is requested without and with
+    streaming, and cut off by a token limit. Also with end-of-sequence ids ignored, and after the reasoning of
+    a parrot.
     """
     plain = replace(worded(talk, f"Say {_OTHER}."), max_new_tokens=_TOKENS)
     ask = spoken(talk, _OTHER, plain)

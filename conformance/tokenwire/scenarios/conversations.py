@@ -77,9 +77,9 @@ class _Agent:
 async def _conversations(talk: Conversation) -> None:
     """An agent's conversation of three turns, without and with streaming, without logprobs or ids.
 
-    It has a question, a call and its result, two calls and their results, and the answer. Also the last turn
-    with a short result, and the second with the reasoning of the first. If the server stores responses, turns
-    also refer to the previous response by its id.
+    The turns are a question, a call and its result, two calls and their results, and the answer. The last
+    turn is also sent with a short result, and the second turn with the reasoning of the first answer. If the
+    server stores responses, turns also refer to the previous response by its id.
     """
     turns = talk.dialect.request.turns
     if turns is None:

@@ -1,4 +1,7 @@
-"""Scenarios in which clients disconnect within an answer. The server's reported load shows if it noticed."""
+"""Scenarios in which clients disconnect within an answer.
+
+The load that the server reports shows if the server noticed.
+"""
 
 import asyncio
 import time
@@ -103,9 +106,9 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
 
 @scenario(budget=Budget.STANDARD, alone=True, storm=True)
 async def _disconnect(talk: Conversation) -> None:
-    """Streams whose clients disconnect after the first event, by reset and by close, beside one whose client
-    stays. The load before and after shows if the server noticed. The remaining stream shows how much the
-    server did meanwhile.
+    """Streams whose clients disconnect after the first event, by reset and by close, beside a stream whose
+    client stays. The load before and after the disconnects shows if the server noticed them. The remaining
+    stream shows how much the server did in the meantime.
     """
     await _leave(talk, stream=True)
 

@@ -16,7 +16,7 @@ from tokenwire.wire.exchange import Ending, Exchange, Read
 _MEASURED = 64
 """The number of tokens that is sufficient to measure the speed of a server."""
 _TIMERS_S = {Budget.QUICK: 0.5, Budget.STANDARD: 4.0, Budget.SOAK: 8.0}
-"""Seconds after which servers remove what belongs to a request id that was used."""
+"""Seconds after which servers have cleaned up the data of an ended request id, by budget."""
 _MOST_TURNS = 10
 """The most requests with the same id, one after the other. A single request may be limited by the context."""
 _CHOICES = 3
@@ -27,9 +27,8 @@ _MOST_RUNNING = {Budget.QUICK: 64, Budget.STANDARD: 128, Budget.SOAK: 1024}
 
 
 def _lasting(talk: Conversation, measured: Stream) -> int:
-    """Return how many tokens take longer than such a timer, at the speed of a measured answer.
-
-    The number is limited by the context and by the recorder.
+    """Return the number of tokens that take longer than the clean-up of a request id (`_TIMERS_S`), at the
+    speed of a measured answer. The number is limited by the context and by the recorder.
     """
     rate = (measured.asked.max_new_tokens or _MEASURED) / max(measured.exchange.duration, 0.001)
     return talk.fitting(min(1 + int(rate * _TIMERS_S[talk.budget]), talk.readable()), 64)
@@ -93,9 +92,9 @@ def _ids_shown(talk: Conversation, ask: Ask, tap: Tap) -> list[str]:
 
 @scenario()
 async def _abort_of_choices(talk: Conversation) -> None:
-    """Several samples of a prompt and a batch of prompts, aborted by the client's id.
+    """Several samples of a prompt and a batch of prompts, each aborted by the id of the client.
 
-    Also one sample, aborted by its own id. The others must complete.
+    Also one of several samples, aborted by the id of this sample. The other samples must complete.
     """
     if not can_abort(talk):
         return

@@ -11,9 +11,10 @@ _FORCED = 40
 
 
 def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
-    """Return the request once with each other sampling field.
+    """Return variants of the request by label, each with one sampling field under test.
 
-    A bias makes the answer without the field predictable.
+    Biases force an id in some variants, so that the answer would be known if a gateway dropped the field
+    under test.
     """
     forced = replace(ask, logit_bias={_FORCED: 100.0})
     stopped = replace(forced, ignore_eos=False, stop_token_ids=(_FORCED,))
@@ -31,10 +32,10 @@ def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
 
 @scenario(worker=True)
 def _gateway(talk: Conversation) -> Steps:
-    """Everything that a gateway must pass on, requested from it and from its worker.
+    """Requests with everything that a gateway must pass on, sent to the gateway and to its worker.
 
-    This covers each flag, without and with streaming, every sampling field, several choices and prompts, a
-    text prompt, and refused requests.
+    They have each flag, without and with streaming, every sampling field, several choices and prompts, and a
+    text prompt. Some are requests that must be refused.
     """
     ids = Ask(input_ids=(PROMPT,), max_new_tokens=12, ignore_eos=True)
     words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=12)

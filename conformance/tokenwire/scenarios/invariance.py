@@ -53,8 +53,9 @@ def _long_stream(talk: Conversation) -> Steps:
 async def _preempted(talk: Conversation) -> None:
     """Eight requests at once, alternately without and with streaming.
 
-    A server that is configured to preempt preempts some of them, which num_retractions shows. They are sent
-    again in another order, until one of each kind ran both with and without a preemption.
+    A server that is configured to preempt preempts some of them, which num_retractions shows. The requests
+    are repeated in another order. The repetition ends when a request without streaming, and a request with
+    streaming, ran both with and without a preemption.
     """
     ask = Ask(ignore_eos=True, logprobs=True)
     hit: set[int] = set()
@@ -85,17 +86,18 @@ _WATCHED = 32
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _neighbours(talk: Conversation) -> None:
-    """A request twice alone, then among sixteen with other prompts.
+    """A request, sent twice alone, and then at the same time as sixteen requests with other prompts.
 
-    Some of these are long, one is refused, and one has a client that stops reading. The answer to the request
-    must not change. Among the others it is a token shorter, and begins with the same tokens.
+    One further request must be refused, and one has a client that stops reading. The answer to the first
+    request must not change. In company it is requested with one token less, and begins with the same tokens.
     """
     ask = replace(_SCORED, input_ids=(PROMPT[::-1],), max_new_tokens=talk.fitting(_WATCHED))
     for label in ("alone", "alone-again"):
         ask = await _ask_scored(talk, label, ask)
     among = replace(ask, max_new_tokens=max(1, talk.fitting(_WATCHED) - 1))
     other = replace(ask, max_new_tokens=96, stream=True)
-    crowd = {"among": among, "among-stream": replace(among, stream=True)}  # this request is scheduled first
+    # The request under test is the first of the crowd, so that it is scheduled first.
+    crowd = {"among": among, "among-stream": replace(among, stream=True)}
     for position in range(_NEIGHBOURS):
         prompt = (20 + position, *PROMPT[position % 5 :])
         crowd[f"neighbour-{position}"] = replace(other, input_ids=(prompt,))

@@ -57,9 +57,10 @@ _PATCH = '*** Add File: a "b".txt\n+{"input": "\\é😀"}\n'
 
 @scenario(chat=True, items=True)
 async def custom_tools(talk: Conversation) -> None:
-    """Calls of a custom tool, whose input is a text, beside a function; whole, streamed,
-    and given back with the output of the tool. A parrot says the calls; other models are asked for a patch.
-    One custom tool has a grammar for its input.
+    """Calls of a custom tool, whose input is a text, beside a function.
+
+    They are requested without and with streaming, and then sent back with the output of the tool. A parrot
+    outputs the calls; other models are asked for a patch. One custom tool has a grammar for its input.
     """
     tool = talk.dialect.request.tool
     if tool is None or not tool.free:
@@ -128,9 +129,9 @@ async def _look(talk: Conversation, label: str, name: str) -> None:
 
 @scenario(chat=True, items=True, budget=Budget.STANDARD, at_most=40)
 async def response_life(talk: Conversation) -> None:
-    """Responses that the server stores, if it does: retrieved, continued twice, made in the background,
-    cancelled and deleted. Also a response that must not be stored, and one whose instructions must not apply
-    to the next one.
+    """Responses that the server stores, if it stores any: retrieved, continued twice, made in the background,
+    cancelled and deleted. Also a response that must not be stored, and a response whose instructions must not
+    apply to the next response.
     """
     ask = Ask(messages=(_FIRST,), max_new_tokens=_TOKENS)
     stored = replace(ask, raw={"store": True})
@@ -156,9 +157,8 @@ async def response_life(talk: Conversation) -> None:
 
 
 async def _continue(talk: Conversation, keeps: str, stored: Ask, first: Stream | None) -> None:
-    """Continue a response, then the response to that, and then a response that had instructions.
-
-    Each is also sent as a complete input.
+    """Continue a response, then continue the new response, and then continue a response that had
+    instructions. Each request is also sent with the complete input.
     """
 
     def naming(answer: Stream | None, turn: dict[str, Any]) -> Ask:

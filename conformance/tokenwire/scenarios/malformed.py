@@ -67,7 +67,7 @@ _BODIES: Mapping[str, bytes] = {
 def _of_fields(talk: Conversation, ask: Ask, wrong: Mapping[str, tuple[Any, ...]]) -> Steps:
     """Yield a valid request twice, then the request with each invalid value.
 
-    After those of two fields, a valid one follows.
+    The valid request is repeated after the invalid values of every second field.
     """
     control = _plain(talk)
     yield {"control": control}
@@ -105,7 +105,7 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in _BEYOND.items():
         bad[f"prompt-{label}"] = replace(ask, wrong={"input_ids": [*PROMPT[:3], token]})
     yield from with_controls(talk, ask, bad, again=True)
-    # Only now, because a refusal may mention the vocabulary size.
+    # A refusal may have mentioned the vocabulary size, so the size may be known only now.
     if size is None and (late := _of_size(ask, talk.vocabulary_size)):
         yield late
         yield {"prompt-size-control": ask}

@@ -75,14 +75,14 @@ async def _crowd(talk: Conversation) -> None:
 
 
 _RUNNING = 1000
-"""Tokens of the requests that the others wait for."""
+"""The number of tokens of the running request, which the waiting requests must wait for."""
 _WAITING = 6
 
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True)
 async def _waiting_timeout(talk: Conversation) -> None:
-    """Requests behind a stream of many tokens, on a server that is declared to end what waits too long. Then
-    one by itself, which has to be answered.
+    """Requests that wait behind a stream of many tokens, on a server that is declared to end requests that
+    wait too long. Then a request that does not have to wait, which must be answered.
     """
     if WAITING_TIMEOUT not in talk.declared:
         return

@@ -17,10 +17,10 @@ _LONGEST = 32768
 
 @scenario(results=True)
 def _results(talk: Conversation) -> Steps:
-    """Three inputs together, each alone, and in another format.
+    """Three inputs, sent together, each alone, and with another format of the result.
 
-    Also the beginning, the end and the whole of one, if it can be truncated, and only the best two results.
-    The same input always has the same result.
+    If the endpoint can truncate inputs, also one input, its beginning and its end. If the endpoint can limit
+    the number of results, also the best two results. The same input always has the same result.
     """
     together = with_sayable(talk, Ask(input_ids=_INPUTS), return_prompt_token_ids=True)
     yield {"batch": together}
@@ -38,9 +38,9 @@ def _results(talk: Conversation) -> Steps:
 
 @scenario(results=True, perilous=2)
 def _bad_inputs(talk: Conversation) -> Steps:
-    """Inputs without a result: an empty one, one with an id that no vocabulary has, and one longer than the
-    context. The empty one is sent alone and with another input, as text and as ids. A valid request follows
-    each two.
+    """Inputs without a result: an empty input, an input with an id that no vocabulary has, and an input
+    longer than the context. The empty input is sent alone and with another input, as text and as ids. A valid
+    request follows after every two of these requests.
     """
     control = Ask(input_ids=_INPUTS[1:2])
     bad: dict[str, dict[str, Any]] = {

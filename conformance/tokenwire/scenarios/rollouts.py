@@ -63,10 +63,11 @@ async def _abort_of_everything(talk: Conversation) -> None:
 
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _pause_and_continue(talk: Conversation) -> None:
-    """A greedy request without a pause, then with streaming and without, paused and continued in between.
+    """A greedy request without a pause.
 
-    Then two more streams: a pause puts one back into the queue while the cache is cleared, and another pause
-    ends the other.
+    Then the same request with streaming and without, paused and continued in between. Then two more streams.
+    A pause puts the first stream back into the queue while the cache is cleared, and another pause ends the
+    second stream.
     """
     control = talk.control
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
@@ -80,7 +81,7 @@ async def _pause_and_continue(talk: Conversation) -> None:
     async def interrupt(effect: str, _: Tap) -> None:
         """Pause the server and let it continue.
 
-        If this kind of pause permits it, the cache is cleared in between.
+        If the cache can be cleared during this kind of pause, it is cleared in between.
         """
         try:
             await talk.call(f"pause-{effect}", pauses[effect])

@@ -226,8 +226,10 @@ async def _script_prompts(talk: Conversation, speaker: Speaker) -> None:
 
 @_scripts(budget=Budget.STANDARD)
 async def _script_budgets(talk: Conversation, speaker: Speaker) -> None:
-    """Texts that end at a known id, by themselves or by a stop string. The token limit is one less than this
-    length, equal to it, or one more. If the end and the limit coincide, the finish is stop.
+    """Texts that end at a known id, by themselves or by a stop string.
+
+    The token limit is the number of tokens up to this end, one less, or one more. If the end and the limit
+    coincide, the finish is stop.
     """
     words = speaker.encode("It says it again, and it is")
     scripts = {

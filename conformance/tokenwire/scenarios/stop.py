@@ -228,9 +228,9 @@ def _legible(text: str) -> str:
 
 @scenario()
 async def _stops_with_logprobs(talk: Conversation) -> None:
-    """A stop string from a known answer, and logprobs: each alone, and both together.
-
-    Both are also requested with the stop string kept, and with streaming.
+    """A stop string from a known answer, and logprobs: a request with only the stop string, one with only
+    logprobs, and one with both. Both together are also requested with the stop string kept in the text, and
+    with streaming.
     """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     scored = replace(ask, logprobs=True)

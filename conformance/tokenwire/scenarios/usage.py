@@ -12,8 +12,10 @@ _OPTIONS = "stream_options"
 
 @scenario()
 def _usage(talk: Conversation) -> Steps:
-    """A request without streaming, and with streaming with usage at the end, in every event, both, without
-    usage, and with empty options. The counts are the same, and are sent only if requested.
+    """One request without streaming, and then as a stream with each usage option.
+
+    The options are usage at the end, usage in every event, both, none, and an empty `stream_options`. All
+    answers report the same counts, and a stream reports counts only if the request enables usage.
     """
     ask = replace(plain_ask(talk), max_new_tokens=16)
     streamed = replace(ask, stream=True)

@@ -179,9 +179,8 @@ def _tied(first: Candidates, other: Candidates, tolerance: float) -> bool:
 
 def _hidden(first: Candidates, other: Candidates, tolerance: float) -> bool:
     """True if two objects of different size have the same candidates, except for candidates that share a
-    name.
-
-    One of these represents all of them. A candidate that replaces a hidden one must be among the last.
+    name. One entry represents all candidates of its name. A candidate that replaces a hidden one must be
+    among the last.
     """
     shared = {name for name, _ in (*first, *other) if _is_of_several(name)}
     if not (first and other and shared):

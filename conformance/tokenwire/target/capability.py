@@ -37,7 +37,7 @@ class Capability:
     advertised: str = ""
     """A description of the server's advertisement. Empty if there is none."""
     seen: bool = False
-    """True if an answer shows it."""
+    """True if an answer shows the capability."""
 
 
 class _Evidence:
@@ -119,8 +119,9 @@ def _in_an_answer(name: str) -> _Find:
 
 
 def _by_call(test: Callable[[ControlCall, Set[str]], object]) -> _Find:
-    """Return a search for a control request with an effect. `test` also gets the request ids that it may
-    name.
+    """Return a search for a control request with an effect.
+
+    `test` gets the control request, and the request ids that an abort may name.
     """
 
     def find(run: _Evidence) -> _Found:
@@ -139,7 +140,10 @@ def _advertises(words: Callable[[Advertised], str]) -> _Find:
 
 
 def _mode(mode: Delivery) -> _Find:
-    """Return a search for a stream of a delivery mode, which has ids if any stream has."""
+    """Return a search for a stream of one delivery mode.
+
+    A stream with ids is preferred to streams without ids.
+    """
 
     def find(run: _Evidence) -> _Found:
         with_ids = {mode: stream for (mode, ids), stream in run.modes.items() if ids}
@@ -188,7 +192,7 @@ def _batch_invariance(run: _Evidence) -> _Found:
 
 
 def _declared_only(name: str) -> _Find:
-    """Find nothing but the declaration of something that no answer needs to show."""
+    """Return a search for the declaration of a capability that no answer needs to show."""
     return lambda run: _Found("declared" if name in run.declared else "", seen=False)
 
 

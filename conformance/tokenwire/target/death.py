@@ -51,7 +51,7 @@ class Death:
     """One death of the server."""
 
     of: Answer
-    """The request that most likely caused it."""
+    """The request that most likely caused the death."""
     suspects: int
     """The number of requests that were running. If it is 1, this request is the cause."""
     cut: frozenset[str]
@@ -90,7 +90,7 @@ class Death:
         """A description of the death, as a clause."""
         silent = "it answered, and then answered nothing else"
         how = _no_answer(self.call) if self.call is not None else failure(self.of) or silent
-        probes = (VITALS, RESTARTED)  # the suite sends these itself to a dead server
+        probes = (VITALS, RESTARTED)  # the suite sends these requests to find out if the server lives
         others = {name for name in self.cut if not any(f"/{probe}/" in name for probe in probes)} - {
             self.name
         }

@@ -198,8 +198,8 @@ def is_spelled_out(text: str) -> bool:
 
 
 def detokenizer_of(model: KnownModel | None, tokenizer: Tokenizer | None) -> Tokenizer | None:
-    """Return the tokenizer that shows special tokens. The server's own is asked only for final text without
-    them.
+    """Return the tokenizer whose texts may include special tokens: the vocabulary of a known model, or else
+    the given tokenizer. The server itself is asked only for final texts without special tokens.
     """
     return KnownVocabulary(model.words) if model is not None else tokenizer
 

@@ -51,7 +51,8 @@ class _Position:
     others: float | None = None
     """An upper bound for the logprob of every id that is not listed.
 
-    It is the lowest listed logprob. If entries have no ids, it is the highest besides the sampled one.
+    If entries have ids, the bound is the lowest listed logprob. Otherwise it is the highest listed logprob
+    except that of the sampled id.
     """
 
 
@@ -137,7 +138,7 @@ def _miscounts(choice: ChoiceFacts, ids: Sequence[Any]) -> bool:
 def goes_apart(pair: Pair) -> bool:
     """True if two answers to one request diverge by chance, and each continues in its own way.
 
-    Ids that are lost, repeated or end early are not chance, if the ids or the counters show it.
+    Ids that were lost or repeated, or an early end, are not chance if the ids or the counters show the error.
     """
     ids = pair[0].output_ids, pair[1].output_ids
     if ids[0] is None or ids[1] is None:
@@ -183,7 +184,9 @@ def texts_alone(first: Stream, second: Stream) -> bool:
 
 
 def part_no_earlier(pair: tuple[Stream, Stream], whole: tuple[Stream, Stream]) -> bool:
-    """True if two answers have only text, and agree at least as far as two whole answers to one request."""
+    """True if two answers have only text, and agree at least as far as two whole answers to the same request
+    agree.
+    """
     parting = [_parting(*answers) for answers in (pair, whole)]
     return None not in parting and parting[0] >= parting[1]  # type: ignore[operator]  # neither is None
 

@@ -228,7 +228,7 @@ class MarkedText:
         """Yield the possible parses of the text: with all parsers, and without some of them.
 
         A request may disable a parser, or offer no tools. If the text has no marker of reasoning, the prompt
-        may have opened the reasoning. Then it ends at the first call, or with the text.
+        may have opened the reasoning. Then the reasoning ends at the first call, or at the end of the text.
         """
         marked = any(marker in self.text for marker in self.markup.markers(thoughts=True, calls=False))
         for thoughts in dict.fromkeys((self.markup.thoughts, None)):

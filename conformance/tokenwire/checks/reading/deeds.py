@@ -1,7 +1,7 @@
 """Control requests and deaths of a server, with their times.
 
-An action affects only the exchanges that overlap it. If its time is unknown, it counts as affecting all of
-them.
+In this module, both are called actions. An action affects only the exchanges that overlap it in time. An
+action whose time is unknown counts as affecting all exchanges.
 """
 
 from __future__ import annotations

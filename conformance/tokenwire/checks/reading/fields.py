@@ -74,10 +74,8 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
 
 def bringing(choice: ChoiceFacts, field: str, position: int | None = None) -> Place:
     """Return the place at which a client gets the final value of an entry of `output_ids`, `text` or a
-    series.
-
-    If no position is given, or no emission brings it, return the last emission with the field, or else the
-    last emission.
+    series. If no position is given, or no emission brings the entry, return the last emission with the field.
+    If no emission has the field, return the last emission.
     """
     if position is None and choice.ends_with(field):
         return choice.last_at(field)

@@ -48,11 +48,10 @@ class Decoded:
         return self.tokenizer.decode(ids, skip_special_tokens=skip, spaces_between_special_tokens=spaces)
 
     def readings(self, ids: Ids, *, skip_special_tokens: bool | None = None) -> tuple[str, ...]:
-        """Return the possible texts of ids: decoded alone, and decoded after the prompt. Empty if they are
-        unknown.
+        """Return the possible texts of ids: decoded alone, and decoded after the prompt.
 
-        Both differ if the tokenizer drops a space at the beginning of a text, or if the prompt ends within a
-        character.
+        Empty if the texts are unknown. The two texts differ if the tokenizer drops a space at the beginning
+        of a text, or if the prompt ends within a character.
         """
         alone = self.decode(ids, skip_special_tokens=skip_special_tokens)
         context = self.prompt[-_CONTEXT:]

@@ -20,8 +20,8 @@ from tokenwire.wire.exchange import BUSY
 ABOUT_ACCESS_OR_LOAD = frozenset({401, 403, 407, 408, 429, 499, 503})
 """Statuses that a server or gateway gives before it parses a request, because of access or load."""
 NOT_ABOUT_THE_REQUEST = ABOUT_ACCESS_OR_LOAD | {404, 405}
-"""Statuses that do not depend on the content of the request. To those about access and load, add 404 and 405
-about its path.
+"""Statuses that do not depend on the content of the request: those about access and load, and 404 and 405,
+which are about the path.
 """
 
 
@@ -123,7 +123,7 @@ def cannot_be_satisfied(stream: Answer) -> bool:
     """True if a request may demand more tokens than a text that satisfies its constraint can have.
 
     The possible lengths cannot be computed for every constraint, so each constraint with a minimum length
-    counts. Such a server may mask every id, so that none is left to choose.
+    counts. A server may mask every id for such a request, so that it has no id to choose.
     """
     asked = stream.asked
     return bool(asked.constraints and (asked.min_new_tokens or asked.ignore_eos))

@@ -58,8 +58,9 @@ def _right(stream: Stream, choice: Choice, model: KnownModel) -> Truth | None:
 
 
 def _as_free(asked: Asked) -> Asked | None:
-    """Return the request without its tools. None if anything else than the budget shapes or ends
-    its answer.
+    """Return the request without its tools.
+
+    None if anything except the budget influences or ends its answer.
     """
     stops = asked.stop or asked.stop_token_ids or asked.stop_regex or asked.min_new_tokens or asked.echo
     free = asked.tools is None or (asked.tools.demand == "auto" and not asked.tools.strict)
