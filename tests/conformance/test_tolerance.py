@@ -333,7 +333,7 @@ def test_a_rate_counts_few_runs_as_the_least() -> None:
         (flaky(scenario=["probe"]), "a flaky failure has a table for each scenario"),
         (flaky(**{"seen-in": 3}), "there is no 'seen_in'"),
         (anywhere(**{"seen-in": -1}), "seen-in is -1, not a count"),
-        (entry(scenario=""), "remove the key to tolerate it in any scenario"),
+        (entry(scenario=""), "remove the key to tolerate the violation in every scenario"),
     ],
 )
 def test_a_file_that_is_no_baseline_is_told_so(text, words) -> None:

@@ -74,10 +74,9 @@ async def ask_both(
 async def ask_for_exhibits(
     worker: Preflight, to_worker: Sender, gateway: Preflight, run: Run, withheld: Collection[str]
 ) -> list[Stream]:
-    """Send the worker each request that made the gateway violate a requirement, and that it has not got.
-
-    Return the worker's answers, named like the gateway's. `withheld`: names of headers that must not reach
-    the worker, such as the gateway's credentials.
+    """Send the worker each request that made the gateway violate a requirement, except the requests that the
+    worker has already received. Return the answers of the worker, under the names of the gateway's exchanges.
+    `withheld`: names of headers that must not reach the worker, such as the gateway's credentials.
     """
     known = {exhibit.exchange.name for exhibit in run.exhibits}
     wanted = to_ask(judge([run], rows_of_a_server()), run, _MOST_EXHIBITS)

@@ -34,7 +34,10 @@ gateway.
 
 
 def _sides(judgement: Judgement, run: Run) -> list[Answer]:
-    """Return the answers of the first difference; empty unless all differences may be random."""
+    """Return the answers of the first difference that a repetition can decide.
+
+    Empty if there is none, or if any of the violations cannot be random.
+    """
     if any(not violation.by_chance for violation in judgement.violations):
         return []
     for difference in (*judgement.violations, *judgement.doubted):

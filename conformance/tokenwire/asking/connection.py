@@ -35,8 +35,9 @@ Empty bytes: the server closed the connection.
 class Connection(asyncio.Protocol):
     """Timestamps arriving bytes, and processes them later.
 
-    The delay lets concurrent connections timestamp their bytes first. `take` is called with each arrival. The
-    caller completes `over`; it raises an exception of `take`, or the reason of a lost connection.
+    Because of the delay, concurrent connections can timestamp their own bytes first. `take` is called with
+    each arrival. The caller completes the future `over`. Awaiting `over` raises an exception of `take`, or
+    the reason why the connection was lost.
     """
 
     def __init__(self, take: Callable[[float, bytes], None]) -> None:
@@ -112,7 +113,8 @@ class Connection(asyncio.Protocol):
     async def close(self) -> None:
         """Close at once, even with data in transit."""
         if not self.over.cancel() and not self.over.cancelled():
-            self.over.exception()  # fetched, because asyncio logs an exception that nobody fetches
+            # asyncio logs an exception of a future that nobody fetches, so the exception is fetched here.
+            self.over.exception()
         if self._transport is not None:
             self._transport.abort()
             await self._lost.wait()

@@ -34,9 +34,9 @@ MOST_REQUESTS = 48
 """The most requests to an endpoint that takes one list of ids per request."""
 _MOST_BATCHES = 16
 _FOR_DOUBTS = 12
-"""The part of these requests that finds out which ids are special tokens."""
+"""The number of requests, out of `MOST_REQUESTS`, that find out which ids are special tokens."""
 _HALF_FULL = 2
-"""The requests that may have fewer lists than allowed: one with special tokens, one without."""
+"""The number of requests that may have fewer lists than allowed: one with special tokens, and one without."""
 _IN_ONE_REQUEST = 256
 _IDS_IN_ONE_REQUEST = 8192
 """The most ids in one request for joined lists, dividers not counted."""
@@ -104,8 +104,9 @@ def _wanted(check: StreamCheck, stream: Stream, skips: bool) -> _Questions:
 
 
 def _in_turns(groups: Iterable[tuple[str, _Questions]]) -> list[_Questions]:
-    """Order groups so that each scenario gets its first turn before any gets its second: scenarios provoke
-    different bugs.
+    """Order groups so that each scenario gets its first turn before any scenario gets its second.
+
+    Different scenarios provoke different bugs.
     """
     by_scenario: dict[str, list[_Questions]] = {}
     for scenario, group in groups:

@@ -133,14 +133,17 @@ class Exploration:
             try:
                 answer = asyncio.run_coroutine_threadsafe(asking, loop).result()
                 self._known[key] = () if answer is None else self._judged(talk, ask, answer, (len(key), key))
-            # raised at the end, because hypothesis would treat it as a violation
+            # The exception is raised at the end. Here, hypothesis would treat the exception as a violation.
             except Exception as trouble:
                 self._trouble = trouble
         return self._known.get(key, ())
 
     @property
     def _most(self) -> int:
-        """Return the maximum number of requests. It grows once a request fails, for shrinking."""
+        """Return the maximum number of requests.
+
+        After a request has failed, further requests are allowed to shrink the failing request.
+        """
         return self.requests + (_SMALLER_AT_MOST if self._found else 0)
 
     def _judged(self, talk: Conversation, ask: Ask, answer: Stream, size: tuple[int, str]) -> tuple[str, ...]:

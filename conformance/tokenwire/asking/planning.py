@@ -20,7 +20,10 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def tokenizer_in(folder: Path | None) -> Tokenizer | None:
-    """Load the tokenizer of a folder. Raises UsageError if it is missing, or if the package to read it is."""
+    """Load the tokenizer of a folder.
+
+    Raises UsageError if the tokenizer is missing, or if the package that loads it is not installed.
+    """
     return LocalTokenizer(folder) if folder is not None else None
 
 

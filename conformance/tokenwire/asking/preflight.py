@@ -68,9 +68,9 @@ class Preflight:
     answered: Mapping[str, HttpRequest] = field(default_factory=dict)
     """The successful minimal request of each dialect."""
     first_words: Mapping[str, Stream] = field(default_factory=dict)
-    """The parsed responses to these requests."""
+    """The parsed responses to the requests in `answered`."""
     failures: tuple[Stream, ...] = ()
-    """Preflight responses that show a bug of the server. They are judged."""
+    """Preflight responses that show a bug of the server. These responses are judged."""
     results: tuple[Dialect, ...] = ()
     """Supported dialects that do not sample tokens, such as embeddings."""
 
@@ -310,7 +310,7 @@ def _words_of_refusal(exchange: Exchange) -> str:
 def _forms(dialect: Dialect, others: Sequence[Dialect]) -> list[int]:
     """Return the indices of the prompt forms to try.
 
-    These are the first form, and the forms that another dialect of the same endpoint does not send anyway.
+    These are the first form, and each form that no other dialect of the same endpoint sends first.
     """
     requests = minimal_requests(dialect)
     usual = {

@@ -102,7 +102,7 @@ class _Recording:
         self.ending, self.detail = ending, self.mask.text(detail)
 
     def outgrow(self, limit: str) -> None:
-        """End the recording at a size limit, and free all but its beginning in memory.
+        """End the recording at a size limit, and keep only the beginning of the body in memory.
 
         The file on disk is complete.
         """
@@ -266,7 +266,7 @@ class Recorder:
         except h11.LocalProtocolError as error:
             words = recording.mask.text(f"{request.method} {request.path} cannot be sent: {error}")
             raise ValueError(words) from None
-        # A new connection for each exchange, because the server may close a reused one at the same moment.
+        # Each exchange has a new connection. A server may close a reused one just as a request is sent.
         reception = _Reception(reader, recording, slow_reader, tap, self._max_body_bytes)
         window = slow_reader.window if slow_reader is not None else None
         receiving = reception.receive(self._url, self._trust(), window, reader.request_head + body)
@@ -402,7 +402,7 @@ async def _unless_left(
     reading: Coroutine[Any, Any, None], tap: Tap, connection: Connection, recording: _Recording
 ) -> None:
     """Read a response to its end, unless the scenario aborts it through `tap`."""
-    # Two tasks, because the scenario may abort while no bytes arrive.
+    # Two tasks are awaited, because the scenario may abort while no bytes arrive.
     task, leaving = asyncio.create_task(reading), asyncio.create_task(tap.left.wait())
     try:
         await asyncio.wait({task, leaving}, return_when=asyncio.FIRST_COMPLETED)

@@ -1,7 +1,7 @@
 """A rehearsal: runs all scenarios without a server, to find the most requests, tokens and cost of a run.
 
-A scenario may depend on earlier answers. So each request gets an invented answer at once, the longest that
-its dialect allows.
+A scenario may choose a request by an earlier answer. So each request gets an invented answer at once, the
+longest answer that its dialect allows.
 """
 
 from __future__ import annotations

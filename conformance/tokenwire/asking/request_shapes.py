@@ -35,7 +35,10 @@ class _Field(NamedTuple):
 
     values: SearchStrategy[Any]
     example: Any = True
-    """A value other than the default. It shows whether a dialect supports the field."""
+    """A value that is not the default.
+
+    The attempt to write the value shows if a dialect supports the field.
+    """
     needs: str = ""
     """The capability without which the field is not generated, because a target without it may ignore the
     field.

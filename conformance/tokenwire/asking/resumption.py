@@ -102,7 +102,7 @@ class Notes:
         return True
 
     def forget_the_rest(self) -> None:
-        """Delete the recorded exchanges of unfinished scenarios, which are run again."""
+        """Delete the recorded exchanges of unfinished scenarios, because these scenarios are run again."""
         kept = (f"{PREFLIGHT}/", *self.over) if self.server else ()
         for path in self.folder.rglob("*.jsonl"):
             name = path.relative_to(self.folder).with_suffix("").as_posix()

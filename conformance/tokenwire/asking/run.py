@@ -248,7 +248,9 @@ class _Interrogation:
         await self.ask_for_exhibits(worker, to_worker)
 
     async def ask_for_exhibits(self, worker: Preflight, to_worker: PoliteSender) -> None:
-        """Send the worker the requests of the failures so far, except those that it already got."""
+        """Send the worker the requests with which the gateway failed so far, except the requests that the
+        worker already got.
+        """
         withheld = {name.lower() for name, _ in self.plan.headers}
         self.transcript.exhibits += await ask_for_exhibits(
             worker, to_worker, self.found, self.run(), withheld
@@ -300,7 +302,7 @@ class _Interrogation:
         plan, found, run = self.plan, self.found, self.run()
         left = f"{counted(len(self.transcript.not_asked), 'exchange')} were not asked"
         died = f"the server died of {run.died.blamed}; {left}" if run.died is not None else ""
-        # If the run waits for restarts, it did not end because of the crash.
+        # `--wait` is suggested only if the run did not already wait for a restart of the server.
         waits = "--wait N goes on when it is back" if died and plan.revival is None else ""
         why = "; ".join(filter(None, (died, waits, self.vitals.stopped))) or self.vitals.over
         return Subject(

@@ -313,29 +313,37 @@ class Scenario:
 
     name: str
     provokes: str
-    """The behaviour that it provokes, in a sentence or two. Reports quote it."""
+    """The behaviour that the scenario provokes, in a sentence or two. Reports quote this text."""
     run: Run
     chat: bool | None = None
     """True: only for endpoints with chat messages. False: only for endpoints without. None: for all."""
     items: bool = False
-    """True if it is only for endpoints whose output is a list of typed items, such as /v1/responses."""
+    """True if the scenario is only for endpoints whose output is a list of typed items, such as
+    /v1/responses.
+    """
     results: bool = False
-    """True if it is for endpoints without sampling, such as embeddings. They run no other scenarios."""
+    """True if the scenario is for endpoints without sampling, such as embeddings.
+
+    These endpoints run no other scenarios.
+    """
     budget: Budget = Budget.QUICK
-    """The smallest budget whose runs include it."""
+    """The smallest budget whose runs include the scenario."""
     worker: bool = False
-    """True if it needs a gateway and its worker (`--worker`)."""
+    """True if the scenario needs a gateway and its worker (`--worker`)."""
     alone: bool = False
-    """True if it runs after the concurrent scenarios, one conversation at a time."""
+    """True if the scenario runs after the concurrent scenarios, one conversation at a time."""
     perilous: int = 0
-    """Above 0 if its requests crashed real servers.
+    """A number above 0 if requests of the scenario have crashed real servers.
 
     Such scenarios run last, one request at a time, ordered by this number.
     """
     storm: bool = False
-    """True if it sends very many concurrent requests or resets connections. `--gentle` skips it."""
+    """True if the scenario sends very many concurrent requests or resets connections.
+
+    `--gentle` skips the scenario.
+    """
     parrot: bool = False
-    """True if it is only for a parrot, the test model with predictable output."""
+    """True if the scenario is only for a parrot, the test model with predictable output."""
     at_most: int = 0
     """The most requests in a dialect, for scenarios whose rehearsal may send fewer."""
 

@@ -62,7 +62,7 @@ class _Trouble(NamedTuple):
     words: str
     """The reason for the report; empty if the server is usable."""
     dead: bool = True
-    """True if it is dead and must be restarted; False if it is only busy."""
+    """True if the server is dead and must be restarted. False if the server is only busy."""
 
 
 def has_failed(exchange: ExchangeHead) -> bool:
@@ -85,8 +85,8 @@ def _trouble_of(exchange: ExchangeHead) -> _Trouble:
 class VitalSigns:
     """Sends requests while the server lives, and goes on after a restart.
 
-    If the server dies while several requests run, they are repeated one at a time. The request that kills it
-    again is the cause; the others get their answers.
+    If the server dies while several requests run, these requests are repeated one at a time. The request that
+    kills the server again is the cause; the other requests get their answers.
     """
 
     def __init__(
@@ -121,11 +121,13 @@ class VitalSigns:
         self.over = ""
         """The reason why no more requests are sent; empty while they are sent."""
         self.stopped = ""
-        """The reason why a signal ended the run; empty if none did."""
+        """The reason why a signal ended the run; empty if no signal ended the run."""
         self.unproved = ""
-        """The reason why a failure was not followed by a probe; empty if all were."""
+        """The reason why a failure was not followed by a probe; empty if every failure was followed by a
+        probe.
+        """
         self.signal = ""
-        """The name of the signal that ended the run; empty if none did."""
+        """The name of the signal that ended the run; empty if no signal ended the run."""
         self.besides: list[Exchange] = []
         """Liveness probes, and exchanges that failed in a crash and were repeated."""
 
@@ -167,7 +169,10 @@ class VitalSigns:
                 self._calm.set()
 
     async def _after_failure(self, exchange: Exchange, life: int, how: dict[str, Any]) -> Exchange:
-        """Return the failed exchange; or its repetition, if the server was restarted."""
+        """Return the failed exchange.
+
+        If the server was restarted, return the repetition of the exchange instead.
+        """
         if life == self._life and not self.over:
             await self._check_liveness()
             if life == self._life and not self.over and closed_silently(exchange) and how.get("tap") is None:
@@ -304,6 +309,6 @@ def _started(command: str, complaints: int) -> int:
 
 
 def _ended(process: int) -> int | None:
-    """Return the exit status of a process; None while the process runs."""
+    """Return the exit status of a process; None if the process is still running."""
     ended, status = os.waitpid(process, os.WNOHANG)
     return os.waitstatus_to_exitcode(status) if ended else None

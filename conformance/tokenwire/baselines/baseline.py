@@ -138,7 +138,8 @@ class _Table:
     def __post_init__(self) -> None:
         if self.scenario in ("", ()):
             raise ValueError(
-                "scenario is empty; name a scenario, or remove the key to tolerate it in any scenario"
+                "scenario is empty; name a scenario, or remove the key to tolerate the violation in every "
+                "scenario"
             )
         for name, value in vars(self).items():
             if isinstance(value, int) and value < 0:

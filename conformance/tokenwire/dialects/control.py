@@ -80,7 +80,7 @@ class ControlCall:
     load: Load | None = None
     """The load in the answer; None if it cannot be parsed."""
     appends: bool = False
-    """True if it opens a session in which each turn continues the latest one."""
+    """True if the call opens a session in which each turn continues the latest one."""
 
     @property
     def aborts(self) -> bool:

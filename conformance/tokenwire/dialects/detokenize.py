@@ -96,7 +96,10 @@ class Detokenize:
     """The request field that skips special tokens; None if the text always includes them."""
 
     def request(self, many: Sequence[Ids], *, skip_special_tokens: bool) -> HttpRequest:
-        """Return a request for the texts of `lists`; of one list only if the endpoint takes no batches."""
+        """Return a request for the texts of the lists of ids in `many`.
+
+        If the endpoint takes no batches, the request has only the first list.
+        """
         body: dict[str, Any] = {}
         tokens = [list(ids) for ids in many]
         put(body, self.tokens, tokens if self.batches else tokens[0])

@@ -231,9 +231,10 @@ class Dialect:
         schemas: SchemaSource = load_schema,
         borrowed: Collection[str] = (),
     ) -> None:
-        """Build a dialect from its table. Raises KeyError or ValueError for an invalid table.
+        """Build a dialect from its table.
 
-        `borrowed`: the names of schemas that belong to other dialects, which errors then say.
+        Raises KeyError or ValueError for an invalid table. `borrowed`: the names of schemas that belong to
+        other dialects. Error messages about such a schema say this.
         """
         self.table = table
         self.name: str = table["name"]
@@ -713,7 +714,11 @@ def _add(dialect: Dialect, path: Path, known: dict[str, Dialect]) -> None:
 
 
 def _load(path: Path, schemas: SchemaSource = load_schema, own: Collection[str] | None = None) -> Dialect:
-    """Load a dialect. `own`: the schemas beside its file; None if all schemas are its own."""
+    """Load a dialect.
+
+    `own`: the names of the schemas that are beside the file of the dialect. With None, all schemas of the
+    dialect belong to the dialect.
+    """
     try:
         table = read_foreign_yaml(path)
         borrowed = () if own is None else set(table["schemas"].values()) - set(own)

@@ -41,9 +41,9 @@ def _spelled(emission: Emission, text: str) -> list[int]:
 
 
 def _prompt_length(emission: Emission, asked: Asked, usage: Mapping[str, Any] | None) -> int | None:
-    """Return the number of tokens in a choice's prompt; None if it is unknown.
+    """Return the number of tokens in a choice's prompt; None if the number is unknown.
 
-    It is the number of ids that were sent or returned. Without ids, it is found from the texts of the tokens.
+    It is the number of ids that were sent or returned. Without ids, the texts of the tokens show the number.
     The last resort is the counter in the answer, which may be wrong.
     """
     prompt = emission.choice // max(asked.n, 1)

@@ -84,7 +84,7 @@ class FinalObject:
 class RepeatedContent:
     """Content that a stream sends in pieces and repeats as a whole.
 
-    It has a pointer for each kind of event.
+    The class has a pointer for each kind of event with such content.
     """
 
     pieces: Mapping[str, str]
@@ -215,7 +215,7 @@ class Walk:
     _begun: bool = False
     _once_seen: bool = False
     _due: Counter[tuple[str, Frame | None]] = field(default_factory=Counter)
-    """The next number of a frame, by kind of frame and parent."""
+    """The number that the next frame must have, by kind of frame and parent."""
     _open: dict[tuple[str, Frame | None], dict[int, list[Frame]]] = field(default_factory=dict)
     """The open frames by kind and parent, then by number.
 
@@ -279,14 +279,19 @@ class Walk:
             self._fails(event, Rule.CLOSED, f"{kind} comes while {frame.words} is open")
 
     def _parent(self, event: Event, rule: FrameRule) -> Frame | None:
-        """Return the open parent frame of the frame that an event names; None if it is not open."""
+        """Return the open parent frame of the frame that an event names; None if the parent frame is not
+        open.
+        """
         return self._find(event, rule.within) if rule.within else None
 
     def _index(self, event: Event, rule: FrameRule) -> Any:
         return find(event.data, parse(rule.index))
 
     def _find(self, event: Event, name: str) -> Frame | None:
-        """Return the open frame that an event names; the latest, if several have this number."""
+        """Return the open frame that an event names.
+
+        If several open frames have this number, return the latest of them.
+        """
         rule = self.grammar.frames[name]
         index = self._index(event, rule)
         frames = self._open.get((name, self._parent(event, rule)), {})

@@ -65,12 +65,18 @@ class _PartBinding:
     opens: bool = False
     """True if the event opens an item or part. If it contains text, this is the first piece."""
     restates: bool = False
-    """True if the event repeats the whole text or arguments. They count only if no pieces came before."""
+    """True if the event repeats the whole text or arguments.
+
+    The repeated content counts only if no pieces came before.
+    """
 
     free: bool = False
     """True if the arguments are the text of a custom tool, which is the argument `input` in the record."""
     opened: Pointer | None = None
-    """The pointer of arguments in an event that opens a call. They count only if no pieces follow."""
+    """The pointer of arguments in an event that opens a call.
+
+    These arguments count only if no pieces follow.
+    """
     closes: bool = False
     """True if the event closes a call, so that no more pieces of its arguments follow."""
 
@@ -185,7 +191,10 @@ class ItemBinding:
         return self.usage.read({**progress.begun, **found}) if isinstance(found, dict) else None
 
     def _parts(self, data: Any) -> Iterator[tuple[_PartBinding, str, Any]]:
-        """Yield the items of a document, or the piece in an event. Each has its binding and its pointer."""
+        """Yield the items of a document, or the single piece in an event.
+
+        Each tuple has the binding of the item or piece, its JSON pointer, and its value.
+        """
         if self.document is not None:
             yield self.document, "", data
         found = [data] if self.items is None else find(data, self.items)
@@ -244,7 +253,7 @@ class ItemBinding:
         )
 
     def _texts(self, binding: _PartBinding, part: Any, progress: _Progress) -> dict[str, str] | None:
-        """Return the text of each channel in an item or event; None if it only repeats what came before."""
+        """Return the text of each channel in an item or event; None if it only repeats earlier text."""
         found = {
             name: [value for value in gather(part, keys) if isinstance(value, str)]
             for name, keys in binding.channels.items()
@@ -264,7 +273,10 @@ class ItemBinding:
     def _call(
         self, binding: _PartBinding, place: str, part: Any, position: int, progress: _Progress
     ) -> CallPiece | None:
-        """Return the tool-call piece in an item or event. Its number counts only calls, not other items."""
+        """Return the tool-call piece in an item or event.
+
+        The number of the call counts only calls, not other items.
+        """
         found = {name: find(part, keys) for name, keys in binding.call.items()}
         values = {name: value for name, value in found.items() if value is not ABSENT}
         index = json.dumps(values.pop("index", position))
@@ -291,9 +303,9 @@ class ItemBinding:
         return CallPiece(place, position, number, **values)
 
     def _free_text(self, binding: _PartBinding, text: str, number: int, progress: _Progress) -> str | None:
-        """Return a piece of the input of a custom tool as a piece of arguments; None if it only repeats.
-
-        The record has the input as the argument of a function, as servers show such a tool to a model.
+        """Return a piece of the input of a custom tool as a piece of arguments; None if the event only
+        repeats earlier pieces. The record has the input as the argument of a function, as servers show such a
+        tool to a model.
         """
         if self.items is not None:
             return json.dumps({INPUT: text}, ensure_ascii=False)

@@ -263,7 +263,9 @@ def _of_content(content: LogprobSeries) -> ReportedLogprobs:
 
 
 def _reported(emission: Emission, read: Mapping[str, LogprobSeries]) -> Iterator[ReportedLogprobs]:
-    """Yield the logprobs of an emission's new output ids, once for each form in which it has them."""
+    """Yield the logprobs of an emission's new output ids, once for each form in which the emission has
+    logprobs.
+    """
     if (sampled := read.get(SAMPLED)) is not None:
         top = read.get(TOP)
         # If the lists have different lengths, it is unknown which alternatives belong to which id.
@@ -399,7 +401,10 @@ def prompt_series(choice: Choice, name: str) -> tuple[Emission, LogprobSeries] |
 
 
 def is_logprob_series(name: str) -> bool:
-    """True if a series has logprobs of the model. False for those of the sampler's distribution."""
+    """True if a series has logprobs of the model.
+
+    False for logprobs within the set of ids that the sampler allowed.
+    """
     return "logprob" in name and "sampling" not in name
 
 

@@ -221,8 +221,8 @@ def _calls(text: str, form: Form) -> Reading:
         contents.append(text[position:begin])
         body = begin + len(form.opens)
         found = _BODIES[form.holds](text, body, form)
-        # If the closing marker follows, the call is malformed. Otherwise the text may have been cut off in
-        # it.
+        # If the closing marker follows, the call is malformed. Otherwise the text may have been cut off
+        # within the call.
         if found is None:
             open_ended = not form.closes or form.closes not in text[body:]
             if not open_ended or (not form.closes and _is_balanced(text[body:])):

@@ -125,7 +125,7 @@ class DialectResolver:
 
 @dataclass(frozen=True)
 class Detected:
-    """The dialects that a server supports, and others that share their endpoints, each with a reason."""
+    """The dialects that a server supports, and other dialects of the same endpoints, each with a reason."""
 
     taken: Mapping[str, str]
     left_out: Mapping[str, str]

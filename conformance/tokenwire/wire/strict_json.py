@@ -110,7 +110,8 @@ def _read_fast(text: str) -> Any:
             return _UNSURE
         # An array around the text makes this parser's own depth limit equal to `MAX_DEPTH`.
         values = jiter.from_json(b"[%b]" % written, allow_inf_nan=False, catch_duplicate_keys=True)
-    except ValueError:  # this parser rejects lone surrogates, and has other messages
+    # jiter also rejects lone surrogates and words its errors differently, so the strict parser decides.
+    except ValueError:
         return _UNSURE
     # `1,2` is not valid JSON, but in the array it becomes two values.
     return values[0] if len(values) == 1 else _UNSURE
