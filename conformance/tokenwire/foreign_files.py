@@ -31,7 +31,7 @@ def read_foreign_yaml(path: Path) -> Any:
     Raises OSError, yaml.YAMLError, or ValueError if the file exceeds a limit.
     """
     if path.stat().st_size > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+        raise ValueError(f"the file is larger than {_LARGEST >> 20} MiB")
     text = path.read_text("utf-8")
     _demand_bounded(text)
     return yaml.load(text, _LOADER)
@@ -74,16 +74,18 @@ def _demand_bounded(text: str) -> None:
         if len(begun) > _DEEPEST:
             raise ValueError(f"tables and lists are nested more than {_DEEPEST} deep")
         if count > _MOST_NODES:
-            raise ValueError(f"it has more than {_MOST_NODES:,} values, counting those of each alias again")
+            raise ValueError(
+                f"the file has more than {_MOST_NODES:,} values, counting the values of an alias at each use"
+            )
 
 
 def parse_foreign_toml(text: str) -> dict[str, Any]:
     """Parse untrusted TOML text. Raises ValueError if it is invalid or exceeds a limit."""
     if len(text) > _LARGEST:
-        raise ValueError(f"it is larger than {_LARGEST >> 20} MiB")
+        raise ValueError(f"the file is larger than {_LARGEST >> 20} MiB")
     if _LONG_KEY.search(text):
         raise ValueError(f"a key has more than {_MOST_PARTS} parts")
     try:
         return tomllib.loads(text)
     except RecursionError as error:
-        raise ValueError("arrays and tables are nested too deep") from error
+        raise ValueError("arrays and tables are nested too deeply") from error

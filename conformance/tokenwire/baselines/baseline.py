@@ -1,7 +1,8 @@
-"""Baselines: files of known failures, each with the reason why it is tolerated.
+"""Baselines: files of known failures, each with the reason why the failure is tolerated.
 
-An entry tolerates one kind of failure of one requirement in any scenario. A strict entry names the scenario;
-its table in the file may list several. An entry that is wrong, for example expired, fails the run like a new
+An entry tolerates one kind of failure of one requirement in all scenarios. A strict entry tolerates the
+failure only in the scenario that the entry names. A table in the file may list several scenarios, and then
+declares a strict entry for each. An entry that is wrong, for example expired, fails the run like a new
 failure.
 """
 
@@ -59,12 +60,15 @@ class Entry:
 
     requirement: str
     scenario: str
-    """The scenario in which the failure is tolerated; empty for any scenario."""
+    """The scenario in which the failure is tolerated. Empty if the failure is tolerated in all scenarios."""
     dialect: str
     says: str
     """The message of the failure, without parts that vary between runs, such as ids."""
     fingerprint: str
-    """A fingerprint of `dialect` and `says`. It differs if somebody edits them."""
+    """A fingerprint of `dialect` and `says`.
+
+    If somebody edits these fields, the fingerprint does not fit any more.
+    """
     reason: str = ""
     """The reason why the failure is tolerated."""
     link: str = ""
@@ -74,11 +78,13 @@ class Entry:
     at_most: Rate | None = None
     """The limit of a flaky failure; None for a failure that occurs in every run."""
     failures: int = 0
-    """The number of runs in which a flaky failure occurred, as far as `baseline update` has counted."""
+    """The number of runs in which a flaky failure occurred. `baseline update` counts these runs."""
     runs: int = 0
     """The number of runs that `baseline update` has counted for a flaky failure."""
     seen_in: int = 0
-    """The number of scenarios that showed the failure, in the run that showed it least; 0 for a strict entry.
+    """The number of scenarios that showed the failure.
+
+    If there were several runs, the smallest number counts. 0 for a strict entry.
     """
     table: int = field(default=1, compare=False)
     """The position of the entry's table among the tables of the same section, from 1."""
@@ -93,7 +99,7 @@ class Entry:
 
     @property
     def as_written(self) -> FailureKind:
-        """Return the failure with its message as the file has it, to compare the fingerprint."""
+        """Return the failure with the message that the file contains, to compare its fingerprint."""
         return FailureKind(self.dialect, self.says)
 
     @property
@@ -112,7 +118,10 @@ class Baseline:
     filters: tuple[str, ...] = ()
     """The command-line flags that limited that run, such as `--gentle`."""
     broken_off: str = ""
-    """The reason why that run ended early, as `lasting_end` shortens it; empty if it did not."""
+    """The reason why that run ended early, as `lasting_end` shortens the reason.
+
+    Empty if the run did not end early.
+    """
 
     def tables(self) -> list[tuple[Entry, ...]]:
         """Return the entries, grouped by the table of the file that declares them."""
@@ -146,7 +155,10 @@ class _Table:
                 raise ValueError(f"{name.replace('_', '-')} is {value}, not a count; write 0 or more")
 
     def entries(self, number: int, **fields: Any) -> Iterator[Entry]:
-        """Yield an entry for each scenario that the table lists, or one entry for any scenario."""
+        """Yield an entry for each scenario that the table lists.
+
+        Without a list, yield one entry for all scenarios.
+        """
         several = self.scenario if isinstance(self.scenario, tuple) else (self.scenario or "",)
         for scenario in several:
             yield Entry(**{**vars(self), "scenario": scenario, **fields}, table=number)
@@ -177,7 +189,7 @@ _TABLES: dict[str, type[_Table]] = {FAILURE: _Failure, FLAKY: _Flaky}
 
 
 def lasting_end(broken_off: str) -> str:
-    """Return the reason why a run ended early, without the part that differs in each run."""
+    """Return the reason why a run ended early, without the part of the reason that differs in each run."""
     return broken_off.partition(";")[0]
 
 

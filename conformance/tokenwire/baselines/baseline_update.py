@@ -1,8 +1,9 @@
-"""Rewrites a baseline from reports. Entries that still fail stay unchanged, with their comments.
+"""Rewrites a baseline from reports.
 
-The file is split into blocks: each block is a table with the comments directly above it. tomlkit edits each
-block alone. In a whole file, it would treat such a comment as the end of the previous table, and delete it
-with that table.
+Entries that still fail stay unchanged, with their comments. The file is split into blocks. Each block is a
+table with the comments directly above the table. tomlkit edits each block separately. In a whole file,
+tomlkit would treat such a comment as the end of the previous table, and delete the comment together with that
+table.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ _INTRODUCTION = """\
 """
 
 _ANY = ""
-"""The scenario in a key that means any scenario."""
+"""The value of a key's scenario that means all scenarios."""
 _Key = tuple[str, str, FailureKind]
 """A requirement id, a scenario or `_ANY`, and the kind of failure."""
 
@@ -59,12 +60,13 @@ class _NewTable:
     requirement: str
     kind: FailureKind
     scenarios: tuple[str, ...]
-    """The scenarios in which the failure will be tolerated; empty for any scenario."""
+    """The scenarios in which the failure will be tolerated. Empty for all scenarios."""
     failures: int
     """The number of runs in which the failure occurred. It is equal for all these scenarios."""
     seen_in: int = 0
-    """The number of scenarios that showed the failure, in the run that showed it least; 0 if `scenarios`
-    lists them.
+    """The number of scenarios that showed the failure.
+
+    If there were several runs, the smallest number counts. 0 if `scenarios` lists the scenarios.
     """
     shown_by: tuple[str, ...] = ()
     """The scenarios that showed the failure; empty if `scenarios` lists them."""
@@ -164,7 +166,7 @@ class _Runs:
         return entry.at_most is None and entry.requirement in self.judged and not self.often[_key(entry)]
 
     def new_in_any(self, keys: Sequence[_Key]) -> Iterator[_NewTable]:
-        """Yield a table for each new failure. It tolerates the failure in any scenario."""
+        """Yield a table for each new failure. The table tolerates the failure in all scenarios."""
         for key in keys:
             requirement, scenario, kind = key
             if scenario == _ANY:
@@ -211,9 +213,9 @@ def _scenario_value(scenarios: Sequence[str]) -> str | Array:
 
 
 def _rate(failures: int, runs: int) -> str:
-    """Return the lowest rate under which this number of failures is not unlikely.
+    """Return the lowest rate at which this number of failures is not unlikely.
 
-    The observed rate itself would be a bad limit, because half of the later runs would exceed it.
+    The observed rate would be a bad limit, because half of the later runs would exceed it.
     """
     for most in range(1, _RATE_RUNS):
         rate = most / _RATE_RUNS
@@ -242,7 +244,7 @@ def blocks_of(text: str, head: re.Pattern[str] = _HEAD) -> list[str]:
 def _entry_blocks(path: Path, text: str, baseline: Baseline) -> list[tuple[str, tuple[Entry, ...]]]:
     """Return each block with its entries.
 
-    Raises UsageError if a table is written in a form that cannot be split.
+    Raises UsageError if a table is written in a TOML syntax that cannot be split into blocks.
     """
     _, *blocks = blocks_of(text)
     found = [(block, parse_baseline(path, block)) for block in blocks]

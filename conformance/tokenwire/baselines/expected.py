@@ -50,7 +50,7 @@ class _Expected:
     outcomes: Mapping[str, _Outcome]
     """The listed verdicts, by requirement."""
     tokenizer: str = ""
-    """Folder of the model's tokenizer, relative to the file; empty if unknown."""
+    """The folder of the model's tokenizer, relative to the file. Empty if the tokenizer is unknown."""
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Judged:
     evidence: Mapping[str, Observation]
     """The first violation of each violated requirement."""
     expected: _Expected | None
-    """The expected verdicts; None if the file does not exist."""
+    """The expected verdicts. None if the file of expected verdicts does not exist."""
     unjudged: Mapping[str, _Outcome]
     """Expected verdicts on requirements that were not judged this time."""
     judgements: Sequence[Judgement]
@@ -73,7 +73,7 @@ class Judged:
     def update(self) -> None:
         """Write the present verdicts into the file.
 
-        Expected verdicts on requirements that were not judged stay.
+        Expected verdicts on requirements that were not judged this time stay in the file.
         """
         tokenizer = self.expected.tokenizer if self.expected else ""
         self.file.write_text(_written(_Expected({**self.unjudged, **self.outcomes}, tokenizer)), "utf-8")
@@ -134,9 +134,10 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
 
 
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
-    """Judge the captures at a path one by one. The tokenizer of each is named in its expected verdicts.
+    """Judge the captures at a path one by one.
 
-    `requirements`: judge only these; None for all. Raises UsageError and OSError.
+    The expected verdicts of a capture name its tokenizer. `requirements`: the requirements to judge; None for
+    all. Raises UsageError and OSError.
     """
     for name, exchanges in captures(path):
         file = expected_file(name)

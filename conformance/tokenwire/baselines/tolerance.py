@@ -1,6 +1,6 @@
 """Applies a baseline to a run: finds the tolerated failures, and the wrong entries of the baseline.
 
-The input is either judgements or a JSON report. Both give the same result.
+The input is either a list of judgements or a JSON report. The result is the same for both inputs.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class _FaultKind(StrEnum):
 
 @dataclass(frozen=True)
 class Fault:
-    """A wrong entry, or several entries of one table that are wrong in the same way. It fails the run."""
+    """A wrong entry, or several entries of one table with the same error. The fault fails the run."""
 
     kind: _FaultKind
     requirement: str
@@ -63,7 +63,7 @@ class Fault:
 
 @dataclass(frozen=True)
 class Outcome:
-    """The verdict on a requirement in a scenario. It comes from judgements or from a report."""
+    """The verdict on a requirement in a scenario. An outcome is made from judgements or from a report."""
 
     requirement: str
     scenario: str
@@ -84,7 +84,10 @@ class BaselineResult:
 
     baseline: Baseline
     tolerated: Mapping[str, str]
-    """The reason for each tolerated outcome, by the name of the outcome. All its failures are known."""
+    """The reason for each tolerated outcome, by the name of the outcome.
+
+    An outcome is tolerated if all its failures are known.
+    """
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
     """Remarks: the results of flaky entries, and known failures that did not occur."""
@@ -101,10 +104,10 @@ class BaselineResult:
 def covers_baseline(
     baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
 ) -> bool:
-    """True if a run covers the run from which the baseline was written, so that missing failures are fixed.
+    """True if a run covers the run from which the baseline was written, so that a missing failure was fixed.
 
-    `broken_off`: the reason why the run ended early; empty if it did not. `budget`: None for a recording,
-    which has none. `filters`: the command-line flags that limited the run.
+    `broken_off`: the reason why the run ended early; empty if it did not. `budget`: the budget of the run;
+    None for a recording, which has no budget. `filters`: the command-line flags that limited the run.
     """
     enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
     ended = not broken_off or ended_as_known(baseline, broken_off)
@@ -159,8 +162,8 @@ def apply_baseline(
 ) -> BaselineResult:
     """Return the tolerated failures of a run, and the wrong entries of the baseline.
 
-    `complete`: the run covers the baseline, so a failure that is missing counts as fixed. An entry is not
-    wrong if its requirement was not judged.
+    With `complete`, the run covers the baseline, so that a missing failure counts as fixed. An entry whose
+    requirement was not judged is never wrong.
     """
     scenarios = {outcome.scenario for outcome in run}
     wrong = {entry: next(_unsound(entry, baseline, scenarios, today), None) for entry in baseline.entries}
@@ -218,12 +221,17 @@ def _moved(run: Sequence[Outcome], known: Mapping[_Known, Entry], baseline: Base
 
 
 def _may_be_missed(entry: Entry) -> bool:
-    """True if the failure may be missing by chance, because few scenarios showed it before."""
+    """True if the failure may be missing by chance, because it occurred in few scenarios when the entry was
+    written.
+    """
     return not entry.scenario and 0 < entry.seen_in < _SURELY_SEEN_IN
 
 
 def _faults(baseline: Baseline, found: Iterable[tuple[Entry, _Wrong]]) -> Iterator[Fault]:
-    """Yield a fault for each kind of error in each table. It names the first wrong entry of the table."""
+    """Yield a fault for each kind of error in each table.
+
+    The fault names the first wrong entry of the table.
+    """
     alike: dict[tuple[str, int, _Wrong], list[Entry]] = {}
     for entry, wrong in found:
         alike.setdefault((entry.section, entry.table, wrong), []).append(entry)
@@ -263,7 +271,9 @@ def _unsound(entry: Entry, baseline: Baseline, scenarios: Collection[str], today
 
 
 def unexplained(reason: str, link: str, expires: date | None, today: date) -> Iterator[_Wrong]:
-    """Yield an error for each thing that an entry needs: a reason, a link, and a future last day."""
+    """Yield an error for each of the following that an entry lacks: a reason, a link, and a last day in the
+    future.
+    """
     if not reason.strip():
         yield _FaultKind.UNEXPLAINED, "it has no reason; write why the failure is tolerated"
     if not link.startswith(("https://", "http://")):
@@ -275,7 +285,7 @@ def unexplained(reason: str, link: str, expires: date | None, today: date) -> It
 
 
 def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
-    """Yield the entries that are equal to an earlier one."""
+    """Yield the entries that are equal to an earlier entry."""
     earlier: set[_Known] = set()
     for entry in baseline.entries:
         if (entry.name, entry.kind) in earlier:
@@ -284,14 +294,17 @@ def _repeated(baseline: Baseline) -> Iterator[tuple[Entry, _Wrong]]:
 
 
 def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
-    """Return the error of an entry whose failure did not occur in a complete run; None if that is allowed."""
+    """Return the error of an entry whose failure did not occur in a complete run.
+
+    None if the failure may be missing.
+    """
     judged = [outcome for outcome in run if outcome.requirement == entry.requirement]
     here = [outcome for outcome in judged if entry.scenario in ("", outcome.scenario)]
     verdicts = {outcome.verdict for outcome in here or judged}
     # If a check crashed, the failure may have gone unnoticed.
     if not judged or Verdict.HARNESS_ERROR in verdicts:
         return None
-    # A failure that is a consequence of another one may vary between runs.
+    # A failure that is a consequence of another failure may vary between runs.
     if any(outcome.follows_from for outcome in here if outcome.verdict is Verdict.FAIL):
         return None
     if Verdict.FAIL in verdicts and here:
@@ -303,7 +316,10 @@ def _gone(entry: Entry, run: Sequence[Outcome]) -> _Wrong | None:
 
 
 def _exceeded_rate(entry: Entry, *, happened: bool, complete: bool) -> _Wrong | None:
-    """Return the error of a flaky entry that fails more or less often than its limit; None if it has none."""
+    """Return the error of a flaky entry whose failure occurs more or less often than its limit allows.
+
+    None if the rate is within the limit.
+    """
     failures, runs, rate = entry.failures + happened, entry.runs + 1, entry.at_most
     assert rate is not None
     if happened and not rate.allows(failures, runs):
@@ -326,8 +342,8 @@ def _flaky_words(entry: Entry, *, happened: bool, complete: bool) -> str:
 def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[str, str]:
     """Return the reason for each outcome whose failures are all known, by the name of the outcome.
 
-    A failure that is a consequence of a tolerated failure is tolerated as well. If the run has several
-    servers, the failures of all must be known.
+    A failure that is a consequence of a tolerated failure is tolerated as well. If outcomes of several
+    servers have the same name, the failures of all servers must be known.
     """
     found: dict[str, list[Entry | None]] = {}
     for outcome in run:
@@ -360,7 +376,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
 
 
 def with_reasons(judgements: Iterable[Judgement], result: BaselineResult) -> list[Judgement]:
-    """Return the judgements; tolerated failures get their reason."""
+    """Return the judgements, and give each tolerated failure its reason."""
     return [
         replace(judgement, known=result.tolerated[judgement.name])
         if judgement.verdict is Verdict.FAIL and judgement.name in result.tolerated

@@ -36,7 +36,7 @@ def _value(value: Any) -> str:
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
     """Yield the lines of a settings file: the known settings, and all others as comments."""
-    # Escaped, because it may contain text from a server.
+    # Control characters are escaped, because the description may contain text from a server.
     yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"
     yield "# The command line beats this file: tokenwire check --target URL."
     for name, option in KEYS.items():

@@ -149,7 +149,7 @@ def truth(
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
     computable = asked.likeliest and not asked.constrained
     if asked.ignore_eos and asked.stop_token_ids:
-        computable = False  # SGLang ignores stop_token_ids with ignore_eos; vLLM does not
+        computable = False  # with ignore_eos, SGLang also ignores stop_token_ids; vLLM does not
     patterns = [_compiled(pattern) for pattern in asked.stop_regex]
     if not computable or budget is None or budget < 1 or not prompt or None in patterns:
         return None

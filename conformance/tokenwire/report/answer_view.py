@@ -1,6 +1,7 @@
-"""Shows one answer on a page, complete or still streaming: its violations and its playback.
+"""Shows one answer on a page, with its violations and its playback.
 
-Everything is computed here, with a limited size. The script of the page only displays it.
+The answer may be complete, or still arriving. All values are computed here, with a limited size, and the
+script of the page only displays them.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_BYTES = 20_000
-"""The number of bytes of the raw response that are shown. They are the last ones."""
+"""The number of bytes at the end of the raw response that are shown."""
 _MOST_READS = 200
 _SHOWN = (Verdict.HARNESS_ERROR, Verdict.FAIL, Verdict.WARN)
 
@@ -65,8 +66,8 @@ def answer_view(
 ) -> dict[str, Any]:
     """Return an answer as HTML, with the data for its player.
 
-    `beside`: another answer to compare with. `root`: relative address of the folder with the pages of
-    requirements.
+    `beside`: another answer that the page compares with this one. `root`: relative address of the folder with
+    the pages of requirements.
     """
     name = stream.exchange.name
     bad = [judgement for judgement in judgements if judgement.verdict in _SHOWN]
@@ -123,7 +124,10 @@ def _rows(stream: Stream, illegal: Mapping[str, Mapping[int, str]], shown: Colle
 
 
 def _reads(stream: Stream) -> Iterator[tuple[float, str]]:
-    """Yield the last bytes of the response as they were read, each read with its time."""
+    """Yield the last bytes of the response, divided as they were read from the connection.
+
+    Each part has the time of its read.
+    """
     left = _MOST_BYTES
     last: list[tuple[float, str]] = []
     for read in islice(reversed(stream.exchange.reads), _MOST_READS):

@@ -39,6 +39,6 @@ def badge(report: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _in_short(level: Mapping[str, Any]) -> str:
-    """Describe the numbers of satisfied and undecided MUSTs of a level."""
+    """Describe briefly how many MUSTs of a level are satisfied and how many are undecided."""
     undecided = f" ({len(level['undecided'])} undecided)" if level["undecided"] else ""
     return f"{level['title']} {level['holds']}/{level['of']}{undecided}"

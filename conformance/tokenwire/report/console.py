@@ -14,7 +14,9 @@ _PIPE_WIDTH = 140
 
 
 class _InertConsole(Console):
-    """Escapes all control characters except those that this program writes, such as for colours."""
+    """A console that escapes all control characters except those that this program itself writes, for example
+    for colours.
+    """
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         for segment in super().render(renderable, options):
@@ -24,7 +26,8 @@ class _InertConsole(Console):
 def make_console(*, stderr: bool = False) -> Console:
     """Return a console that escapes control characters in text.
 
-    Lines are as wide as the terminal, or as COLUMNS. Output to a pipe is not wrapped.
+    Lines are as wide as the terminal or, if COLUMNS is set, as this variable says. Output to a pipe is not
+    wrapped.
     """
     console = _InertConsole(stderr=stderr, highlight=False)
     if not console.is_terminal and not os.environ.get("COLUMNS", "").isdecimal():

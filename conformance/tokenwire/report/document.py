@@ -1,4 +1,4 @@
-"""The JSON report (`spec/schemas/report.json`). All other reports are made from it."""
+"""The JSON report (`spec/schemas/report.json`). All other reports are made from the JSON report."""
 
 from __future__ import annotations
 
@@ -33,14 +33,16 @@ from tokenwire.wire.inert import inert
 
 _SPEC_VERSION = "v1"
 SURVIVAL = "requests-do-not-break-the-server"
-"""The requirement that comes first in a report. A crash of the server causes many other violations."""
+"""The requirement whose violation comes first in a report, because a crash of the server causes many other
+violations.
+"""
 MOST_EVIDENCE = 20
 """The most violations that a report lists for one requirement in one scenario."""
 
 _DECIDED = {Verdict.PASS, Verdict.INFO, Verdict.WARN, Verdict.FAIL}
 
 
-def _plain(value: Any) -> Any:  # may be an untrusted value
+def _plain(value: Any) -> Any:  # the value may come from a server
     """Convert a value to JSON.
 
     Tuples become lists, infinite numbers become text, and control characters are escaped.
@@ -108,7 +110,7 @@ def row(judgement: Judgement, subject: Subject, *, most: int = MOST_EVIDENCE) ->
 def furthest(judgements: Iterable[Judgement]) -> set[int]:
     """Return the `id()` of each judgement whose witness is shown in a report.
 
-    For each requirement, this is the PASS whose witness is furthest from the beginning of a stream.
+    For each requirement, the report shows the witness that is furthest from the beginning of its stream.
     """
     found: dict[str, Judgement] = {}
     for judgement in judgements:
@@ -145,10 +147,8 @@ def _causes(
     judgements: Sequence[Judgement], folded: Mapping[int, int], of_worker: Container[int]
 ) -> list[dict[str, Any]]:
     """Return the violated requirements that are not a consequence of another violation, the most serious
-    first.
-
-    Each lists its consequences and their scenarios. A gateway's violations that its worker has as well come
-    last.
+    first. Each of them lists its consequences and the scenarios of the consequences. Requirements that both a
+    gateway and its worker violate come last.
     """
     own: set[str] = set()
     found: dict[str, Judgement] = {}
@@ -195,7 +195,9 @@ def _server(subject: Subject) -> dict[str, Any]:
 
 
 def _sources(capabilities: Sequence[Capability]) -> dict[str, Any]:
-    """Collect how each capability is known: declared by the user, reported by the server, or observed."""
+    """Collect for each capability the source by which it is known: the user declared it, the server reported
+    it, or the run observed it.
+    """
     sources: dict[str, Any] = {}
     for capability in sorted(capabilities, key=lambda capability: (capability.name, not capability.seen)):
         if capability.declared or capability.advertised or capability.seen:

@@ -26,7 +26,7 @@ _AROUND = 10
 _TOKENS = ("output_ids", "text")
 """Fields with tokens.
 
-The first of them that is present is also shown if the marked value is another field.
+If the marked value is another field, the first of these fields that the event has is shown as well.
 """
 _INDEX = "index"
 _DATA = "data: "
@@ -38,7 +38,7 @@ class Excerpt:
 
     text: str
     mark: tuple[int, int] | None = None
-    """The range of the marked value in `text`; None if the event does not have this value."""
+    """The range of the marked value in `text`. None if the event does not have the value."""
 
     @property
     def parts(self) -> tuple[str, str, str]:
@@ -68,8 +68,9 @@ def _dumped(value: Any) -> str:
 
 
 def _entry(entries: list[Any], actual: Any) -> list[str]:
-    """Return the pieces of a list around an entry equal to `actual`, marked; empty unless there is exactly
-    one.
+    """Return the neighbourhood of the entry that equals `actual`, as pieces with the entry marked.
+
+    Return an empty list unless exactly one entry equals `actual`.
     """
     wrong = _dumped(actual)
     dumped = [_dumped(entry) for entry in entries]
@@ -89,7 +90,10 @@ def _entry(entries: list[Any], actual: Any) -> list[str]:
 
 
 def _text(text: str, actual: str) -> list[str]:
-    """Return the pieces of a long text around `actual`, marked; empty unless it occurs exactly once."""
+    """Return the neighbourhood of `actual` in a long text, as pieces with `actual` marked.
+
+    Return an empty list unless `actual` occurs exactly once.
+    """
     whole, wrong = _dumped(text), _dumped(actual)[1:-1][:_LONGEST_NAMED]
     if not wrong or whole.count(wrong) != 1:
         return []
@@ -104,7 +108,10 @@ def _text(text: str, actual: str) -> list[str]:
 
 
 def _marked_value(value: Any, actual: Any) -> list[str]:
-    """Return a value, marked. If a list or a long text contains `actual`, only this part is marked."""
+    """Return the pieces of a value, with the value marked.
+
+    If a list or a long text contains `actual`, only `actual` is marked.
+    """
     pieces: list[str] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
@@ -118,7 +125,7 @@ def _line(
 ) -> Iterator[str]:
     """Yield a value as one line of JSON.
 
-    Only the values at the pointers `marked` and `beside` are shown, and an ellipsis for all others.
+    The values at the pointers `marked` and `beside` are shown. All other values are replaced by an ellipsis.
     """
     if here == marked:
         yield from _marked_value(value, actual)
@@ -157,7 +164,7 @@ def neighbourhood(data: Any, pointer: str, beside: Sequence[str] = (), actual: A
 def _beside(stream: Stream, event: Event, pointer: str) -> list[str]:
     """Return the pointers of the tokens in the choice to which `pointer` leads, if the event has tokens.
 
-    If the answer has several choices, the pointer of the choice's index is added.
+    If the answer has several choices, the result also has the pointer of the choice's index.
     """
     emission = emission_at(stream, event.index, pointer)
     pointers = {} if emission is None else emission.pointers
@@ -178,7 +185,7 @@ def written(body: bytes, place: Place) -> str:
 
 def excerpt(stream: Stream, event: Event, pointer: str, actual: Any = None) -> Excerpt:
     """Return an excerpt of an event, or of a JSON document."""
-    if not isinstance(event.data, dict | list):  # the data is not JSON, or is the end mark
+    if not isinstance(event.data, dict | list):  # the end mark, or data that is not a JSON document
         return Excerpt(cut(written(stream.exchange.body, event.place), _LONGEST_WHOLE))
     shown = neighbourhood(event.data, pointer, _beside(stream, event, pointer), actual)
     if event.place.event is None:
@@ -195,7 +202,7 @@ def excerpt_at(stream: Stream, place: Place, actual: Any = None) -> Excerpt:
     return excerpt(stream, stream.events[index], place.pointer, actual)
 
 
-# The event as indented JSON:
+# The following functions render an event as indented JSON.
 
 
 def indented(document: Any, pointer: str) -> Excerpt:
@@ -217,7 +224,7 @@ def _brief(value: Any, longest: int = _LONGEST_NAMED) -> str:
 def _lines(value: Any, keys: Keys, indent: str) -> Iterator[str]:
     """Yield the text of a value as indented JSON, with the value at `keys` marked.
 
-    Of lists, only the neighbourhood is shown.
+    A list on the way is shown only around the marked entry.
     """
     is_list = not isinstance(value, dict)
     members = list(enumerate(value) if is_list else value.items()) if keys or not is_list else []

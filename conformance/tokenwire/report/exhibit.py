@@ -1,7 +1,7 @@
 """The evidence for a verdict: the events around the first violation, or around one witness of a PASS.
 
-It is the member `exhibit` of the JSON report, whose fields are in `spec/schemas/report.json`. All other
-reports are made from that.
+The evidence is the member `exhibit` of the JSON report, whose fields are in `spec/schemas/report.json`. All
+other reports take their evidence from the JSON report.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from tokenwire.report.wording import first_few, value, where
 from tokenwire.wire.exchange import dialect_and_label
 
 _AROUND = 2
-"""The number of events before and after the violation that are shown.
+"""The number of events that are shown before and after a violation.
 
-For a violation of a whole stream, the number at each end.
+For a violation of a whole stream, it is the number of events that are shown at the beginning and at the end.
 """
 _MOST_NAMED = 8
 _MOST_POINTS = 150
-"""The most points of a timeline. In a longer stream, the points around the violation are used."""
+"""The most points of a timeline. For a longer stream, the points around the violation are kept."""
 _MOST_WITNESSED = 3
 """The most events that are shown for a witness.
 
-It is small, because a run has a hundred PASSes, each with a witness.
+The number is small, because a run has a hundred PASSes, and each PASS has a witness.
 """
 _LONGEST_COMMAND = 400
 """The longest `curl` command that is shown for a witness, in characters.
 
-A longer one would contain a long prompt.
+Only commands with a long prompt are longer.
 """
 
 
@@ -98,8 +98,8 @@ def _event(
 ) -> dict[str, Any]:
     """Return an event as JSON.
 
-    `time`: seconds since the request. `start`, `end`: byte range in the body. `mark`: the range of the
-    pointer's value in `excerpt`; None if the event does not have it.
+    `time`: seconds since the request. `start`, `end`: byte range in the body. `mark`: the range in `excerpt`
+    of the value at the pointer; None if the event does not have the value.
     """
     place, shown = event.place, excerpt(stream, event, pointer, actual)
     return {
@@ -130,7 +130,7 @@ def _witnessed_events(stream: Stream, places: Sequence[Place]) -> list[dict[str,
 def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
     """Return the events around a violation.
 
-    If it concerns the whole answer, return the first and the last events.
+    For a violation of the whole answer, return the first and the last events.
     """
     place, events = finding.place, stream.events
     if place.event is not None:
@@ -150,7 +150,10 @@ def _around(stream: Stream, finding: Observation) -> list[dict[str, Any]]:
 
 
 def _others(judgement: Judgement) -> str:
-    """Describe how many further violations there are; empty if none."""
+    """Describe how many violations there are in addition to the first.
+
+    Return an empty text if there is only one.
+    """
     others = sum(violation.witnesses for violation in judgement.violations) - 1
     if not others:
         return ""

@@ -11,7 +11,7 @@ from typing import Any
 from rich.cells import cell_len
 
 WIDTH = 120
-"""The default width of lines."""
+"""The default width of lines, in characters."""
 _LABEL = 14
 _LEAST_ROOM = 20
 
@@ -35,7 +35,7 @@ def _verbatim(label: str, text: str, width: int) -> list[str]:
 
 
 def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
-    """Return a line with a caret below the first wrong character of a text."""
+    """Return a line with a caret directly below the first wrong character of a text."""
     index = shown["differs_at"]
     if index is None or len(shown["actual"]) > width - _LABEL:
         return []
@@ -43,7 +43,7 @@ def _caret(shown: Mapping[str, Any], width: int) -> list[str]:
 
 
 def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int] | None]:
-    """Shorten a text so that it fits and its marked part is visible."""
+    """Shorten a text so that the text fits into the line and its marked part stays visible."""
     if len(text) <= room:
         return text, mark
     if mark is None:
@@ -56,7 +56,10 @@ def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int
 
 
 def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
-    """Yield a line for each event. In the event with the violation, the wrong part is marked below."""
+    """Yield a line for each event.
+
+    Below the event with the violation, a further line marks the wrong part.
+    """
     digits = max((len(str(event["index"])) for event in events), default=1)
     for event in events:
         head = f" {'>' if event['illegal'] else ' '} {event['index']:>{digits}}  {event['time']:.3f} s  "
@@ -67,10 +70,10 @@ def _event_lines(events: list[Mapping[str, Any]], width: int) -> Iterator[str]:
 
 
 def failure(row: Mapping[str, Any], width: int = WIDTH, without: Container[str] = ()) -> str:
-    """Render a violated requirement in one scenario as plain text. `row`: its entry in the JSON report.
+    """Render the violation of a requirement in one scenario as plain text.
 
-    `without`: labels of the parts to leave out. Commands may exceed the width, because users copy them.
-    Raises ValueError if the entry has no violation.
+    `row`: the requirement's entry in the JSON report. `without`: labels of the parts to leave out. Commands
+    may exceed the width, because users copy them. Raises ValueError if the entry has no violation.
     """
     shown = row.get("exhibit")
     if shown is None:

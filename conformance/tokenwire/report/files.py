@@ -25,7 +25,7 @@ from tokenwire.report.trace import trace
 
 @dataclass(frozen=True)
 class Outputs:
-    """The path of the report in each format; None if it is not to be written."""
+    """The path of the report in each format. None for a format that is not requested."""
 
     json: Path | None = None
     junit: Path | None = None
@@ -36,7 +36,10 @@ class Outputs:
 
     @classmethod
     def within(cls, folder: Path) -> Outputs:
-        """Return paths in one folder for all formats except the trace, which is large."""
+        """Return paths in one folder for all formats except the trace.
+
+        The trace is left out because it is large.
+        """
         return cls(
             folder / "report.json",
             folder / "report.xml",
@@ -46,7 +49,7 @@ class Outputs:
         )
 
     def or_else(self, other: Outputs) -> Outputs:
-        """Return these paths; where one is missing, use the path of `other`."""
+        """Return these paths. A missing path is replaced by the path in `other`."""
         return Outputs(**{form: file or getattr(other, form) for form, file in vars(self).items()})
 
     @property
@@ -63,10 +66,10 @@ class Outputs:
 def write_reports(
     report: Mapping[str, Any], outputs: Outputs, judgements: Sequence[Judgement] = ()
 ) -> list[str]:
-    """Write the report in each format. Return an error message for each file that could not be written.
+    """Write the report in each requested format, except JUnit, which pytest has already written.
 
-    pytest has already written the JUnit file. `judgements`: their answers become the playbacks of the HTML
-    page, and the trace; without them, the page has no playbacks.
+    Return an error message for each file that could not be written. The answers in `judgements` become the
+    playbacks of the HTML page, and the trace. Without `judgements`, the page has no playbacks.
     """
     junit = outputs.junit if outputs.junit and unfinished(outputs.junit).exists() else None
     forms: list[tuple[Path | None, Callable[[Path], str]]] = [
@@ -84,13 +87,16 @@ def write_reports(
                 write_whole(path, text(path))
         except OSError as error:
             problems.append(f"{path} was not written: {system_says(error)}")
-        except Exception:  # a bug in the code for one format must not prevent the others
+        except Exception:  # a bug in one format must not prevent reports in other formats
             problems.append(f"{path} was not written: this is a bug of tokenwire\n{format_exc()}")
     return problems
 
 
 def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[str]:
-    """Write the request bodies that commands in the report use. Return an error message for each failure."""
+    """Write the request bodies that commands in the report use.
+
+    Return an error message for each file that could not be written.
+    """
     problems = []
     for judgement in judgements:
         for seen in judgement.violations[:1]:
@@ -106,7 +112,10 @@ def write_bodies(judgements: Iterable[Judgement], folder: Path | None) -> list[s
 
 
 def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Append the summary to the file that GitHub Actions names. Return an error message if that fails."""
+    """Append the summary to the file that GitHub Actions names.
+
+    Return an error message if the file cannot be written.
+    """
     summary = environment.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return []
@@ -119,5 +128,5 @@ def append_step_summary(report: Mapping[str, Any], environment: Mapping[str, str
 
 
 def workflow_lines(report: Mapping[str, Any], environment: Mapping[str, str] = os.environ) -> list[str]:
-    """Return the workflow commands (annotations) to print; empty outside of GitHub Actions."""
+    """Return the workflow commands (annotations) to print. There are none outside of GitHub Actions."""
     return workflow_commands(report) if environment.get("GITHUB_ACTIONS") == "true" else []

@@ -1,7 +1,5 @@
-"""The answer in which a violation was found: the illegal events, and the tokens that were delivered until
-then.
-
-The exhibit of the JSON report, the player of the HTML page and the tally file use this module.
+"""The answer in which a violation was found: the illegal events, and the tokens that were delivered until the
+violation. The exhibit of the JSON report, the player of the HTML page and the tally file use this module.
 """
 
 from __future__ import annotations
@@ -17,7 +15,7 @@ from tokenwire.judging.run import Run
 from tokenwire.record import Answer, Choice, Delivery, Emission, Stream
 
 _LEAST_ALIKE = 4
-"""The number of equal leading characters from which the first difference between two texts is shown."""
+"""The number of characters with which two texts must agree before their first difference is shown."""
 
 
 @dataclass(frozen=True)
@@ -29,8 +27,8 @@ class Point:
     total: int
     """The number of tokens (or characters) of all choices so far."""
     least: int | None
-    """The number that the stream must have delivered by then, according to `stream_interval`; None if it is
-    not set.
+    """The number of tokens that the stream must have delivered after this event, according to
+    `stream_interval`. None if the request has no `stream_interval`.
     """
 
 
@@ -46,16 +44,18 @@ class Timeline:
 
 
 def answer_of(run: Run, finding: Observation) -> Stream | None:
-    """Return the answer in which an observation was made, with its content, if the run has it."""
+    """Return the answer in which an observation was made, with its content.
+
+    None if the run does not have the answer.
+    """
     stream = run.by_exchange.get(finding.place.exchange)
     return None if stream is None else stream.load()
 
 
 def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int, str]:
-    """Return the violations in an answer: the pointer of the first violation in each event, by index of the
-    event.
+    """Return the pointer of the first violation in each event of an answer, by the index of the event.
 
-    A violation of the whole answer is assigned to its first event.
+    A violation of the whole answer is assigned to the first event.
     """
     pointers: dict[int, str] = {}
     for finding in findings:
@@ -67,21 +67,23 @@ def illegal_events(findings: Sequence[Observation], stream: Stream) -> dict[int,
 
 
 def differs_at(expected: str, actual: str) -> int | None:
-    """Return the index of the first difference between two texts; None unless they begin with a few equal
-    characters.
+    """Return the index of the first difference between two texts.
+
+    None if the texts have no common beginning of a few characters.
     """
     index = first_difference(expected, actual)
     return index if index is not None and index >= _LEAST_ALIKE else None
 
 
 def emissions_until(choice: Choice, event: int) -> Sequence[Emission]:
-    """Return the emissions of a choice up to an event, including that of the event."""
+    """Return the emissions of a choice up to and including the emission of an event."""
     return choice.emissions[: bisect_right(choice.emissions, event, key=_event_of)]
 
 
 def emission_at(stream: Stream, event: int, pointer: str) -> Emission | None:
-    """Return the emission of an event to which a pointer leads, or the event's first emission; None if it has
-    none.
+    """Return the emission of an event to which a pointer leads, otherwise the event's first emission.
+
+    None if the event has no emission.
     """
     here = [
         emission
@@ -99,8 +101,9 @@ def _event_of(emission: Emission) -> int:
 
 
 def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | None:
-    """Return the answer with which a stream is compared: the one in the observation, or else the non-streamed
-    answer to the same request.
+    """Return the answer with which a stream is compared.
+
+    It is the answer that the observation names, otherwise the non-streamed answer to the same request.
     """
     related = (run.by_exchange.get(place.exchange) for place in finding.related)
     named = next((other for other in related if other and other.choices and other is not stream), None)
@@ -121,8 +124,9 @@ def held_against(run: Run, stream: Answer, finding: Observation) -> Answer | Non
 
 
 def window(length: int, middle: int, *, most: int, before: int) -> slice:
-    """Return the part of a long sequence to show: at most `most` entries, at most `before` of them before
-    `middle`.
+    """Return the range of a long sequence to show.
+
+    The range has at most `most` entries, and begins at most `before` entries before `middle`.
     """
     first = max(0, min(middle - before, length - most))
     return slice(first, first + most)

@@ -25,9 +25,9 @@ _MARKS = {Verdict.PASS: "✅", Verdict.FAIL: "❌", Verdict.WARN: "⚠️", Verd
 
 @contextmanager
 def fenced(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Prevent GitHub Actions from interpreting text that is printed in this context as commands.
+    """Prevent GitHub Actions from executing text that is printed in this context as workflow commands.
 
-    Outside of GitHub Actions, nothing is done.
+    Outside of GitHub Actions, this context has no effect.
     """
     if environment.get("GITHUB_ACTIONS") != "true":
         yield
@@ -65,7 +65,10 @@ def _annotations(report: Mapping[str, Any]) -> Iterator[str]:
 
 
 def workflow_commands(report: Mapping[str, Any]) -> list[str]:
-    """Return the annotations up to GitHub's limit. The last one counts those that were left out."""
+    """Return at most as many annotations as GitHub shows.
+
+    If annotations are left out, the last line gives their number.
+    """
     commands = list(_annotations(report))
     more = len(commands) - _MOST_ANNOTATIONS
     rest = [f"::notice title=tokenwire::{more} more are in the summary of the step"] if more > 0 else []
@@ -85,7 +88,9 @@ def _fenced_block(text: str) -> str:
 
 
 def step_summary(report: Mapping[str, Any]) -> str:
-    """Return the summary of the step as Markdown: a line, the failures, a folded table of all verdicts."""
+    """Return the summary of the step as Markdown: the result in one line, the failures, and a folded table of
+    all verdicts.
+    """
     view = overview(report)
     text = template("tokenwire.report", "summary.md.jinja").render(
         vars(view),

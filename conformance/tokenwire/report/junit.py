@@ -1,4 +1,4 @@
-"""Rewrites the JUnit report that pytest has written, so that each cause of violations is one failure."""
+"""Rewrites the JUnit report of pytest, so that each cause of violations is one failure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from tokenwire.report.overview import Summary, summaries
 
 
 def fold(path: Path, report: Mapping[str, Any]) -> str:
-    """Rewrite a JUnit file of pytest. Each cause becomes a failure that lists its consequences.
+    """Rewrite a JUnit file of pytest.
 
-    The consequences become skipped tests that name their cause. Raises OSError.
+    Each cause of violations becomes a failure that lists its consequences. Each consequence becomes a skipped
+    test that names its cause. Raises OSError.
     """
     first: dict[str, Summary] = {}
     follows: dict[str, str] = {}

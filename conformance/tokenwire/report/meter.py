@@ -1,4 +1,7 @@
-"""Shows the progress of one phase of a run: a bar on a terminal, or a line every half minute in a log."""
+"""Shows the progress of one phase of a run.
+
+On a terminal, the progress is a bar. In a log, it is a line every half minute.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,7 @@ from rich.progress import (
 from rich.table import Column
 
 LINE_EVERY_S = 30.0
-"""Seconds between two lines in a log.
-
-This is rare enough to read, and frequent enough to show that the run is alive.
-"""
+"""Seconds between two lines in a log. The log stays short, and still shows that the run is alive."""
 
 
 class Meter:

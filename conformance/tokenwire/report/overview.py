@@ -1,6 +1,6 @@
 """The report by requirement, computed from the JSON report.
 
-The terminal, the page and GitHub's summary show it.
+The terminal, the HTML page and GitHub's summary show this overview.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ KNOWN = "known"
 _DECIDED = (Verdict.PASS, *_BAD)
 
 FIRST_CAUSES = 3
-"""The causes that a report begins with if there are too many to show all in detail."""
+"""The number of causes with which a report begins, if there are too many causes to show all in detail."""
 _CAUSES_IN_FULL = 5
-"""The most causes that are all shown in detail."""
+"""The largest number of causes of which all are shown in detail."""
 Row = Mapping[str, Any]
 """One entry of `verdicts` in the JSON report."""
 
@@ -39,7 +39,7 @@ class Summary:
     scenarios: tuple[str, ...]
     """The scenarios that gave evidence for the verdict."""
     reason: str
-    """The reason why the requirement was not decided; empty if it was."""
+    """The reason why the requirement was not decided. Empty if the requirement was decided."""
     bad: tuple[Row, ...]
     """The entries with violations and crashed checks, without known failures."""
     known: tuple[Row, ...] = ()
@@ -47,14 +47,16 @@ class Summary:
     witness: Mapping[str, Any] | None = None
     """The evidence of one witness; None unless the verdict is PASS."""
     following: str = ""
-    """A sentence that lists the requirements violated as a consequence of this one; may be empty.
+    """A sentence that lists the requirements that are violated as a consequence of this requirement.
+
+    Empty if there are none.
     """
 
     @property
     def shown(self) -> tuple[Row, ...]:
         """The entries of `bad` that are not consequences of another violation.
 
-        Of those with the most serious verdict, the most frequent kind of violation comes first.
+        Only entries with the most serious verdict are returned, those with the most frequent message first.
         """
         rows = [row for row in self.bad if "follows_from" not in row]
         ways = [(row["verdict"], _way(row)) for row in rows]
@@ -70,7 +72,10 @@ class Summary:
 
     @property
     def explanation(self) -> str:
-        """The scenarios with evidence, or the reason why there is none, or the cause of all violations."""
+        """The scenarios with evidence.
+
+        If there are none, the reason for the missing evidence, or the cause of all violations.
+        """
         causes = dict.fromkeys(row["follows_from"] for row in self.bad if "follows_from" in row)
         if causes and not self.shown:
             return f"follows from {', '.join(causes)}"
@@ -78,7 +83,7 @@ class Summary:
 
     @property
     def mark(self) -> str:
-        """The verdict; or `known FAIL` if all violations are known failures."""
+        """The verdict, or `known FAIL` if all violations are known failures."""
         tolerated = self.verdict is Verdict.FAIL and not any(
             row["verdict"] == self.verdict for row in self.bad
         )
@@ -121,7 +126,7 @@ def _in_words(following: Sequence[str]) -> str:
 
 
 def _of_worker(count: int) -> str:
-    """Describe how many requirements are violated by the worker as well; empty if none."""
+    """Describe how many requirements the worker violates as well. Empty if there are none."""
     return f"{count} {'is' if count == 1 else 'are'} the worker's own" if count else ""
 
 
@@ -154,7 +159,7 @@ def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
 
 
 def profile_in_words(profile: Mapping[str, Any]) -> str:
-    """Describe if the server satisfies a profile: yes, no, or not shown, with the reason."""
+    """Describe the result for a profile: satisfied, not satisfied, or not shown with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
     unknown = f"no verdict on {', '.join(profile['missing'])}" if profile["missing"] else ""
@@ -241,7 +246,7 @@ class Overview:
     numbers: str
     """The number of requirements by verdict, and the number of causes, as text."""
     causes: str
-    """The number of causes as text; empty if each violation has a cause of its own."""
+    """The number of causes as text. Empty if no violation is a consequence of another violation."""
     levels: str
     """The satisfied levels as text; empty if the user requested profiles."""
     profiles: tuple[str, ...]
@@ -261,7 +266,7 @@ class Overview:
 
     @property
     def start_here(self) -> str:
-        """A heading for the first causes, if there are too many to show all in detail; else empty."""
+        """A heading for the first causes. Empty if all causes are shown in detail."""
         many = len(self.shown) > _CAUSES_IN_FULL
         return f"start here: the {FIRST_CAUSES} gravest of {len(self.shown)} causes" if many else ""
 

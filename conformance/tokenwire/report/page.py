@@ -1,7 +1,8 @@
-"""The report as one HTML file. It needs no network, and content from servers cannot harm the reader.
+"""The report as one HTML file.
 
-The template escapes every value. The content security policy forbids all loading, and all scripts except the
-player, which it names by hash. The player inserts its data only as text.
+The page needs no network, and content from servers cannot harm the reader. The template escapes every value.
+The content security policy forbids the page to load anything, and forbids all scripts except the player,
+which the policy names by hash. The player inserts its data only as text.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ class _Failure:
     plot: Plot | None = None
     playback: Playback | None = None
     number: int = 0
-    """The index of its playback among the data on the page."""
+    """The index of the failure's playback among the data on the page."""
 
     @property
     def link(self) -> str:

@@ -1,7 +1,6 @@
-"""The playback of a failure on the HTML page: its events, the client's content after each, and the token
-ribbon.
-
-Everything is computed here, with a limited size. The script of the page only displays it.
+"""The playback of a failure on the HTML page: the events of the answer, the content that a client has after
+each event, and the token ribbon. All values are computed here, with a limited size, and the script of the
+page only displays them.
 """
 
 from __future__ import annotations
@@ -36,18 +35,21 @@ from tokenwire.wire.inert import inert
 _MOST_EVENTS = 60
 """The most events of a playback.
 
-In a longer stream, the events around the first illegal one are used, and the drawing shows the same range.
+For a longer stream, the playback and the drawing have only the events around the first illegal event.
 """
 _LONGEST_VALUE = 90
 _LONGEST_TAIL = 60
 _LAST_IDS = 8
 _LONG_GAP = 0.1
-"""The least length of a pause that is drawn, in seconds. It must also be much longer than the usual pause."""
+"""The shortest pause that is drawn, in seconds.
+
+A pause must also be several times as long as the median pause.
+"""
 _TIMES_THE_USUAL = 5
 Spell = Callable[[Sequence[int]], bytes | None]
 
 _NO_SERIES = ("output_ids", "text")
-"""Arrays that are fields of an emission. All other arrays are series."""
+"""Arrays that are fields of the class `Emission`. All other arrays are series."""
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,9 @@ class Playback:
     """The delivered output, with one point for each step."""
     steps: tuple[_Step, ...]
     left_out: str
-    """A sentence about the events that were left out; empty if none were."""
+    """A sentence about the events that were left out. Empty if the playback has all events."""
     gaps: tuple[Span, ...]
-    """Long pauses, in which nothing was read."""
+    """The long pauses in which the recorder read no data."""
     ribbons: tuple[Mapping[str, Any], ...]
     beside: str
     """The title of the ribbon row that shows the other answer or array."""
@@ -99,7 +101,10 @@ class Playback:
 
 
 def playback_of(judgement: Judgement) -> Playback | None:
-    """Return the playback of a violation; None if its answer is not in the run, or has no events."""
+    """Return the playback of a violation.
+
+    None if the run does not have the answer, or if the answer has no events.
+    """
     run, first = judgement.run, judgement.violations[0]
     stream = answer_of(run, first)
     if stream is None or not stream.events:
@@ -122,11 +127,11 @@ def played(
     most: int = _MOST_EVENTS,
     spell: Spell = lambda _: None,
 ) -> Playback | None:
-    """Return the playback of an answer; None if it has no events.
+    """Return the playback of an answer, or None if the answer has no events.
 
-    `illegal`: the pointers of its illegal events, by index; the ribbon shows the first of them, or the last
-    event if it is empty. `texts`: expected and actual value; they are compared in a ribbon if both are texts
-    with an equal beginning. `spell`: returns the bytes of ids, if the vocabulary is known.
+    `illegal`: the pointers of the illegal events, by index. The ribbon shows the first illegal event, or the
+    last event if `illegal` is empty. `texts`: expected and actual value. The ribbon compares these values if
+    both are texts with an equal beginning. `spell`: returns the bytes of ids, if the vocabulary is known.
     """
     events = stream.events
     if not events:
@@ -170,7 +175,7 @@ def _emission_near(stream: Stream, event: int, pointer: str) -> Emission | None:
 
 
 def _comparison_in_words(stream: Stream, other: Stream | None) -> str:
-    """Describe the answer with which a stream is compared; empty for an answer that is not a stream."""
+    """Describe the answer with which a stream is compared. Empty if the first answer is not a stream."""
     if other is not None:
         return f"held against {_kind_of_answer(other)} {other.exchange.name}"
     if stream.delivery is Delivery.WHOLE:
@@ -182,7 +187,7 @@ def _kind_of_answer(stream: Stream) -> str:
     return "the whole answer" if stream.delivery is Delivery.WHOLE else "the stream"
 
 
-# Steps: the content that a client has after each event.
+# The following functions compute the steps: the content that a client has after each event.
 
 
 def _of_events(whole: Timeline, events: Sequence[Event]) -> Timeline:
@@ -242,7 +247,9 @@ def _held_of(choice: Choice, spell: Spell) -> Iterator[tuple[str, str]]:
 
 
 def _held_back(choice: Choice, spell: Spell) -> str:
-    """Describe output whose text has not come yet: the missing bytes, or the number of ids without text."""
+    """Describe the output whose text has not arrived yet, as the missing bytes or as the number of ids
+    without text.
+    """
     ids, text = choice.output_ids, choice.text
     if not ids or text is None or choice.finish is not None:
         return ""
@@ -259,7 +266,10 @@ def _held_back(choice: Choice, spell: Spell) -> str:
 
 
 def gaps(times: Sequence[float]) -> Iterator[Span]:
-    """Yield long pauses in which nothing was read. Either the server or the reader paused."""
+    """Yield long pauses in which nothing was read.
+
+    The cause may be a pause of the server or of the reader.
+    """
     waits = [(start, end) for start, end in pairwise(times) if end > start]
     if not waits:
         return
@@ -268,7 +278,7 @@ def gaps(times: Sequence[float]) -> Iterator[Span]:
     yield from ((start, end) for start, end in waits if end - start >= least)
 
 
-# The ribbon.
+# The following functions compute the rows of the ribbon.
 
 
 def _carried(emission: Emission, name: str) -> Any:
@@ -280,7 +290,7 @@ def _joined(choice: Choice, name: str) -> Sequence[Any] | None:
 
 
 def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping[int, int]) -> list[int]:
-    """Return for each entry of an array the index of the step that delivered it."""
+    """Return the index of the step that delivered each entry of an array."""
     first, last = next(iter(steps), 0), max(steps.values(), default=0)
     delivered: list[int] = []
     for emission in choice.emissions:
@@ -292,9 +302,9 @@ def _delivered(choice: Choice, entries: Sequence[Any], name: str, steps: Mapping
 
 
 def _as_of(choice: Choice, emission: Emission, name: str) -> tuple[Sequence[Any] | None, bool]:
-    """Return an array as of this emission if the stream is cumulative, otherwise the whole array.
+    """Return the array that a cumulative stream has delivered with this emission.
 
-    The second value is True if the array is complete.
+    Return the whole array if the stream is not cumulative. The second value is True if the array is complete.
     """
     carried = _carried(emission, name)
     snapshot = choice.delivery is Delivery.CUMULATIVE and isinstance(carried, str | list | tuple)
@@ -316,7 +326,7 @@ def _ribbons(
     ids, _ = _as_of(choice, emission, "output_ids")
 
     def rows(name: str, title: str) -> list[RibbonRow]:
-        """Return ribbon rows for an array: that of the other answer, and that of this answer."""
+        """Return two ribbon rows for an array: that of the other answer, and that of this answer."""
         known = _joined(beside, name) if beside else None
         entries, ended = _as_of(choice, emission, name)
         made = [] if known is None else [RibbonRow(f"{title}, {other_kind}", known, align(known, known))]
@@ -361,7 +371,10 @@ def _aligned(
     *,
     ended: bool,
 ) -> Aligned:
-    """Align an array with the same array of another answer, or a series with the output ids."""
+    """Align an array with the same array of another answer.
+
+    Without another answer, align a series with the output ids.
+    """
     is_series = name not in _NO_SERIES
     if known is not None:
         aligned = align(known, entries, ended=ended)
@@ -375,8 +388,8 @@ def _aligned(
 def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[Any]]]:
     """Return the number of ids and the entries of a series in each event.
 
-    Return an empty list if this does not help: ids do not determine the entries, or each event has equally
-    many of both.
+    Return an empty list if these numbers cannot help to align the series: the stream is not incremental, its
+    ids do not fit, or each event has as many entries as ids.
     """
     ids = choice.output_ids
     if choice.delivery is not Delivery.INCREMENTAL or ids is None or len(ids) != length:
@@ -391,7 +404,10 @@ def _parts(choice: Choice, name: str, length: int) -> list[tuple[int, Sequence[A
 def _beside_ids(
     ids: Sequence[Any], entries: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]
 ) -> Aligned:
-    """Align a series with the ids: by the id that each entry contains, or else by the numbers of entries."""
+    """Align a series with the ids.
+
+    Entries that contain an id are aligned by this id. Otherwise the numbers of entries in each event decide.
+    """
 
     def named(some: Sequence[Any]) -> list[Any]:
         return [entry[1] if isinstance(entry, list | tuple) and len(entry) > 1 else None for entry in some]

@@ -13,7 +13,7 @@ _ROOM = 4
 """A token limit is drawn only if it is at most this multiple of the delivered tokens."""
 _ROOM_FOR_WORDS = 70
 _LONGEST_PAUSE = 0.3
-"""The most that a pause takes in the drawing, relative to the time without pauses."""
+"""The largest width of a pause in the drawing, relative to the time without pauses."""
 Span = tuple[float, float]
 """Beginning and end of a time range, in seconds."""
 
@@ -38,7 +38,7 @@ class _Tick:
 
 @dataclass(frozen=True)
 class _Pause:
-    """A pause, in which nothing was read."""
+    """A pause of the stream in which nothing was read."""
 
     x: float
     width: float
@@ -53,7 +53,10 @@ class Plot:
     steps: str
     """The delivered output over time, as an SVG path."""
     least: str
-    """The output that `stream_interval` demands over time, as an SVG path; empty if it is not set."""
+    """The output that `stream_interval` demands over time, as an SVG path.
+
+    Empty if the request has no `stream_interval`.
+    """
     budget: float | None
     """The y coordinate of a line at the token limit; None if it is not drawn."""
     marks: tuple[_Mark, ...]
@@ -75,7 +78,10 @@ def _staircase(points: Sequence[tuple[float, float]]) -> str:
 
 
 def _round_step(span: float, parts: int) -> float:
-    """Return the distance of labels, so that a range has at most `parts`: 1, 2 or 5 times a power of ten."""
+    """Return the distance between labels with which a range has at most `parts` labels.
+
+    The distance is 1, 2 or 5 times a power of ten.
+    """
     step = 10.0**-6
     while True:
         for factor in (1, 2, 5):
@@ -85,9 +91,9 @@ def _round_step(span: float, parts: int) -> float:
 
 
 def _shortened(span: float, pauses: Sequence[Span]) -> list[tuple[float, float, float]]:
-    """Return the pauses, each with the seconds to cut from it.
+    """Return the pauses, each with the number of seconds to cut from the pause.
 
-    A long pause would leave no room for the events.
+    Otherwise a long pause would leave no room for the events.
     """
     active = span - sum(end - start for start, end in pauses)
     longest = max(_LONGEST_PAUSE * active, span / 1000)
@@ -108,9 +114,10 @@ def plot(
     illegal: Sequence[int],
     pauses: Sequence[Span] = (),
 ) -> Plot | None:
-    """Draw the timeline in a JSON report; return None if it has none.
+    """Draw the timeline in a JSON report.
 
-    `illegal`: indices of events to mark. `pauses`: time ranges in which nothing was read.
+    Return None if the report has no timeline. `illegal`: indices of events to mark. `pauses`: time ranges in
+    which nothing was read.
     """
     if timeline is None or not timeline["points"]:
         return None

@@ -14,7 +14,7 @@ from tokenwire.wire.exchange import Exchange
 from tokenwire.wire.redaction import REDACTED
 
 _LONGEST = 1_200
-"""The longest body in a command line, in characters. This is 15 lines of 80 columns."""
+"""The longest body in a command line, in characters. A body of this length fills 15 lines of 80 columns."""
 _REPEATED = re.compile(rb"(.{1,16}?)\1{15,}", re.DOTALL)
 _UNSAFE = re.compile(r"[^A-Za-z0-9_-]+")
 _CONTENT_TYPE = "content-type"
@@ -41,8 +41,10 @@ def body_file(exchange: Exchange) -> str:
 
 
 def _inline(body: bytes) -> str:
-    """Return a shell expression for the body: the text itself, or a program that prints it; empty if both are
-    too long.
+    """Return a shell expression for the body.
+
+    The expression is the text itself, or a program that prints the text. Return an empty text if both are too
+    long.
     """
     if len(body) <= _LONGEST and _is_text(body):
         return shlex.quote(body.decode())
@@ -51,10 +53,11 @@ def _inline(body: bytes) -> str:
 
 
 def curl(exchange: Exchange, url: str = "", bodies: str = "") -> str:
-    """Return a `curl` command that sends the request again; to `$URL` if the server is unknown.
+    """Return a `curl` command that sends the request again.
 
-    A long or binary body is printed by a Python program. If that is too long as well, the body is a file in
-    the folder `bodies`; `BODY` means that there is no such folder.
+    The command uses `$URL` if the server is unknown. A long or binary body is printed by a Python program. If
+    this program is too long as well, the body is a file in the folder `bodies`. The name `BODY` in the
+    command means that there is no such folder.
     """
     request = exchange.request
     address = f"{url.rstrip('/')}{request.path}" if url else f'"$URL"{request.path}'

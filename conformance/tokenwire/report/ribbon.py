@@ -1,8 +1,7 @@
 """The token ribbon: rows that compare the entries of an answer with the expected entries, position by
-position.
-
-There is a column for each position of the reference. Surplus entries have columns in between. So a missing id
-is one hole, and later ids are not shown as different.
+position. There is a column for each position of the reference. Surplus entries have columns of their own
+between these columns. Therefore a missing id is shown as one hole, and the ids after the hole are not shown
+as different.
 """
 
 from __future__ import annotations
@@ -22,7 +21,10 @@ from tokenwire.target.alike import alike
 from tokenwire.wire.inert import inert
 
 _MOST_ALIGNED = 240
-"""The most entries that are aligned, because the time grows with their square."""
+"""The most entries that are aligned.
+
+The limit is necessary because the time grows with the square of their number.
+"""
 _MOST_COLUMNS = 120
 _BEFORE_FOCUS = 40
 """The number of columns that are shown before the first fault."""
@@ -35,12 +37,12 @@ class State(StrEnum):
 
     SAME = "same"
     SHIFT = "shift"
-    """The entry is right, but has another index in its array."""
+    """The entry is correct, but its index in its array differs from the expected index."""
     HOLE = "hole"
     LATER = "later"
     """The entry has not been delivered yet: the stream goes on after this event."""
     DOUBLE = "double"
-    """A surplus entry that is equal to an expected one, such as a repeated id."""
+    """A surplus entry that is equal to an expected entry, such as a repeated id."""
     EXTRA = "extra"
     """A surplus entry that is not expected anywhere."""
     DIFFERS = "differs"
@@ -88,7 +90,7 @@ class RibbonRow:
     entries: Sequence[Any]
     aligned: Aligned
     events: Sequence[int] = ()
-    """The playback step that delivered each entry; empty for an answer that is not played."""
+    """The playback step that delivered each entry. Empty for an answer without a playback."""
 
     @property
     def faults(self) -> str:
@@ -157,7 +159,7 @@ def _align(
 def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = True) -> Aligned:
     """Align an array with a reference.
 
-    Unless the array has `ended`, missing entries at its end are `LATER`.
+    If the array has not `ended`, missing entries at its end are marked `LATER`.
     """
     aligned = _align(reference, entries, Counter(map(_key, reference)))
     cells = [
@@ -172,7 +174,10 @@ def align(reference: Sequence[Any], entries: Sequence[Any], *, ended: bool = Tru
 
 
 def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[Any]]]) -> Aligned:
-    """Align a series with a reference, event by event. Each event has a number of ids and its entries."""
+    """Align a series with a reference, event by event.
+
+    For each event, `parts` has the number of ids and the entries.
+    """
     cells: list[Cell] = []
     before: dict[int, tuple[Cell, ...]] = {}
     known = Counter(map(_key, reference))
@@ -188,7 +193,7 @@ def align_parts(reference: Sequence[Any], parts: Sequence[tuple[int, Sequence[An
 
 
 def words_of(entry: Any) -> str:
-    """Return a short text for an entry. For a logprob entry, this is the logprob."""
+    """Return a short text for an entry. The text of a logprob entry is its logprob."""
     while isinstance(entry, list | tuple) and entry and isinstance(entry[0], float | list | tuple):
         entry = entry[0]
     if isinstance(entry, dict) and isinstance(entry.get("logprob"), int | float):
@@ -201,8 +206,10 @@ def words_of(entry: Any) -> str:
 
 
 def _columns(rows: Sequence[RibbonRow]) -> Iterator[tuple[int | None, list[Cell | None]]]:
-    """Yield the columns: the position (None for surplus entries), and the cell of each row (None if it has
-    none).
+    """Yield the columns.
+
+    A column has a position (None for surplus entries), and the cell of each row (None for a row without a
+    cell there).
     """
     length = max(len(row.aligned.cells) for row in rows)
     for position in range(length + 1):
@@ -216,7 +223,8 @@ def _columns(rows: Sequence[RibbonRow]) -> Iterator[tuple[int | None, list[Cell 
 def ribbon(unit: str, rows: Sequence[RibbonRow], focus: int) -> dict[str, Any]:
     """Return the rows as JSON for the page.
 
-    At most `_MOST_COLUMNS` columns are included: those around the first fault, or around `focus`.
+    At most `_MOST_COLUMNS` columns are included. They are the columns around the first fault, or around
+    `focus` if there is no fault.
     """
     columns = list(_columns(rows))
     wrong = (

@@ -43,8 +43,8 @@ def _location(evidence: Mapping[str, Any]) -> dict[str, Any]:
 def _fingerprints(row: Row) -> dict[str, str]:
     """Return fingerprints that are equal in every run.
 
-    A cause is identified by its requirement, because the scenario that shows it first may depend on timing. A
-    known failure is identified also by its scenario.
+    A cause is identified only by its requirement, because timing may decide in which scenario the cause
+    appears first. A known failure is identified also by its scenario.
     """
     known = bool(row.get("known"))
     identity = f"{row['requirement']}\n{row['scenario']}" if known else row["requirement"]
@@ -76,7 +76,7 @@ def _results(every: list[Summary]) -> Iterator[dict[str, Any]]:
 
 
 def _crashes(every: list[Summary]) -> list[dict[str, Any]]:
-    """Return the crashes of checks. SARIF has a separate place for them."""
+    """Return the crashes of checks in the format in which SARIF lists them, separate from the results."""
     return [
         {"level": "error", "message": {"text": row["message"]}, "descriptor": {"id": row["requirement"]}}
         for summary in every

@@ -19,7 +19,10 @@ from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import typed
 
 _MOST_FINDINGS = 20
-"""The most violations of a judgement that are compared with the patterns. A report does not list more."""
+"""The most violations of a judgement that are compared with the patterns.
+
+A report lists no more violations than this.
+"""
 _QUOTED = re.compile(r"'([^']*)'")
 
 
@@ -69,7 +72,7 @@ def _pattern(predicate: Pattern) -> Pattern:
 
 
 def _emission(seen: Observation, stream: Stream) -> Emission | None:
-    """Return the emission in which an observation was made; None if there is none."""
+    """Return the emission in which an observation was made. None if the observation is not in an emission."""
     return next(
         (
             emission
@@ -83,7 +86,7 @@ def _emission(seen: Observation, stream: Stream) -> Emission | None:
 
 
 def _counts(seen: Observation) -> tuple[int, int] | None:
-    """Return the expected and the actual number of an observation; None unless both are integers."""
+    """Return the expected and the actual number of an observation. None if one of them is not an integer."""
     expected, actual = integer(seen.expected), integer(seen.actual)
     return None if expected is None or actual is None else (expected, actual)
 

@@ -1,4 +1,4 @@
-"""The subject of a report: a server or captures, with the options that repeat the run."""
+"""The subject of a report: a server or captures. It includes the options that repeat the run."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ EXPLORATION = "exploration"
 """The scenario name of the requests that `--explore` generates."""
 
 ANSWER = "{answer}"
-"""The name of an answer in the command that repeats its verdict."""
+"""The placeholder for the name of an answer, in the command that repeats the verdict on this answer."""
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
-"""Scenario names of requests that every run sends, and that are not scenarios."""
+"""Names that replace the scenario's name for requests that every run sends."""
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ class Subject:
     not_asked: Mapping[str, str] = field(default_factory=dict)
     """The reason for each request that a dialect cannot express, by exchange name."""
     broken_off: str = ""
-    """The reason why the run ended early; empty if it did not."""
+    """The reason why the run ended early. Empty if the run did not end early."""
     stopped: str = ""
-    """The name of the signal that stopped the run; empty if none did."""
+    """The name of the signal that stopped the run. Empty if no signal stopped it."""
     cut_off: str = ""
-    """A sentence about requests that the limits prevented; empty if there were none."""
+    """A sentence about requests that were not sent because of the limits. Empty if all requests were sent."""
     recorded: str = ""
     """The folder of the recording; empty if the run was not recorded."""
     unrecorded: str = ""
-    """The reason why the recording is incomplete; empty if it is complete."""
+    """The reason why the recording is incomplete. Empty if the recording is complete."""
     explored: tuple[str, ...] = ()
     """The command-line options of an exploration; empty without one."""
     asked_with: tuple[str, ...] = ()
@@ -54,17 +54,19 @@ class Subject:
     judged_with: tuple[str, ...] = ()
     """The command-line options for another run that judges in the same way."""
     again: tuple[str, ...] = ()
-    """The words of the command that repeats a verdict, if that is neither a check nor a replay.
+    """The words of the command that repeats a verdict, if the command is neither a check nor a replay.
 
-    `ANSWER` is the name of the answer. The server of such a run has ended, so `curl` has nothing to ask.
+    The name of the answer replaces `ANSWER`. The server of such a run has ended, so reports do not show
+    `curl` commands.
     """
     bodies: str = ""
     """The folder for request bodies that are too long for a command line; empty if there is none."""
 
     @property
     def families(self) -> frozenset[str]:
-        """Return the server families of the answers' dialects; without answers, those of the requested
-        dialects.
+        """Return the server families of the answers' dialects.
+
+        Without answers, return the families of the requested dialects.
         """
         answers = (stream for run in self.runs for stream in run.streams)
         spoken = {family_of(stream.dialect) for stream in answers if stream.answered}

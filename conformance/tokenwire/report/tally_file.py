@@ -1,8 +1,8 @@
 """Tally files: the judgements of one replay, with the exchanges that a report shows, for `tokenwire merge`.
 
-A file is gzipped JSON Lines. It begins with a head. For each server, the run, the shown exchanges and the
+A file is gzipped JSON Lines. The first line is a head. For each server, the run, the shown exchanges and the
 judgements follow. The last line is a foot. A merge parses only the shown exchanges and does not judge again.
-Its report equals that of one replay of all captures.
+The report of a merge equals the report of one replay of all captures.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _FORMAT = 1
 _OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "rules", "judged_with")
 """The fields of `Subject` that the head contains."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
-"""Limits for an unpacked file: bytes and JSON values.
+"""The largest number of bytes and of JSON values in an unpacked file.
 
 The file for 20 recordings has a quarter of these bytes, and half of these values.
 """
@@ -223,7 +223,10 @@ def write_tally(replayed: Replayed, path: Path) -> None:
 
 
 def write_lines(rows: Iterable[Mapping[str, Any]], path: Path) -> None:
-    """Write JSON Lines, gzipped, in one step. Equal rows give equal bytes. Raises OSError."""
+    """Write gzipped JSON Lines.
+
+    The file appears only when it is complete. Equal rows give equal bytes. Raises OSError.
+    """
     with begin(path) as file, gzip.GzipFile(filename="", mode="wb", fileobj=file, mtime=0) as zipped:
         for row in rows:
             zipped.write(json.dumps(row, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n")
@@ -315,13 +318,13 @@ class _Reading:
 
 
 def _delivery(head: Mapping[str, Any]) -> Delivery | None:
-    """Return the delivery mode that the server declared; None if it declared none."""
+    """Return the delivery mode that the server declared. None if the server declared none."""
     delivery = head["server"][2]
     return None if delivery is None else Delivery(delivery)
 
 
 def _named_only(name: str, dialect: str) -> Stream:
-    """Return an answer of which only the name and the dialect are known. A report needs no more."""
+    """Return an answer of which only the name and the dialect are known. A report needs only these two."""
     exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
     return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
@@ -343,9 +346,10 @@ def values_of(path: Path) -> Iterator[Any]:
 
 
 def kind_of_tally(path: Path) -> str:
-    """Return the kind of a tally file: the name that a tool has given it, or `head` for a replay.
+    """Return the kind of a tally file.
 
-    Raises UsageError and OSError.
+    The kind is the name that a tool has given to the file, or `head` for a replay. Raises UsageError and
+    OSError.
     """
     head = next(iter(values_of(path)), None)
     kind = head.get("kind") if isinstance(head, dict) else None
@@ -371,10 +375,10 @@ def read_tally(path: Path) -> Replayed:
 
 
 def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
-    """Merge tallies, as if one replay had judged all captures in this order.
+    """Merge tallies.
 
-    Each tally has a name for error messages. Raises UsageError if the tallies were judged with different
-    options.
+    The result is equal to that of one replay of all captures in this order. Each tally has a name for error
+    messages. Raises UsageError if the tallies were judged with different options.
     """
     (first_name, first), *others = parts
     for name, other in others:

@@ -1,4 +1,4 @@
-"""Loads the templates of pages and summaries. They are compiled once."""
+"""Loads the templates of pages and summaries. Each template is compiled once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from tokenwire.report.markdown import blocks, inline
 
 @cache
 def template(package: str, name: str) -> Template:
-    """Return a template from the folder of a package. It can include templates of the suite by `room/file`.
+    """Return a template from the folder of a package.
 
-    In HTML, every value is escaped. An undefined name is an error. The filters `inline` and `blocks` convert
-    Markdown.
+    The template can include templates of the suite by `room/file`. In HTML, every value is escaped. An
+    undefined name is an error. The filters `inline` and `blocks` convert Markdown.
     """
     environment = Environment(
         loader=ChoiceLoader([PackageLoader(package, "."), PackageLoader("tokenwire", ".")]),

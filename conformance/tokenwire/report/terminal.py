@@ -27,7 +27,7 @@ _KNOWN_STYLE = "yellow"
 _MOST_SCENARIOS = 6
 _FEW = 2
 _MOST_LINES = 20
-"""The most causes that are listed in one line each."""
+"""The most causes that are listed in one line each, after those that are shown in detail."""
 _LEAST_WIDTH = 40
 _INDENT = 14
 """The width of the column for verdicts."""
@@ -45,7 +45,10 @@ def _style(summary: Summary) -> str:
 
 
 def _table(view: Overview, width: int) -> Iterator[Text]:
-    """Yield all requirements by chapter, each with its evidence, or why it was not decided."""
+    """Yield all requirements by chapter.
+
+    Each requirement has its evidence, or the reason why it was not decided.
+    """
     longest = max(len(summary.requirement) for summary in view.summaries)
     indent = " " * _INDENT
     for chapter, summaries in view.chapters.items():
@@ -63,7 +66,7 @@ def _table(view: Overview, width: int) -> Iterator[Text]:
 
 
 def _undecided(view: Overview) -> Iterator[str]:
-    """Yield the reasons of inconclusive requirements; only their number if there are many."""
+    """Yield the reasons of inconclusive requirements. If there are many, yield only their number."""
     undecided = [summary for summary in view.summaries if summary.verdict is Verdict.INCONCLUSIVE]
     if len(undecided) > _FEW:
         yield f"{len(undecided)} inconclusive: -v says why"
@@ -75,8 +78,8 @@ def _undecided(view: Overview) -> Iterator[str]:
 def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
     """Yield each cause of violations, with its consequences.
 
-    Only its first scenario is shown; with `full`, all are. If there are many causes, only the most serious
-    are shown in detail, and the others in one line each.
+    For each cause, only the first scenario is shown. With `full`, all scenarios are shown. If there are many
+    causes, the most serious causes are shown in detail, and all other causes in one line each.
     """
     causes = list(view.shown)
     many = bool(view.start_here) and not full
@@ -100,7 +103,7 @@ def _bad_news(view: Overview, width: int, *, full: bool) -> Iterator[Text]:
 
 
 def _in_lines(causes: Sequence[Summary], width: int) -> Iterator[Text]:
-    """Yield each cause in one line, and the command that shows the details."""
+    """Yield one line for each cause, and the command that shows the details."""
     for summary in causes[:_MOST_LINES]:
         row = summary.shown[0]
         found = (row.get("exhibit") or row)["message"]
@@ -155,7 +158,8 @@ def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[s
 def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
     """Print a JSON report.
 
-    `verbosity` below 0: only failures and the last line. Above 0: every requirement with its reason.
+    If `verbosity` is below 0, only failures and the last line are printed. If it is above 0, every
+    requirement is printed with its reason.
     """
     view, width, full, quiet = overview(report), console.width, verbosity > 0, verbosity < 0
 

@@ -1,7 +1,7 @@
 """The run in Chrome's trace event format, for viewers such as Perfetto.
 
-A dialect is a process of the trace. Requests that do not overlap share a thread. An event of a stream is an
-instant.
+A dialect is shown as a process, and requests that do not overlap share a thread. An event of a stream is
+shown as an instant.
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ _MICROSECONDS = 1_000_000
 
 
 def _began(stream: Answer) -> float | None:
-    """Return the time at which a request was sent, as a Unix time; None if the capture does not have it."""
+    """Return the time at which a request was sent, as a Unix time.
+
+    None if the capture does not contain the time.
+    """
     try:
         return datetime.fromisoformat(stream.exchange.started).timestamp()
     except ValueError:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 _LONGEST_VALUE = 200
 _BLANKS = re.compile("^ +| +$| {2,}")
-"""Matches spaces that are invisible in print: at the ends, and several in a row."""
+"""Matches spaces that a reader cannot see: spaces at the ends of a text, and several spaces in a row."""
 
 
 def cut(text: str, longest: int) -> str:
@@ -30,7 +30,7 @@ def first_few(names: Sequence[str], most: int) -> str:
     return ", ".join([*names[:most], *["…"] * (len(names) > most)])
 
 
-def value(thing: Any) -> str:  # may be an untrusted value
+def value(thing: Any) -> str:  # the value may come from a server
     """Return any value as a text of limited length."""
     if isinstance(thing, str) and not thing.startswith(("{", "[")) and thing.isprintable() and thing:
         return cut(_BLANKS.sub(lambda found: "␠" * len(found[0]), thing), _LONGEST_VALUE)
@@ -41,7 +41,10 @@ def value(thing: Any) -> str:  # may be an untrusted value
 
 
 def _quoted(text: str) -> str:
-    """Return a text as JSON, or in single quotes if its double quotes can then stay as they are."""
+    """Return a text as JSON.
+
+    If single quotes make escapes of its double quotes unnecessary, use single quotes instead.
+    """
     plain = '"' in text and not set("'\\") & set(text) and text.isprintable()
     return f"'{text}'" if plain else json.dumps(text, ensure_ascii=False)
 

@@ -200,9 +200,8 @@ def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:
         return None
     texts = body[len(DATA) : -len(BLANK_LINE)].split(BLANK_LINE + DATA)
-    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not _decodable(
-        body
-    ):  # a different count means that there are other lines
+    # A body with another number of line feeds has lines that are neither data lines nor blank.
+    if body.count(b"\n") != len(BLANK_LINE) * len(texts) or not _decodable(body):
         return None
     ends = list(accumulate(len(DATA) + len(text) + len(BLANK_LINE) for text in texts))
     spans = zip(texts, [0, *ends], ends, strict=False)

@@ -77,7 +77,7 @@ class AnswerReader:
         elif data:
             yield from self._plain_chunks(self._begun + data if self._begun else data)
         else:
-            yield from self._odd_chunks(self._begun)  # the connection ended early, so h11 reports the error
+            yield from self._odd_chunks(self._begun)  # h11 reports the early end of the connection
             yield from self._by_h11(b"")
 
     def _by_h11(self, data: Piece) -> Iterator[Piece]:

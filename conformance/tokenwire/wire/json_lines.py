@@ -107,11 +107,11 @@ def value_of(line: bytes) -> Any:
     Raises ValueError for text that is not JSON, is nested too deeply, or needs too much memory.
     """
     if values_in(line, enough=_MOST_VALUES) > _MOST_VALUES:
-        raise ValueError(f"it contains more than {_MOST_VALUES} values")
+        raise ValueError(f"the line contains more than {_MOST_VALUES} values")
     try:
         # An array around the text makes this parser's own depth limit equal to `MAX_DEPTH`.
         (value,) = jiter.from_json(b"[%b]" % line)
-    except ValueError:  # only the slower parser accepts lone surrogates, which may be in an answer
+    except ValueError:  # the slower parser accepts lone surrogates, which answers may contain
         refuse_deep_nesting(line.decode("utf-8"))
         return json.loads(line)
     return value

@@ -46,7 +46,7 @@ def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
         return True
     try:
         return _bytes_of(values) == _bytes_of(other)
-    except ValueError:  # marshal cannot write these values
+    except ValueError:  # marshal cannot write values of some types
         return False
 
 

@@ -113,7 +113,7 @@ def _read_fast(text: str) -> Any:
     # jiter also rejects lone surrogates and words its errors differently, so the strict parser decides.
     except ValueError:
         return _UNSURE
-    # `1,2` is not valid JSON, but in the array it becomes two values.
+    # The text `1,2` is not valid JSON, but within the added array it becomes two values.
     return values[0] if len(values) == 1 else _UNSURE
 
 
