@@ -86,7 +86,7 @@ class Exploration:
                 found.talk.transcript.streams.append(found.answer)
 
     def _search(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Run hypothesis. It is synchronous, so this method runs in a thread of its own."""
+        """Run hypothesis. Hypothesis is synchronous, so this method runs in a thread of its own."""
         from hypothesis import HealthCheck, Phase, Verbosity, given, seed, settings
         from hypothesis import strategies as st
 

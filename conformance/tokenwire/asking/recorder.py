@@ -37,13 +37,13 @@ _OWN_HEADERS = {
 MAX_BODY_BYTES = 8 << 20
 """The largest response body in bytes.
 
-It holds the longest requested stream in which each event repeats all earlier tokens.
+This size holds the longest requested stream in which each event repeats all earlier tokens.
 """
 MAX_LINES = 1 << 16
 """The most lines of a response body.
 
 This allows eight lines for each token of the longest request, because events may have several lines and
-comments. It is small enough to parse quickly.
+comments. A body with this number of lines can be parsed quickly.
 """
 _KEPT_OF_OUTGROWN = 4096
 

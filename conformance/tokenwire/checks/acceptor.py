@@ -63,7 +63,10 @@ class Acceptance:
 
     legal: bool
     index: int | None = None
-    """Index of the first illegal emission. It equals the number of emissions if the stream ends too early."""
+    """Index of the first illegal emission.
+
+    The index equals the number of emissions if the stream ends too early.
+    """
     field: str = ""
     """The illegal field: `output_ids`, `text`, `completion_tokens`, `finish` or the name of a series."""
     reason: str = ""

@@ -274,8 +274,9 @@ def _completion_logprobs_are_parallel(
 
 
 def _is_escaped(token: object) -> bool:
-    """True if a token is written as bytes, as some servers do. Its length then differs from the length of its
-    text.
+    """True if a token is written as bytes, as some servers do.
+
+    The length of such a token differs from the length of its text.
     """
     return isinstance(token, str) and token.startswith("bytes:")
 
@@ -298,7 +299,7 @@ def _may_follow_a_part(text: str | None, begin: int, position: int | None, name:
     """True if a token may have the offset `position`, after a part of a character that begins at `begin`.
 
     A server may count such a part as nothing, as the whole character, or as its visible marks (one or several
-    U+FFFD). So the next token is where the text shows it.
+    U+FFFD). So the next token may be wherever the text shows it.
     """
     if position is None or position < begin:
         return False

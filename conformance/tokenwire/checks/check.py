@@ -171,7 +171,10 @@ def _register(check: Check) -> None:
 
 
 def check(requirement: str, about: About = ANY) -> Callable[[StreamCheck], StreamCheck]:
-    """Register a function as the check of a requirement. It is called once for each matching stream."""
+    """Register a function as the check of a requirement.
+
+    The function is called once for each matching stream.
+    """
 
     def register(function: StreamCheck) -> StreamCheck:
         _register(Check(requirement, observe=function, about=about))
@@ -194,10 +197,10 @@ def _of_each_choice(observe: ChoiceCheck) -> StreamCheck:
 
 
 def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck], ChoiceCheck]:
-    """Register a function as the check of a requirement. It is called with each choice that delivered
-    content.
+    """Register a function as the check of a requirement.
 
-    Its observations are reported in the order of events.
+    The function is called with each choice that delivered content. Its observations are reported in the order
+    of events.
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
@@ -208,8 +211,9 @@ def check_choices(requirement: str, about: About = ANY) -> Callable[[ChoiceCheck
 
 
 def check_finished(requirement: str, about: About = FINISHED) -> Callable[[ChoiceCheck], ChoiceCheck]:
-    """Register a function as the check of a requirement. It is called with each choice that has a finish
-    reason.
+    """Register a function as the check of a requirement.
+
+    The function is called with each choice that has a finish reason.
     """
 
     def register(function: ChoiceCheck) -> ChoiceCheck:
@@ -233,15 +237,16 @@ Conditions = Callable[[Choice], Iterable[Row]]
 
 
 def check_equal(requirement: str, about: About, words: str) -> Callable[[Values], Values]:
-    """Register a function as the check of a requirement. It reads pairs of values that must be equal.
+    """Register a function as the check of a requirement.
 
-    `words` is the error message. It may contain `{emission}`, `{field}`, `{expected}` and `{actual}`.
+    The function reads pairs of values that must be equal. `words` is the error message. It may contain
+    `{emission}`, `{field}`, `{expected}` and `{actual}`.
     """
     return _check_read(requirement, about, lambda rows: expect_equal(rows, words))
 
 
 def check_each(requirement: str, about: About, words: str) -> Callable[[Conditions], Conditions]:
-    """Register a function as the check of a requirement. It reads conditions that must be true."""
+    """Register a function as the check of a requirement. The function reads conditions that must be true."""
     return _check_read(requirement, about, lambda rows: expect_each(rows, words))
 
 
@@ -306,7 +311,7 @@ def compare_rows(
 
 
 def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
-    """Register a function as the check of a requirement. It is called once for each comparison."""
+    """Register a function as the check of a requirement. The function is called once for each comparison."""
 
     def register(function: ComparisonCheck) -> ComparisonCheck:
         _register(Check(requirement, on_comparison=function))
@@ -316,9 +321,10 @@ def compare(requirement: str) -> Callable[[ComparisonCheck], ComparisonCheck]:
 
 
 def check_run(requirement: str, *, alone: bool = False) -> Callable[[RunCheck], RunCheck]:
-    """Register a function as the check of a requirement. It is called once with all streams of a run.
+    """Register a function as the check of a requirement.
 
-    alone: True if it finds some violations even in a single answer.
+    The function is called once with all streams of a run. alone: True if it finds some violations even in a
+    single answer.
     """
 
     def register(function: RunCheck) -> RunCheck:

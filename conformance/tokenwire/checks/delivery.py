@@ -282,8 +282,8 @@ def _first_ids(stream: Stream) -> tuple[tuple[Place, int, int], ...]:
 def _first_ids_at_once(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that the first emission does not wait until the interval is full.
 
-    The network may join ids, so one stream proves nothing. It is a violation only if all of several streams
-    send a full interval first. Otherwise each stream that sends its first ids early is a witness.
+    The network may join ids, so one stream proves nothing. The requirement is violated only if all of several
+    streams send a full interval first. Otherwise each stream that sends its first ids early is a witness.
     """
     intervals = ((stream, interval_of(stream, target) or 0) for stream in streams)
     firsts = [

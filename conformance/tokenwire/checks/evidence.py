@@ -33,7 +33,7 @@ class Observation(NamedTuple):
     by_chance: bool = False
     """True if chance may explain the difference between two answers to one request (a near tie, rounding).
 
-    It is a violation only if the server repeated both answers when the requests were repeated.
+    The difference is a violation only if the server repeated both answers when the requests were repeated.
     """
     witnesses: int = 1
     """The number of equal observations that this one represents.

@@ -79,8 +79,9 @@ def _stop_wins_within_the_budget(streams: tuple[Answer, ...], _target: Target) -
 
 @fact(Stream)
 def _goes_on_behind(stream: Stream) -> frozenset[int]:
-    """Return the ids after which an answer continued. They are not end-of-sequence ids, because these would
-    have ended it.
+    """Return the ids after which an answer continued.
+
+    These ids are not end-of-sequence ids, because an end-of-sequence id would have ended the answer.
     """
     if stream.asked.ignore_eos or stream.asked.min_new_tokens:
         return frozenset()

@@ -23,7 +23,10 @@ from tokenwire.wire.exchange import Ending
 
 
 def _was_aborted(stream: Answer, target: Target) -> bool:
-    """True if an abort named the request while it was running. Then the abort explains why it ended."""
+    """True if an abort named the request while it was running.
+
+    Then the abort explains why the request ended.
+    """
     return any(deed.names(names_of(stream)) for deed in target.deeds.beside(stream.exchange, Action.ABORT))
 
 

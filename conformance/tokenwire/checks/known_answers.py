@@ -123,8 +123,8 @@ def _has_an_end_of_its_own(stream: Stream, kind: str | None) -> bool:
 def _echoed(stream: Stream, position: int, prompt: Ids, words: Words) -> tuple[str, ...]:
     """Return the texts that an echo may put before the output.
 
-    These are the text that was sent, or the text of the ids with or without special tokens. It is empty if
-    the answer reports the prompt's ids instead.
+    These are the text that was sent, or the text of the ids with or without special tokens. The result is
+    empty if the answer reports the prompt's ids instead of the echo.
     """
     if not stream.asked.echo:
         return ("",)

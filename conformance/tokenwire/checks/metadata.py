@@ -113,7 +113,10 @@ def _logprobs_name_their_ids(choice: Choice, _stream: Stream, _target: Target) -
 
 @check_each("logprob-values-are-legal", ANY, "{field} contains {actual[0]!r}, which is not a logprob")
 def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
-    """Yield a row for each logprob series of each emission. Its logprobs must be finite and at most 0."""
+    """Yield a row for each logprob series of each emission.
+
+    The logprobs of the series must be finite and at most 0.
+    """
     for emission, series in series_along(choice):
         wrong = series.illegal
         yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"

@@ -259,10 +259,10 @@ def _cached_details_add_up(choice: Choice, _stream: Stream, _target: Target) -> 
     "cached-details-where-cached", ANY, "{field} is {actual!r}, but for cached_tokens it must be {expected}"
 )
 def _cached_details(choice: Choice) -> Iterator[Row]:
-    """Yield a row for each cached_tokens_details. It must be null without cached tokens, and otherwise have a
-    count.
+    """Yield a row for each cached_tokens_details.
 
-    A server that does not distinguish tiers counts all cached tokens for the device.
+    The field must be null without cached tokens, and otherwise have a count. A server that does not
+    distinguish tiers counts all cached tokens for the device.
     """
     for emission, tiers in details(choice.delivered, "cached_tokens_details"):
         cached = emission.counter("cached_tokens")

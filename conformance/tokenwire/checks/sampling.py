@@ -28,7 +28,10 @@ FORCES = tolerance("forcing_bias")
 _AHEAD = tolerance("penalty_excess")
 """A difference between two logits that exceeds the difference in any model."""
 _RARE = math.log(tolerance("rare"))
-"""The log-probability below which an event is not chance. It is less than once in a billion times."""
+"""The log-probability below which an event is not chance.
+
+Such an event happens less than once in a billion times.
+"""
 _TIED = tolerance("truncation_tie")
 """The difference of logprobs below which two ids may have had the opposite order when an id was sampled."""
 _CERTAIN = tolerance("truncation_share")
@@ -60,10 +63,8 @@ def _biased_far(stream: Stream) -> bool:
 @check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that only ids with a bias of 100 appear if there are any, and that ids with a bias of -100 never
-    appear.
-
-    Without ids, the text is compared. It must differ from the text of the same request without biases, unless
-    this text also repeats one piece.
+    appear. Without ids, the text is compared. The text must differ from the text of the same request without
+    biases, unless this text also repeats one piece.
     """
     natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
     wanted = set(map(_question, _biased_far(streams)))

@@ -21,10 +21,11 @@ from tokenwire.requirement import Level
 
 
 def stop_string_of(asked: Asked, choice: ChoiceFacts) -> str | None:
-    """Return the requested stop string that ended a choice. None if there is none, or if it is unknown.
+    """Return the requested stop string that ended a choice.
 
-    If a server does not report the stop, a stop string in the text must have ended the choice. This does not
-    apply if the request has a minimum number of tokens.
+    None if no stop string ended the choice, or if the stop is unknown. If a server does not report the stop,
+    a stop string in the text must have ended the choice. This does not apply if the request has a minimum
+    number of tokens.
     """
     finish = choice.finish
     if finish is None or finish.type != "stop":
@@ -101,7 +102,7 @@ def _stops_by_twin(streams: tuple[Answer, ...]) -> Mapping[str, tuple[str, bool]
 def _stop_finder(streams: tuple[Answer, ...]) -> StopOf:
     """Return a function that finds the stop string that ended a choice.
 
-    It uses the choice itself, or the answer to the same request without stop strings.
+    The function uses the choice itself, or the answer to the same request without stop strings.
     """
     by_twin = _stops_by_twin(streams)
 

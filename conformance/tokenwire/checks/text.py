@@ -1,5 +1,6 @@
-"""Checks that compare the text of a choice, and the place of its stop, with its ids. They need a
-tokenizer.
+"""Checks that compare the text of a choice, and the place of its stop, with its ids.
+
+These checks need a tokenizer.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Requests for the text of token ids, and their responses.
 
-To an endpoint that takes one list of ids, many lists are sent in one request. They are joined by three copies
-of a divider, which is an id with a visible text. If a list itself ends with that id, only the last three
-copies in a row are the divider.
+To an endpoint that takes one list of ids, many lists are sent in one request. The lists are joined by three
+copies of a divider, which is an id with a visible text. If a list itself ends with that id, only the last
+three copies in a row are the divider.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TIMES = 3
 """The number of copies of the divider between two lists."""
 _LONGEST_SPELLING = 64
 _JOINED_BY = re.compile(r"-joined-by-(\d+)-")
-"""Matches the name of an exchange whose request joined lists. It contains the divider."""
+"""Matches the name of an exchange whose request joined lists. The name contains the divider."""
 
 
 def joined_label(family: str, divider: int, number: int) -> str:

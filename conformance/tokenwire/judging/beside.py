@@ -29,7 +29,8 @@ def apart(streams: Iterable[Answer]) -> tuple[list[Answer], list[AnswerPair]]:
 def question(stream: Answer) -> tuple[str, str]:
     """Return the dialect and the label of an exchange.
 
-    They identify a request at both servers, because its scenario differs between gateway and worker.
+    The dialect and the label identify a request at both servers, because the scenario differs between gateway
+    and worker.
     """
     return stream.dialect, stream.exchange.label
 

@@ -353,10 +353,8 @@ def _parts_as_whole_answers_do(
     difference: Observation, answers: Mapping[str, Answer], seen: Determinism
 ) -> bool:
     """True if two texts agree as far as two whole answers to the same request, or if the server seems to
-    answer at random.
-
-    Without ids, a text that is a part of another one looks like a loss. This proves no loss if whole answers
-    differ from the same position on.
+    answer at random. Without ids, a text that is a part of another one looks like a loss. Such a text proves
+    no loss if whole answers differ from the same position on.
     """
     texts = (difference.expected, difference.actual)
     if not difference.related or not all(isinstance(text, str) for text in texts):

@@ -1,7 +1,8 @@
-"""Reasons why a requirement was not judged. They count the answers to which it applies, as a funnel.
+"""Reasons why a requirement was not judged.
 
-The funnel counts the exchanges that requested the requirement's subject. Then it counts how many of them were
-answered, undisturbed and comparable. The reason names the stage at which no answer is left.
+Each reason counts the answers to which the requirement applies, as a funnel. The funnel counts the exchanges
+that requested the requirement's subject. Then it counts how many of them were answered, undisturbed and
+comparable. The reason names the stage at which no answer is left.
 """
 
 from __future__ import annotations

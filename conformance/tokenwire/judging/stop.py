@@ -19,9 +19,9 @@ class StoppedError(BaseException):
 
 
 class Stop:
-    """Stop the judging at a signal. A second signal ends the process.
+    """Stop the judging at a signal.
 
-    It has no effect outside of the main thread.
+    A second signal ends the process. This class has no effect outside of the main thread.
     """
 
     def __init__(self) -> None:

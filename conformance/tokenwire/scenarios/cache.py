@@ -45,7 +45,7 @@ def _unseen_ids(talk: Conversation, number: int) -> tuple[int, ...]:
 
 
 def _unseen_words(talk: Conversation) -> str:
-    """Return words that nobody has sent before. They have more tokens than a page."""
+    """Return words that nobody has sent before. The words have more tokens than a page."""
     return in_words(Ask(input_ids=(_unseen_ids(talk, 64),))).text[0]
 
 
@@ -128,7 +128,7 @@ def _on_rank(talk: Conversation, ask: Ask, rank: int) -> Ask | HttpRequest | Non
 
 @scenario(perilous=True)
 def _ranks(talk: Conversation) -> Steps:
-    """A request to each of the first two data-parallel ranks, if the server reports how many it has.
+    """A request to each of the first two data-parallel ranks, if the server reports the number of its ranks.
 
     Then a request to a rank that does not exist.
     """

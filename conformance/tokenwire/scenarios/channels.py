@@ -33,7 +33,10 @@ _STRICT = Tool(
     strict=True,
 )
 _MISFIT = ("get_weather", {"unit": "k"})
-"""A call that does not fit its schema. It is as long as a call that fits, so that a parrot completes it."""
+"""A call that does not fit its schema.
+
+The call is as long as a call that fits, so that a parrot completes it.
+"""
 _PING: tuple[str, dict[str, Any]] = ("ping", {})
 _RICH = {
     "q": {"a": {"b": [1, 2, {"c": "}]{"}]}, "s": 'he said "hi" \\ back\nnext', "u": "Köln 日本 😀👩\u200d👧"},
@@ -245,7 +248,7 @@ def _tool_choice(talk: Conversation) -> Steps:
 async def _plain_path(talk: Conversation) -> None:
     """Texts of a parrot with reasoning, calls, samples and an unmatched stop string, requested by messages as
     applications do it. The requests lack logprobs, ids, usage in streams and the other fields that the suite
-    usually adds. One request has logprobs and usage. Without and with streaming.
+    usually adds. One request has logprobs and usage. All requests are sent without and with streaming.
     """
     speaker, tool = talk.parrot, talk.dialect.request.tool
     if speaker is None or tool is None:

@@ -122,7 +122,7 @@ async def _chat_logprobs(talk: Conversation) -> None:
 def _chat_ids(_: Conversation) -> Steps:
     """Ids as input and output of the chat endpoint.
 
-    They equal the ids on every other endpoint, and only requested ids are sent. The two prompts have
+    The ids equal the ids on every other endpoint, and only requested ids are sent. The two prompts have
     different lengths. A server that uses its template instead of the ids would report the same length for
     both.
     """

@@ -38,7 +38,8 @@ def _lasting(talk: Conversation, measured: Stream) -> int:
 async def _id_used_again(talk: Conversation) -> None:
     """Streams with the same request id, each sent as soon as the previous one has ended.
 
-    In total they take longer than servers wait before they remove an ended request. Each must complete.
+    In total the streams take longer than the time after which servers remove an ended request. Each stream
+    must complete.
     """
     ask = replace(long_ask(talk, _MEASURED), stream=True, request_id=talk.new_id())
     first = stream = await talk.ask("turn-0", ask)

@@ -90,7 +90,7 @@ def _plain(talk: Conversation) -> Ask:
 def _unknown_ids(talk: Conversation) -> Steps:
     """Ids outside of any vocabulary, and the vocabulary size as an id, if it is known.
 
-    They are in the prompt and among stop ids, biased ids and ids with requested logprobs. Also more top
+    These ids are in the prompt and among stop ids, biased ids and ids with requested logprobs. Also more top
     logprobs than any vocabulary has ids. These requests must be refused.
     """
     ask = _plain(talk)
@@ -149,7 +149,7 @@ def _impossible_values(talk: Conversation) -> Steps:
 def _wrong_in_streams(talk: Conversation) -> Steps:
     """The same invalid values in streaming requests.
 
-    They are refused, by a status or by an event, and other requests are not harmed.
+    These requests are refused, by a status or by an event, and other requests are not harmed.
     """
     yield from _of_fields(talk, replace(_plain(talk), stream=True), _WRONG_IN_STREAMS)
 

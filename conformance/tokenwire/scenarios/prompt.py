@@ -22,7 +22,7 @@ _PROMPTS = {"plain": PROMPT, "never-merged": _NEVER_MERGED, "random": _RANDOM, "
 def _prompt_ids(_: Conversation) -> Steps:
     """Prompts of ids that no text is tokenized to.
 
-    They come back as prompt_token_ids exactly as sent, even if nothing is generated, and only if they are
+    The ids come back as prompt_token_ids exactly as sent, even if nothing is generated, and only if they are
     requested.
     """
     for label, ids in _PROMPTS.items():

@@ -42,7 +42,7 @@ def _malformed_ids(talk: Conversation) -> Steps:
 def _refused_in_stream(_: Conversation) -> Steps:
     """A chat stream that requests token-in-token-out fields.
 
-    It is refused before any event, and no other request is harmed.
+    The request is refused before any event, and no other request is harmed.
     """
     control = replace(_CONTROL, return_token_ids=True)
     yield {"control": control}
@@ -55,8 +55,8 @@ def _refused_in_stream(_: Conversation) -> Steps:
 def _refused_late(talk: Conversation) -> Steps:
     """Streams that a server may refuse only when they are scheduled.
 
-    They have an invalid pattern as a stop or as a grammar, or prompt logprobs from a position after the
-    prompt. They must not deliver any token.
+    The requests have an invalid pattern as a stop or as a grammar, or prompt logprobs from a position after
+    the prompt. The streams must not deliver any token.
     """
     control = replace(plain_ask(talk), max_new_tokens=8)
     streamed = replace(control, stream=True)

@@ -19,8 +19,8 @@ _ARRAYS = (_MASK, _EXPERTS, "return-hidden-states")
 @scenario(chat=False)
 def _token_arrays(talk: Conversation) -> Steps:
     """Sampling masks, routed experts and hidden states, without and with streaming, if the endpoint has
-    fields for them. Also the experts of a shorter answer, and those from a position of the prompt on. Masks
-    are requested at temperature 1 among three ids, with a seed and the logprobs of these ids. They are
+    fields for them. Also the experts of a shorter answer, and the experts from a position of the prompt on.
+    Masks are requested at temperature 1 among three ids, with a seed and the logprobs of these ids. They are
     requested twice without streaming, because answers with a seed are compared only if they are repeatable.
     """
     ask = replace(plain_ask(talk), max_new_tokens=12)
@@ -48,7 +48,8 @@ _LONG = 400
 async def _abort_of_everything(talk: Conversation) -> None:
     """Requests without and with streaming, more than a small server runs at once.
 
-    As soon as the first stream has begun, all are aborted. Each must return the tokens that it has.
+    As soon as the first stream has begun, all requests are aborted. Each request must return the tokens that
+    it has.
     """
     request = talk.control.abort_of_everything
     if request is None:

@@ -1,6 +1,6 @@
 """Scenarios for sampling fields: biases, minimum tokens, temperature, truncation, penalties.
 
-Each has a visible effect.
+Each field has a visible effect.
 """
 
 from collections.abc import Mapping

@@ -68,7 +68,10 @@ class _Script:
 
 
 def _scheduled(**kind: Any) -> Callable[[_Scheduled], _Scheduled]:
-    """Register a coroutine as a scenario. It is skipped if the engine does not execute schedules."""
+    """Register a coroutine as a scenario.
+
+    The scenario is skipped if the engine does not execute schedules.
+    """
 
     def register(given: _Scheduled) -> _Scheduled:
         @wraps(given)
@@ -140,7 +143,7 @@ def _scripts(talk: Conversation, speaker: Speaker) -> dict[str, _Script]:
 async def _scheduled_steps(talk: Conversation, speaker: Speaker) -> None:
     """One answer under several schedules of steps, and with outputs that are collected and sent at once.
 
-    The texts have characters of several ids, hidden tokens or an end within a character. They have stop
+    The texts have characters of several ids, hidden tokens or an end within a character. The texts have stop
     strings: two that one step completes, and one that follows an id with parts of two characters.
     """
     schedules = {f"schedule-{place}": schedule for place, schedule in enumerate(_STEPS)}

@@ -123,7 +123,7 @@ async def _script_characters(talk: Conversation, speaker: Speaker) -> None:
 async def _script_tails(talk: Conversation, speaker: Speaker) -> None:
     """Answers that end within a character, or with the character U+FFFD.
 
-    They end by themselves, by a stop id, or by the token limit.
+    The answers end by themselves, by a stop id, or by the token limit.
     """
     spell, end = speaker.bytes, (speaker.end,)
     scripts = {

@@ -70,8 +70,8 @@ async def _stop_string(talk: Conversation) -> None:
 async def _unmatched_stop(talk: Conversation) -> None:
     """Stop strings that never match.
 
-    The output contains the beginning of one of them, so its text is held back. This text must arrive in the
-    end.
+    The output contains the beginning of one of these stop strings, so this beginning is held back. The text
+    that was held back must arrive in the end.
     """
     text = text_of(await talk.ask("unstopped", _ASK))
     await talk.ask("unstopped-stream", replace(_ASK, stream=True))
@@ -120,7 +120,7 @@ async def _unstopped(talk: Conversation, ask: Ask) -> Choice | None:
 @scenario(chat=False)
 async def _stop_places(talk: Conversation) -> None:
     """Stop strings within a token and in the first token, two stop strings of which one matches, and a stop
-    pattern. Each ends the choice at its token.
+    pattern. Each stop ends the choice at the token that completes the stop.
     """
     choice = await _unstopped(talk, _ASK)
     across = stop_across_tokens(choice)
@@ -208,7 +208,10 @@ async def _stops_between_parts(talk: Conversation) -> None:
 
 @scenario(chat=False)
 async def _stop_ids(talk: Conversation) -> None:
-    """A stop id from the middle of a known answer. It ends the choice, and stays among the output ids."""
+    """A stop id from the middle of a known answer.
+
+    The stop id ends the choice, and stays among the output ids.
+    """
     ask = replace(_ASK, max_new_tokens=24, ignore_eos=False)
     ids = token_ids(await talk.ask("unstopped", ask))
     stop = next((token for position, token in enumerate(ids[2:], 2) if token not in ids[:position]), None)

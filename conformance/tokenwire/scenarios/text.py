@@ -42,7 +42,7 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
 async def _broken_characters(talk: Conversation) -> None:
     """A token limit that ends within a character, and a prompt that ends within one.
 
-    The incomplete text of the answer arrives at the end. That of the prompt does not arrive.
+    The incomplete text of the answer arrives at the end. The incomplete text of the prompt does not arrive.
     """
     for number, prompt in enumerate(_PROMPTS):
         ask = Ask(input_ids=(prompt,), max_new_tokens=48, ignore_eos=True)

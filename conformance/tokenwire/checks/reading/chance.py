@@ -205,7 +205,8 @@ def _parting(first: Stream, second: Stream) -> int | None:
 def entries_go_apart(pair: Pair, position: int, entries: tuple[Sequence[Any], Sequence[Any]]) -> bool:
     """True if chance explains a difference of two series at a position.
 
-    It does if the numbers differ only slightly, or if the answers diverged by chance before this position.
+    Chance explains the difference if the numbers differ only slightly, or if the answers diverged by chance
+    before this position.
     """
     both = [series[position] for series in entries if position < len(series)]
     if len(both) == 2 and alike(both[0], both[1], DRIFT):

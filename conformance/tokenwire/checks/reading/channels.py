@@ -396,7 +396,10 @@ def say(
 
 
 def said_of(stream: Stream, choice: Choice, markup: Markup, tokenizer: Tokenizer | None) -> MarkedText | None:
-    """Return the result of `say`. It is cached with the stream, because several requirements need it."""
+    """Return the result of `say`.
+
+    The result is cached with the stream, because several requirements need it.
+    """
     known: dict[int, MarkedText | None] = stream.cache.setdefault(say, {})
     if choice.index not in known:
         known[choice.index] = say(stream, choice, markup, tokenizer)

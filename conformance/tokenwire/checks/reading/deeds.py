@@ -35,7 +35,10 @@ class _Deed:
     """True if the action aborts all requests."""
 
     def is_a(self, kind: str) -> bool:
-        """True if the action has a kind. An action that aborts all requests also counts as an abort."""
+        """True if the action is of the given kind.
+
+        An action that aborts all requests also counts as an abort.
+        """
         return self.kind == kind or (self.everything and kind == Action.ABORT)
 
     def names(self, ids: Iterable[str]) -> bool:

@@ -1,5 +1,6 @@
-"""The text that the channels of a choice should contain, from the right answer. It needs neither ids nor
-logprobs.
+"""The text that the channels of a choice should contain, from the right answer.
+
+This text is known even if the answer has neither ids nor logprobs.
 """
 
 from __future__ import annotations
