@@ -59,7 +59,7 @@ class Exploration:
     run: Run
     """The answers of the run before the exploration.
 
-    They show the target's capabilities, and provide stop strings.
+    These answers show the target's capabilities, and provide stop strings.
     """
     requests: int
     seed: int

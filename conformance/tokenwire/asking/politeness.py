@@ -96,7 +96,7 @@ class Purse:
 
     limits: Limits
     targets: int = 1
-    """The number of targets. Each gets an equal part of the limits."""
+    """The number of targets. Each target gets an equal part of the limits."""
     pace: Pace = field(default_factory=lambda: Pace(None))
     spent: int = field(default=0, init=False)
     """Output tokens that were charged so far."""

@@ -184,7 +184,7 @@ class Recorder:
         self.cut: list[Exchange] = []
         """Exchanges that were interrupted at the end of the run.
 
-        They are recorded, but `send` did not return them.
+        These exchanges are recorded, but `send` did not return them.
         """
 
     async def send(
@@ -205,8 +205,8 @@ class Recorder:
         FileExistsError if the capture has an exchange of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
-            # A repeated request still has the recorded headers. Their credentials were removed, so they are
-            # sent anew.
+            # A repeated request has the recorded headers, whose credentials were removed. So the recorder's own
+            # headers are sent in their place.
             besides = (header for header in request.headers if header not in self._headers_as_shown)
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)

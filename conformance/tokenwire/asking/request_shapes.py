@@ -1,6 +1,7 @@
 """Hypothesis strategies that generate requests for `--explore`.
 
-They use only what the dialect supports and the target can do. Needs hypothesis (`tokenwire[explore]`).
+The requests use only what the dialect supports and the target can do. Needs hypothesis
+(`tokenwire[explore]`).
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ _FIELDS = {
 
 @dataclass(frozen=True)
 class _Remembered:
-    """Texts and ids of earlier answers. They are used as stop strings and stop ids."""
+    """Texts and ids of earlier answers. These texts and ids become stop strings and stop ids of requests."""
 
     texts: tuple[str, ...]
     ids: tuple[int, ...]

@@ -115,7 +115,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
             by_chance=end is not None and torn(pair, end),
         )
     if end is None:
-        # Equal ids must have equal text. Chance cannot change it (spec/record.md, comparisons).
+        # Equal ids must have equal text. Chance cannot change this text (spec/record.md, comparisons).
         yield from _same_text(pair, source, by_chance=False)
     upto = common if end is None else slice(end)
     if told_apart and not _asked_alike(baseline, other):

@@ -138,8 +138,8 @@ def _as_text(message: Any) -> Any:
 
 @check_run("text-parts-are-the-text")
 def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that messages have the same number of prompt tokens if their content is a list with one text or
-    that text itself.
+    """Check that messages have the same number of prompt tokens whatever form their content has: a text, or a
+    list with this one text.
     """
     plain: dict[str, Answer] = {}
     listed: list[tuple[str, Answer]] = []

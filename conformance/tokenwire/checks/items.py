@@ -536,7 +536,10 @@ def _same_prompt(first: Answer, second: Answer, where: str) -> Iterator[Observat
 
 
 class _Turn(NamedTuple):
-    """A request and its answer, reduced to the values to which other turns refer. Items are digests."""
+    """A request and its answer, reduced to the values to which other turns refer.
+
+    Each item is represented by a digest.
+    """
 
     name: str
     """The id of the response."""

@@ -42,8 +42,9 @@ def _without(choice: Choice, names: frozenset[str]) -> Choice:
 
 
 def _without_bytes(choice: Choice) -> Choice:
-    """Return a choice without the bytes in its logprobs. Typed items have them in closed items, but never in
-    deltas.
+    """Return a choice without the bytes in its logprobs.
+
+    Endpoints with typed items send these bytes in closed items, but never in deltas.
     """
 
     def rest(value: Any) -> Any:

@@ -106,7 +106,8 @@ def _followed(answers: list[Answer]) -> Iterator[_Appended]:
             is_behind = True
             continue
         if record and turn.input_ids[:1] == record[:1]:
-            return  # SGLang removes the beginning-of-sequence id from a turn
+            # SGLang removes the beginning-of-sequence id from a turn, so the whole prompt is unknown.
+            return
         prompt = (*record, *turn.input_ids)
         if record and not is_behind and choice.counter("prompt_tokens") == len(turn.input_ids):
             return  # the server has no such sessions, so each turn begins a new conversation

@@ -1,4 +1,4 @@
-"""Checks of stored responses: retrieved, made in the background, cancelled and deleted."""
+"""Checks of stored responses, which are retrieved, made in the background, cancelled and deleted."""
 
 from __future__ import annotations
 

@@ -140,7 +140,7 @@ class AnswerBinding:
     finish_types: Mapping[str, str]
     """The record's finish type for each finish type of the server that has another name."""
     document: tuple[_Field, ...]
-    """Fields outside of the choices. They apply to each choice in the event."""
+    """Fields outside of the choices. These fields apply to each choice in the event."""
     of_a_call: Mapping[str, Keys]
     """The pointer of each member within a tool-call piece."""
     usage: Keys | None

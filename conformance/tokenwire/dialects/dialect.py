@@ -97,7 +97,8 @@ def _faults(error: jsonschema_rs.ValidationError) -> Iterator[str]:
 
     If a value matches none of several alternatives, the errors of the alternative that was probably meant are
     yielded. This is an alternative with the same `type`, and with at most one other constant that differs. If
-    several remain, it is the first with all errors in deeper values, or else the first of all.
+    several alternatives remain, the first one whose errors are all in deeper values is chosen, or else the
+    first of all.
     """
     if isinstance(error.kind, _SHAPES):
         position = list(error.instance_path)
@@ -534,7 +535,7 @@ class Dialect:
 def _without_total(emission: Emission, usage: Usage) -> Emission:
     """Return an emission without `completion_tokens`, if this count is the total of a single usage object.
 
-    Such a total counts the whole answer, not the tokens up to its event.
+    Such a total counts the tokens of the whole answer, not the tokens up to the event of the emission.
     """
     place = usage.place
     counter = emission.pointers.get(_TOTAL, "")

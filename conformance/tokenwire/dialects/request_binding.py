@@ -80,7 +80,10 @@ class RequestBinding:
     media: Annotated[tuple[Keys, ...], _places] = ()
     """The places of media beside the prompt. The first one is the place of images."""
     prompt_else: Mapping[str, Pointer] = _nothing()
-    """The places where requests of other server families have the prompt. They are only parsed."""
+    """The places where requests of other server families have the prompt.
+
+    These places are parsed, but never written.
+    """
     batches: bool
     alone_in_a_list: bool = False
     """True if even a single prompt is written as a list."""

@@ -154,7 +154,7 @@ def _ids_key(
 
 
 def _rest(binding: RequestBinding, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of a body that the dialect does not know. They may influence sampling."""
+    """Return the fields of a body that the dialect does not know. These fields may influence sampling."""
     rest = _with_own_objects(body)
     for keys in binding.bound:
         if keys[0] in rest:

@@ -50,8 +50,9 @@ def asked_by() -> Mapping[str, AskedBy]:
 
 
 def asked_among(streams: Iterable[Answer]) -> frozenset[str]:
-    """Return the names of the capabilities that at least one request enables. Each answer is read
-    only once.
+    """Return the names of the capabilities that at least one request enables.
+
+    To find them, each answer is read only once.
     """
     rows = asked_by().items()
     requests = (stream.asked for stream in streams)

@@ -165,7 +165,10 @@ def _known_ids(stream: Stream) -> int | None:
 
 
 class _Repeatable(NamedTuple):
-    """The parts of a complete answer that are compared. It is small, because a run may have many answers."""
+    """The parts of a complete answer that are compared.
+
+    An object of this class is small, because a run may have many answers.
+    """
 
     stream: Answer
     key: str
@@ -435,9 +438,9 @@ def fisher(differing: int, compared: int, contradictions: int, repetitions: int)
 class Chance:
     """The differences that one check found in a run, each decided as a violation or as chance.
 
-    If only answers other than a repeated whole answer differ, their number decides. They are violations if
-    chance does not explain the number. If whole answers never differed, each difference is at least a SHOULD,
-    because a race is an error even if it happens once.
+    If only answers other than a repeated whole answer differ, their number decides. The differences are
+    violations if chance does not explain their number. If whole answers never differed, each difference is at
+    least a SHOULD, because a race is an error even if it happens once.
     """
 
     def __init__(

@@ -45,7 +45,7 @@ def _batch_with_samples(_: Conversation) -> Steps:
 
 @scenario(chat=False)
 def _batch_of_one(_: Conversation) -> Steps:
-    """A list with a single prompt. It is still a batch, so the answer is a list with a single choice."""
+    """A list with a single prompt. Such a list is a batch, so the answer is a list with a single choice."""
     yield forms(replace(_BATCH, input_ids=(PROMPT,)))
 
 

@@ -22,7 +22,7 @@ def _greedy_stream(talk: Conversation) -> Steps:
 def _natural_end(_: Conversation) -> Steps:
     """Two text prompts whose answers end by themselves, or at the token limit.
 
-    The finish reason shows which.
+    The finish reason shows which of the two ended the answer.
     """
     yield forms(Ask(text=("Who are you?",), max_new_tokens=64), "question")
     yield forms(Ask(text=("One, two, three, four,",), max_new_tokens=64), "counting")
@@ -60,7 +60,7 @@ def _sampled(talk: Conversation) -> Steps:
     """Sampled requests with a seed, twice, and without one.
 
     All requirements about a single answer apply here, too. A stream is compared with the complete answers if
-    these are equal.
+    the complete answers are equal.
     """
     ask = replace(_ASK, max_new_tokens=24, temperature=1.0, logprobs=True)
     yield {"whole": ask, "stream": replace(ask, stream=True, stream_interval=3)}

@@ -78,8 +78,8 @@ async def _leave(talk: Conversation, *, stream: bool) -> None:
     async def watch() -> None:
         """Disconnect as soon as the server counts every request, which may take a while.
 
-        The load is requested less and less often, before and after. It is still often enough to see the load
-        fall before the remaining stream is far ahead.
+        The load is requested less and less often, before and after the disconnects. These requests are
+        frequent enough to show that the load falls before the remaining stream is far ahead.
         """
         most = max(1, _TOKENS_BETWEEN_LOADS // (talk.advertised.stream_interval or 1))
         events, more = 1, await staying.events(1)

@@ -55,8 +55,8 @@ async def _id_used_again(talk: Conversation) -> None:
 async def _id_in_use(talk: Conversation) -> None:
     """A second request with the id of a running stream.
 
-    The stream takes longer than servers need to remove a refused request. The first must complete, whatever
-    happens to the second.
+    The stream takes longer than servers need to remove a refused request. The stream must complete, whatever
+    happens to the second request.
     """
     ask = long_ask(talk, _MEASURED)
     measured = await talk.ask("measured", replace(ask, stream=True))

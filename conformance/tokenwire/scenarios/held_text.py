@@ -41,7 +41,7 @@ async def _held_text(talk: Conversation) -> None:
     """Long sampled answers with logprobs and usage, without and with streaming.
 
     Then answers in which most tokens are parts of characters, so that their text comes with a later token.
-    Each token has its entry.
+    Each token must have an entry in the logprobs.
     """
     ask = replace(
         plain_ask(talk),

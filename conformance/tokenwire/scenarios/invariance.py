@@ -27,8 +27,8 @@ async def _ask_scored(talk: Conversation, label: str, ask: Ask) -> Ask:
 async def _cold_and_warm(talk: Conversation) -> None:
     """New prompts, each sent twice, alternately without and with streaming.
 
-    The cached_tokens of the second answers show the cache. The second answers are a token shorter, and begin
-    with the same tokens.
+    The cached_tokens of the second answers show the cache. Each second answer is one token shorter, and
+    begins with the tokens of the first answer.
     """
     longest = talk.fitting(1 << 20, 0) - _BUDGET
     for turn, length in enumerate(length for length in _BORDERS if length <= longest):

@@ -168,7 +168,10 @@ async def _stops_in_long_steps(talk: Conversation) -> None:
 
 
 _PARTS = (50, 100)
-"""Numbers of tokens after which servers send what they hold back for a complete answer (SGLang: every 50)."""
+"""Numbers of tokens after which servers send the output that they collect for a complete answer.
+
+SGLang sends this output after every 50 tokens.
+"""
 _SPANS = ((10, 16), (18, 26), (28, 32))
 """Ranges of tokens whose text becomes a stop string. A tokenizer may encode this text in fewer tokens."""
 

@@ -18,9 +18,8 @@ _LIKELY_SPECIAL = (0, 1, 2)
 
 def ends_within_a_character(choice: Choice | None) -> int | None:
     """Return a number of ids after which the text may end within a character: after the first id without new
-    text.
-
-    This id may also be a special token. The answer to the next request shows which.
+    text. This id may also be a special token. The answer to the next request shows if the text ends within a
+    character.
     """
     if choice is None:
         return None

@@ -1,8 +1,7 @@
-"""Deaths of the server: when it stopped answering, and the request that most likely caused it.
-
-They are inferred from the exchanges alone, so that a replay finds the same deaths as the live run. Exchanges
-that a death cut off show only that the server died. They are neither witnesses nor violations of any
-requirement.
+"""Deaths of the server: the time at which the server stopped answering, and the request that most likely
+caused the death. Deaths are inferred from the exchanges alone, so that a replay finds the same deaths as the
+live run. Exchanges that a death cut off show only that the server died. Such exchanges are neither
+witnesses nor violations of any requirement.
 """
 
 from __future__ import annotations
@@ -220,7 +219,7 @@ def question_of(stream: Answer) -> tuple[str, str]:
 def clouded(streams: Iterable[Answer], suspicion: Suspicion) -> frozenset[str]:
     """Return the names of the bad requests that failed in the same way as the valid request after them.
 
-    They do not show if the server would have refused them.
+    These failures do not show if the server would have refused the bad requests.
     """
     found: set[str] = set()
     bad: dict[tuple[str, str], Answer] = {}

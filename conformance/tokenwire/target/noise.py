@@ -41,8 +41,8 @@ class Noise:
     def rounding(self, answer: Answer, name: str) -> float:
         """Return the allowed difference between two numbers of a series.
 
-        If the series was never repeated at this endpoint, the same series at other endpoints counts, and then
-        all repeated series. The reason is that one server computes them all.
+        If no answer with the series was repeated at this endpoint, the same series at other endpoints
+        decides. Without such a series, all repeated series decide, because one server computes all of them.
         """
         if (answer.dialect, name) in self.furthest:
             known = [self.furthest[answer.dialect, name]]
