@@ -205,8 +205,8 @@ class Recorder:
         FileExistsError if the capture has an exchange of this name.
         """
         async with contextlib.nullcontext() if aside else self._slots:
-            # A repeated request has the recorded headers, whose credentials were removed. So the recorder's own
-            # headers are sent in their place.
+            # A repeated request has the recorded headers, whose credentials were removed. So the headers of
+            # the recorder replace the recorded headers.
             besides = (header for header in request.headers if header not in self._headers_as_shown)
             request = replace(request, headers=(*self._headers, *besides))
             mask = Mask.of(request, self._secrets)

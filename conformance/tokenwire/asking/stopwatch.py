@@ -13,8 +13,9 @@ class Stopwatch:
     """Measures from the start of the process.
 
     The server's time is the time in which exchanges run, minus the processor time that this program uses
-    meanwhile. All other time is the program's own: loading, pauses, judging, reporting. If both work at once
-    on two cores, that time counts as the program's. So the program's share is never reported too small.
+    meanwhile. All other time is the program's own: loading, pauses, judging, reporting. If the server and
+    this program work at once on two cores, that time counts as the program's. So the program's share is never
+    reported too small.
     """
 
     clock: Callable[[], float] = time.perf_counter

@@ -234,7 +234,7 @@ def _beginnings(stream: Stream) -> frozenset[Hashable]:
 def _is_first_of_drawn(stream: Stream) -> bool:
     """True for the first request with a random prompt, if the prompt consists of ids or has a cache salt.
 
-    A prompt of words begins with the words of a chat template, so it is new only under a new salt.
+    A prompt of words begins with the words of a chat template, so such a prompt is new only under a new salt.
     """
     label, _, behind = stream.exchange.label.partition("-")
     first = label == DRAWN_PROMPTS.get(stream.exchange.scenario) and (not behind or behind[0].isdecimal())

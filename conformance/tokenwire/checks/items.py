@@ -50,8 +50,9 @@ class _Placed(Relation):
 
 
 def _placed(row: _Placed, stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Observe each event that breaks the rule. If no event breaks it, observe the last event to which it
-    applied.
+    """Observe each event that breaks the rule.
+
+    If no event breaks it, observe the last event to which the rule applied.
     """
     walk = _walk(stream)
     if walk is None or not stream.answered:

@@ -32,7 +32,7 @@ def _natural_end(_: Conversation) -> Steps:
 def _long_output(_: Conversation) -> Steps:
     """More tokens than a server holds back for a complete answer (SGLang: 50), with logprobs.
 
-    All must arrive.
+    All tokens must arrive.
     """
     yield forms(replace(_ASK, max_new_tokens=130, logprobs=True), again=True, intervals=(8, 60), usage=True)
 

@@ -1,4 +1,7 @@
-"""Scenarios with invalid values in requests. A valid request after each shows if it did harm."""
+"""Scenarios with invalid values in requests.
+
+A valid request after each invalid request shows if the invalid request did harm.
+"""
 
 from __future__ import annotations
 
