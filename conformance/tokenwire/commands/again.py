@@ -51,11 +51,11 @@ _STYLES = {
 
 
 Outcomes = dict[str, dict[str, tuple[FailureOutcome, str]]]
-"""The outcome of each failure, by requirement and scenario, with a short explanation."""
+"""The outcome of each failure with a short explanation, by requirement and scenario."""
 
 
 def answered(runs: Iterable[Run]) -> set[str]:
-    """Return the scenarios of which all exchanges were answered completely."""
+    """Return the scenarios whose exchanges were all answered completely."""
     ends: dict[str, set[Ending]] = {}
     for run in runs:
         for stream in run.streams:
@@ -69,9 +69,9 @@ def outcomes(
 ) -> Outcomes:
     """Return the outcome of each failure, by requirement and scenario.
 
-    New failures of the same requirements are included. `seen`: scenarios of which all exchanges were
-    answered. If such a scenario shows no violation, the failure is fixed, even if a correct answer left
-    nothing to judge.
+    New failures of the same requirements are included. `seen`: the scenarios whose exchanges were all
+    answered. If one of these scenarios shows no violation, the failure is fixed, even if a correct answer
+    left nothing to judge.
     """
     now = {(judgement.requirement.id, judgement.scenario): judgement for judgement in judgements}
     found: Outcomes = {}
@@ -91,7 +91,10 @@ def outcomes(
 
 
 def _in_doubt(found: Outcomes) -> set[str]:
-    """Return scenarios in which a failure that depends on timing did not occur. They are run once more."""
+    """Return the scenarios in which a failure that depends on timing did not occur.
+
+    These scenarios are run once more.
+    """
     known = load_requirements()
     return {
         scenario
@@ -179,7 +182,9 @@ def again(settings: Settings) -> None:
 
 
 def _in_numbers(found: Outcomes) -> str:
-    """Count the requirements of each outcome, and their scenarios if these are more."""
+    """Describe the number of requirements with each outcome, and the number of their scenarios if it is
+    larger.
+    """
     words = []
     for outcome in FailureOutcome:
         numbers = [sum(seen is outcome for seen, _ in by_scenario.values()) for by_scenario in found.values()]
@@ -198,9 +203,8 @@ def _with_failures(judgements: Sequence[Judgement], later: Sequence[Judgement]) 
 
 
 def _demand_credentials(last: LastRun, given: Sequence[tuple[str, str]]) -> None:
-    """Check that the command line has each header whose value was not stored, because it is a credential.
-
-    Raises BadParameter for a missing header.
+    """Check that the command line has each header whose value was not stored because the value is a
+    credential. Raises BadParameter for a missing header.
     """
     names = {name.lower() for name, _ in given}
     for name in last.withheld:

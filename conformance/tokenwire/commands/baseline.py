@@ -44,7 +44,9 @@ _Reports = Annotated[
 
 
 def _print(words: str) -> None:
-    """Print a line with control characters escaped, because baselines and reports may come from others."""
+    """Print a line with control characters escaped, because other people may have written the baseline or the
+    report.
+    """
     typer.echo(inert(words))
 
 

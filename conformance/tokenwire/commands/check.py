@@ -97,7 +97,7 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
 
 
 def _recording(record: Path | None, resume: Path | None) -> Path | None:
-    """Return the folder for the recording; None without one. Raises BadParameter."""
+    """Return the folder for the recording. None if the run is not recorded. Raises BadParameter."""
     if record is not None and resume is not None:
         raise typer.BadParameter(
             "--resume and --record exclude each other; --resume records into the folder that it names"
@@ -110,15 +110,19 @@ def _recording(record: Path | None, resume: Path | None) -> Path | None:
 
 
 def _jobs(subject: Subject) -> int:
-    """Return the number of processes for judging. Several may be used, because the server is idle by then."""
+    """Return the number of processes for judging.
+
+    Several processes may be used, because the server is idle while the suite judges.
+    """
     answers = sum(len(run.answers) for run in subject.runs)
     return min(_MOST_JOBS, os.cpu_count() or 1) if answers >= _WORTH_SHARING else 1
 
 
 def _keep(run: LastRun, judged: list[Judgement], *, quiet: bool) -> None:
-    """Store the failures for `tokenwire again`. A full disk does not change the verdicts.
+    """Store the failures for `tokenwire again`.
 
-    If nothing fails, the failures of earlier runs are deleted. Before the first failure, nothing is written.
+    An error, such as a full disk, does not change the verdicts. If this run has no failures, the stored
+    failures of earlier runs are deleted. If there are neither, nothing is written.
     """
     if not failures(judged) and not folder_of_last().exists():
         return

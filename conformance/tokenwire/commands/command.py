@@ -21,7 +21,10 @@ from tokenwire.usage_error import UsageError
 
 
 def declarable() -> dict[str, str]:
-    """Return the capabilities that a user may declare: those that some requirement needs."""
+    """Return the capabilities that a user may declare.
+
+    They are the capabilities that at least one requirement needs.
+    """
     from tokenwire.requirement import load_requirements
     from tokenwire.target.advertised import LOGPROB_RULES
     from tokenwire.target.capability import (
@@ -43,7 +46,10 @@ def _tool_call_forms() -> Collection[str]:
 
 
 def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> None:
-    """Check that names are known. Raises BadParameter for an unknown name, with a similar known name."""
+    """Check that all names are known.
+
+    For an unknown name, raise BadParameter with the most similar known name.
+    """
     for name in names:
         if name not in every:
             kinds = f"{kind[:-1]}ies" if kind.endswith("y") else f"{kind}s"
@@ -52,9 +58,9 @@ def _demand_known(kind: str, names: Iterable[str], every: Collection[str]) -> No
 
 
 def _own_dialects(names: Sequence[str]) -> Collection[str]:
-    """Return the dialect names of an option. A YAML file is loaded, and its dialect registered.
+    """Return the dialect names that an option contains.
 
-    Raises BadParameter.
+    If the option names a YAML file, load the file and register its dialect. Raises BadParameter.
     """
     from tokenwire.dialects.dialect import named_dialects
 
@@ -176,7 +182,7 @@ def command(run: Callable[..., None], *lines: str, name: str = "") -> typer.Type
 
 
 def _source(context: typer.Context, parameter: str) -> str:
-    """Return where the value of a parameter came from, in click's words."""
+    """Return the source of a parameter's value, with the name that click gives this source."""
     source = context.get_parameter_source(parameter)
     return source.name if source is not None else ""
 
@@ -187,7 +193,10 @@ def examples(*lines: str) -> str:
 
 
 def has_desktop() -> bool:
-    """True if there is a desktop. Without one, a browser may open in the terminal, or not at all."""
+    """True if the machine has a desktop.
+
+    Without a desktop, a browser may open in the terminal, or not at all.
+    """
     if not sys.stdout.isatty():
         return False
     return sys.platform in {"darwin", "win32"} or any(
@@ -206,14 +215,14 @@ def writable(file: Path, option: str) -> Path:
 
 
 def writable_folder(folder: Path, option: str) -> Path:
-    """Create an output folder. Raises BadParameter if it cannot be written to."""
+    """Create an output folder. Raises BadParameter if the folder cannot be written to."""
     if refusal := why_unwritable(folder / "capture"):
         raise typer.BadParameter(f"{option}: {refusal}")
     return folder
 
 
 def empty_folder(folder: Path, option: str) -> Path:
-    """Create an output folder. Raises BadParameter if it is not empty, or cannot be written to."""
+    """Create an output folder. Raises BadParameter if the folder is not empty or cannot be written to."""
     try:
         taken = folder.exists() and (not folder.is_dir() or any(folder.iterdir()))
     except OSError as error:

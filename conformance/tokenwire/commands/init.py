@@ -26,7 +26,7 @@ from tokenwire.wire.redaction import Headers, names_credential
 
 
 def _value(value: Any) -> str:
-    """Return a value as TOML. Only tables are written differently from JSON."""
+    """Return a value as TOML. All values except tables are written as in JSON."""
     if isinstance(value, dict):
         return (
             f"{{ {', '.join(f'{json.dumps(name)} = {_value(member)}' for name, member in value.items())} }}"
@@ -35,7 +35,10 @@ def _value(value: Any) -> str:
 
 
 def lines_of_file(known: Mapping[str, Any], proposed: Mapping[str, Any], about: str) -> Iterator[str]:
-    """Yield the lines of a settings file: the known settings, and all others as comments."""
+    """Yield the lines of a settings file.
+
+    Known settings are active lines, and all other settings are comments.
+    """
     # Control characters are escaped, because the description may contain text from a server.
     yield f"# Settings of tokenwire. {inert(' '.join(about.split()))}"
     yield "# The command line beats this file: tokenwire check --target URL."

@@ -67,7 +67,7 @@ def plan_in_words(asked: _Estimates, price: Price | None, *, full: bool = False)
 
 
 def _summed(asked: _Estimates, part: int) -> dict[str, Estimate]:
-    """Return the estimates summed by dialect (`part` 0) or by scenario (`part` 1)."""
+    """Return the sums of the estimates, by dialect (`part` 0) or by scenario (`part` 1)."""
     sums: dict[str, Estimate] = {}
     for key, estimate in asked.items():
         sums[key[part]] = sums.get(key[part], Estimate()) + estimate

@@ -85,16 +85,16 @@ def _replay(
 
 
 def _refuse_with_diff(settings: Settings) -> None:
-    """Check that no option is given which --diff ignores. Raises BadParameter."""
+    """Check that the command line has no option that --diff ignores. Raises BadParameter."""
     for name in sorted(settings.given - {"paths", "diff", "update", "requirement"}):
         flag = OPTIONS[name].flags[0] if name in OPTIONS else f"--{name}"
         raise typer.BadParameter(f"{flag} has no effect with --diff; remove one of the two")
 
 
 def _print_differences(paths: list[Path], requirements: Sequence[str], *, update: bool) -> int:
-    """Print the differences from the expected verdicts; with `update`, write the present verdicts.
+    """Print the differences from the expected verdicts.
 
-    Return the exit status.
+    With `update`, write the present verdicts into the files. Return the exit status.
     """
     rows = selected((), requirements)
     different = total = 0

@@ -47,9 +47,9 @@ _PYTEST_COULD_NOT_RUN = {2: 130, 3: ExitStatus.HARNESS_ERROR, 4: ExitStatus.USAG
 
 
 class TwinReport(Protocol):
-    """The comparison of the target with its twin, as `tokenwire twin` makes it.
+    """The comparison of the target with its twin, which `tokenwire twin` makes.
 
-    It is a part of the report.
+    The comparison is a part of the report.
     """
 
     @property
@@ -66,7 +66,7 @@ class Reporting:
 
     outputs: Outputs
     settings: Settings = field(default_factory=Settings)
-    """The settings. They decide what is judged and what is printed."""
+    """The settings of the command, which decide what is judged and what is printed."""
     baseline: Baseline | None = None
     budget: Budget | None = None
     """The budget of the run; None for a recording."""
@@ -75,7 +75,7 @@ class Reporting:
     jobs: int = 1
     """The number of processes for judging."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
-    """Called with all judgements that were made."""
+    """A function that is called with all judgements that were made."""
     twin: TwinReport | None = None
     """The comparison of the target with its twin; None without one."""
 
@@ -86,7 +86,7 @@ class Reporting:
 
 
 def writable_outputs(outputs: Outputs) -> Outputs:
-    """Check that all output files can be written, and the GitHub step summary. Raises BadParameter."""
+    """Check that all output files can be written, including the GitHub step summary. Raises BadParameter."""
     for file in outputs.files():
         writable(file, "the report")
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
@@ -115,7 +115,7 @@ def reporting_of(settings: Settings) -> Reporting:
 def _baseline_result(
     judgements: Sequence[Judgement], subject: Subject, reporting: Reporting
 ) -> BaselineResult | None:
-    """Return the result of applying the baseline; None if none is configured."""
+    """Return the result of applying the baseline. None if no baseline is configured."""
     if reporting.baseline is None:
         return None
     flags = {option.flags[0] for option in having(ASKS_LESS)}
@@ -125,7 +125,10 @@ def _baseline_result(
 
 
 def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:
-    """Judge a run, with a progress bar. If the user stops it, the judgements so far are returned."""
+    """Judge a run, with a progress bar.
+
+    If the user stops the judging, return the judgements that were made until then.
+    """
     rows = selected(reporting.settings.profile, reporting.settings.requirement) or [
         *load_requirements().values()
     ]
@@ -159,8 +162,8 @@ def judge_and_report(
 ) -> int:
     """Judge a run, write all reports, and return the exit status.
 
-    `replayed`: judgements that were made already. SIGINT and SIGTERM end the judging; the reports then
-    contain the verdicts so far.
+    `replayed`: judgements that were made already. SIGINT and SIGTERM end the judging. The reports then
+    contain the verdicts that were reached until the signal.
     """
     stop = Stop()
     with stop.at_signals(subject.stopped):
@@ -244,7 +247,7 @@ def _run_pytest(
     result: BaselineResult | None,
     problems: list[str],
 ) -> tuple[list[Judgement], int]:
-    """Run the judgements as pytest items. Return those that ran, and the exit code of pytest."""
+    """Run the judgements as pytest items. Return the judgements that ran, and the exit code of pytest."""
     junit = reporting.outputs.junit
     begun = unfinished(junit) if junit is not None else None
     if begun is not None:
@@ -288,7 +291,7 @@ def run_status(
 def _close_stdout() -> None:
     """Redirect standard output to /dev/null after a write to it failed.
 
-    Python would flush it again at exit, and fail.
+    Otherwise Python would flush standard output again at exit, and fail again.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -1,7 +1,7 @@
 """Asks for the user's trust before a settings file decides what is sent, executed or written.
 
-Such a file may come with a checkout. Trusted values are stored in the user's state folder. The user is asked
-again if the file changes, or a file that it names.
+The file may come with a checkout that somebody else wrote. Trusted values are stored in the user's state
+folder. The user is asked again if the settings file changes, or a file that the settings name.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ def _trusted(file: Path) -> dict[str, Any]:
 def demand_trust(file: Path, found: Brought) -> None:
     """Ask the user to trust these values of a settings file, unless they were trusted before.
 
-    Raises BadParameter if nobody can be asked, and Abort if the user refuses.
+    Raises BadParameter if the command is not interactive, and Abort if the user refuses.
     """
     trusted = _trusted(file)
     if all(trusted.get(name) == value for name, value in {**found.values, **found.contents}.items()):

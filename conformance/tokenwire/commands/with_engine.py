@@ -17,12 +17,10 @@ _END_S = 10.0
 
 @contextlib.contextmanager
 def engine_below(command: str, *, again: bool = False) -> Iterator[str]:
-    """Run a front end over Tokenwire's engine in this context; yield the front end's URL.
+    """Run a front end over Tokenwire's engine in this context, and yield the front end's URL.
 
-    The engine is a separate process. It ends when its standard input is closed, even if this process is
-    killed. Raises UsageError.
-
-    `again`: restart a front end that crashes, at the same address.
+    The engine is a separate process. The engine ends when its standard input is closed, even if this process
+    is killed. With `again`, a front end that crashes is restarted at the same address. Raises UsageError.
     """
     words = shlex.split(command)
     family = "sglang" if "sglang" in command else "vllm"

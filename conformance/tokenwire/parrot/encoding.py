@@ -20,7 +20,7 @@ _WORDS = re.compile(
 )
 """Matches the words into which Qwen2 splits a text.
 
-Each character was replaced by one that represents its class.
+The text must be prepared: each character is replaced by a representative of its character class.
 """
 
 
@@ -51,8 +51,8 @@ def encoder(kind: Vocabulary) -> Encode:
 def chat_text(messages: object) -> str | None:
     """Return the prompt that our chat template makes of messages.
 
-    Return None for messages that the template does not support, and for reasoning, which some servers do not
-    pass to a template.
+    Return None for messages that the template does not support. Return None also for messages with reasoning,
+    because some servers do not pass reasoning to a template.
     """
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         return None
@@ -77,8 +77,9 @@ def last_text(messages: object) -> str | None:
 
 
 def most_tokens(messages: object, encode: Encode) -> int:
-    """Return an upper bound of the number of tokens of messages, in whatever form a server passes them to our
-    template.
+    """Return an upper bound of the number of tokens of messages.
+
+    The bound holds for every form in which a server passes the messages to our template.
     """
     texts = list(texts_within(messages))
     return sum(len(encode(text)) for text in texts) + _AROUND * (1 + len(texts))
@@ -128,7 +129,7 @@ def _calls_text(calls: object) -> str | None:
 
 
 def _letters(text: str, _known: Mapping[str, int]) -> Iterable[list[str]]:
-    """Yield the words of a text. Each word is a list of letters; each letter represents a byte."""
+    """Yield the words of a text. Each word is a list of characters, and each character represents a byte."""
     letters, text = byte_letters(), unicodedata.normalize("NFC", text)
     for found in _WORDS.finditer("".join(map(_class_of, text))):
         yield [letters[byte] for byte in text[found.start() : found.end()].encode()]
@@ -149,7 +150,8 @@ def _class_of(letter: str) -> str:
 def _pieces(text: str, known: Mapping[str, int]) -> Iterable[list[str]]:
     """Yield one list for the whole text.
 
-    It has each character, or the bytes of a character without a piece.
+    The list has each character of the text. A character that is not in the vocabulary is replaced by its
+    bytes.
     """
     pieces: list[str] = []
     for letter in text.replace(" ", "▁"):

@@ -1,13 +1,13 @@
 """The output and the logprobs of a parrot, as plain functions of token ids.
 
-Each token repeats an earlier one, at a distance called *lag*. The lag depends only on the position: it is the
-largest lag that does not reach before the beginning of the text. So a prompt with a length equal to a lag is
-repeated from its beginning, and the author of the prompt knows the answer.
-
-The logits of a position depend only on the repeated id. Ids form groups of 32. The repeated id has the logit
-`SAID`. The ids that follow it cyclically in its group are the runners-up, each `STEP` below the previous one.
-All other ids are far below. Each id also has a small bias, so that logprobs differ from token to token. All
-logits are sums of few powers of two, so bfloat16, float16 and float32 represent them exactly.
+Each token repeats an earlier token, at a distance called *lag*. The lag depends only on the position: it is
+the largest lag that does not reach before the beginning of the text. So a prompt with a length equal to a lag
+is repeated from its beginning, and the author of the prompt knows the answer. The logits of a position depend
+only on the repeated id. Ids form groups of 32. The repeated id has the logit `SAID`. The ids that follow the
+repeated id cyclically in its group are the runners-up. The logit of each runner-up is `STEP` below that of
+the previous runner-up. All other ids are far below. Each id also has a small bias, so that logprobs differ
+from token to token. All logits are sums of few powers of two, so bfloat16, float16 and float32 represent them
+exactly.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ DISTANCE = 1024
 EXACT_ABOVE = -14.0
 """The logprob above which values are exact in every floating-point type.
 
-Lower ones have the precision of the weights.
+Lower logprobs have only the precision of the weights.
 """
 LEAST_DISTANCE = 16
 """The smallest lag besides 1. Each lag is a quarter of the next larger one; the largest is the distance."""
@@ -51,7 +51,10 @@ def bias(token: int) -> float:
 
 
 def runner_up(place: int) -> float:
-    """Return the logit, without bias, of the id that is `place` steps after the repeated id in its group."""
+    """Return the logit of the id that is `place` steps after the repeated id in its group.
+
+    The bias is not included.
+    """
     return SAID if not place else SAID - MARGIN - STEP * (place - 1)
 
 
@@ -70,7 +73,7 @@ class Parrot:
 
     @cached_property
     def lags(self) -> tuple[int, ...]:
-        """The possible lags, smallest first. Each divides the next."""
+        """The possible lags, smallest first. Each lag divides the next larger lag."""
         lags = [self.distance]
         while lags[-1] % 4 == 0 and lags[-1] // 4 >= LEAST_DISTANCE:
             lags.append(lags[-1] // 4)
@@ -84,15 +87,16 @@ class Parrot:
         return GROUP, base, base, base
 
     def lag(self, position: int) -> int:
-        """Return the distance between this position and the token that it repeats.
+        """Return the distance between this position and the token that is repeated at this position.
 
-        Positions begin at 0, which repeats nothing.
+        Positions begin at 0. The first token repeats nothing.
         """
         return self.lags[bisect_right(self.lags, position) - 1]
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the ranges of positions between `begin` and `end` in which the lag is constant: beginning,
-        end, lag.
+        """Yield the ranges of positions between `begin` and `end` in which the lag is constant.
+
+        A range is given by its beginning, its end and its lag.
         """
         for lag, upto in zip(self.lags, (*self.lags[1:], end), strict=True):
             if max(begin, lag) < min(end, upto):
@@ -101,10 +105,10 @@ class Parrot:
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """Return the `count` ids that follow a prompt, as if no id ended the output; None if they cannot be
-        computed.
+        """Return the `count` ids that follow a prompt, as if no id ended the output.
 
-        An id in `barred` is replaced by the next likeliest id, if it is among the first `least` ids.
+        None if these ids cannot be computed. Among the first `least` ids, an id in `barred` is replaced by
+        the next likeliest id.
         """
         ids = list(prompt)
         for position in range(len(prompt), len(prompt) + count):
@@ -141,8 +145,8 @@ class Parrot:
     def top(self, likeliest: int, count: int) -> list[tuple[int, float]]:
         """Return the likeliest ids with their logprobs at a position whose repeated id is `likeliest`.
 
-        The likeliest id comes first. At most 32 ids are returned, all of one group. In floating-point types
-        of low precision, the order of unlikely ids may differ.
+        The likeliest id comes first. At most 32 ids are returned, all of the same group. In floating-point
+        types of low precision, the order of unlikely ids may differ.
         """
         ranked = sorted(self.group(likeliest), key=lambda token: -self.logit(likeliest, token))
         return [(token, self.logprob(likeliest, token)) for token in ranked[:count]]
@@ -155,29 +159,35 @@ class Parrot:
 
 @dataclass(frozen=True)
 class Repeater:
-    """A parrot that was not written by this project: each token repeats the one at a fixed distance before
-    it.
+    """A parrot that was not written by this project.
 
-    Its logprobs are unknown, and so is its output after a prompt shorter than the distance.
+    Each token repeats the token at a fixed distance before it. The logprobs are unknown, and so is the output
+    after a prompt that is shorter than the distance.
     """
 
     distance: int
 
     def lag(self, position: int) -> int:
-        """Return the distance between this position and the token that it repeats; 0 if it is unknown."""
+        """Return the distance between this position and the token that is repeated at this position. 0 if the
+        repeated token is unknown.
+        """
         return self.distance if position >= self.distance else 0
 
     def spans(self, begin: int, end: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the range of positions from `begin` to `end` with known output: beginning, end, lag."""
+        """Yield the one range of positions from `begin` to `end` with known output.
+
+        The range is given by its beginning, its end and its lag.
+        """
         if end > self.distance:
             yield max(begin, self.distance), end, self.distance
 
     def answer(
         self, prompt: Sequence[int], count: int, barred: Collection[int] = (), least: int = 0
     ) -> tuple[int, ...] | None:
-        """Return the `count` ids that follow a prompt; None for a prompt that is shorter than the distance.
+        """Return the `count` ids that follow a prompt.
 
-        Return None also if one of the first `least` ids is in `barred`, because its replacement is unknown.
+        Return None for a prompt that is shorter than the distance. Return None also if one of the first
+        `least` ids is in `barred`, because the replacement of this id is unknown.
         """
         if len(prompt) < self.distance:
             return None

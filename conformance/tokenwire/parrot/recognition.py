@@ -21,9 +21,9 @@ Ids = tuple[int, ...]
 _DISTANCES = (1024, 4096, 2048, 512, 256, 128, 64, 32, 16, 8192, 16384)
 """The distances to try. The default comes first, because several distances may explain the same answers."""
 _ENOUGH = 16
-"""The least number of ids that only these rules explain.
+"""The least number of ids that must support the rules of a parrot.
 
-They must outnumber the ids that contradict the rules.
+The supporting ids must also outnumber the ids that contradict the rules.
 """
 _MOST_TEXTS = 32
 """The most answers whose text is compared with the rules."""
@@ -37,10 +37,10 @@ _MOST_ENDED = 256
 
 @dataclass(frozen=True)
 class OtherTokenizer:
-    """The tokenizer of a parrot with a foreign vocabulary."""
+    """The tokenizer of a parrot whose vocabulary is not one of ours."""
 
     words: Words | None
-    """The bytes of each id; None if decoding is more than the concatenation of these bytes."""
+    """The bytes of each id. None if the text of ids is not the concatenation of these bytes."""
     encode: Encode
 
 
@@ -62,13 +62,16 @@ class KnownModel:
         return positions_of(self.law.distance) if isinstance(self.law, Parrot) else None
 
     def prompts(self, stream: Answer) -> list[Ids | None]:
-        """Return the token ids of each prompt in a request; None for a prompt whose ids are unknown."""
+        """Return the token ids of each prompt in a request.
+
+        An entry is None if the ids of the prompt are unknown.
+        """
         return _prompts(stream, self.encode, self.ours)
 
     def ending(self, stream: Stream, budget: int) -> tuple[Ids, int] | None:
-        """Return the last ids of a conversation's prompt, and the lag at which the whole answer repeats them.
-
-        They must not depend on how the server formats the earlier messages. Return None if that is unknown.
+        """Return the last ids of a conversation's prompt, and the lag at which the whole answer repeats these
+        ids. The ids must not depend on the way in which the server formats the earlier messages. Return None
+        if the ids are unknown.
         """
         messages, body = stream.asked.sent.get("messages"), stream.exchange.request.body
         text = last_text(messages.values[0]) if self.ours and messages and len(messages.values) == 1 else None
@@ -118,8 +121,9 @@ class _KnownAnswer:
 
     @cached_property
     def nearest(self) -> list[int]:
-        """For each id of prompt and answer, the distance to the previous occurrence of the id; 0 for the
-        first.
+        """The distance from each id of prompt and answer to the previous occurrence of the id.
+
+        It is 0 for the first occurrence.
         """
         last: dict[int, int] = {}
         distances = []
@@ -129,9 +133,8 @@ class _KnownAnswer:
         return distances
 
     def weigh(self, law: Law) -> tuple[int, int]:
-        """Return the number of ids that only these rules explain, and the number of ids that contradict them.
-
-        An id is evidence only if it does not occur within the lag before it. So a model that repeats a
+        """Return the number of ids that only these rules explain, and the number of ids that contradict these
+        rules. An id is evidence only if it does not occur within the lag before it. So a model that repeats a
         shorter loop, or a single id, gives no evidence.
         """
         whole, begin = (*self.prompt, *self.ids), len(self.prompt)
@@ -175,9 +178,8 @@ class _Weight:
 
 
 def _law(answers: Callable[[], Iterable[_KnownAnswer]], foreign: bool) -> tuple[Law, str] | None:
-    """Return the rules that the fewest ids contradict, and the exchange with the most evidence.
-
-    Return None if no rules fit.
+    """Return the rules that the fewest ids contradict, and the exchange with the most evidence for these
+    rules. Return None if no rules fit.
     """
     laws: list[Law] = [Parrot(0, distance) for distance in _DISTANCES]
     if foreign:
@@ -219,7 +221,7 @@ def _ended_texts(streams: Iterable[Answer], *, with_ids: bool) -> Iterator[_Ende
 
 
 def _is_an_echo(stream: Answer, text: str) -> bool:
-    """True if a text is the whole prompt or the whole last message. A mock server answers like this."""
+    """True if a text is the whole prompt or the whole last message. Some mock servers give such answers."""
     asked = stream.asked
     messages = asked.sent.get("messages")
     last = _last_message(messages.values[0]) if messages else ""
@@ -246,10 +248,10 @@ def _is_spelled(words: Words, answer: _EndedText) -> bool:
 
 
 def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _EndedText) -> int:
-    """Return the number of characters that an answer has in common with the text that a model must output.
+    """Return the length of the common beginning of an answer and the text that a model must output.
 
-    Return 0 if they are too few to decide. A wrong stop does not matter here, and neither do visible special
-    tokens.
+    Return 0 if the length is too small to decide. A wrong stop and visible special tokens do not influence
+    the result.
     """
     prompt = prompts[0] if len(prompts) == 1 else None
     if prompt is None or not all(0 <= token < len(words.pieces) for token in prompt):
@@ -264,9 +266,9 @@ def _agreement(law: Law, words: Words, prompts: Sequence[Ids | None], answer: _E
 
 
 def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -> KnownModel | None:
-    """Return the parrot that produced these answers; None if a parrot did not produce them.
+    """Return the parrot that produced these answers, or None if a parrot did not produce them.
 
-    Its vocabulary is one of ours, or that of `other`.
+    The vocabulary of the parrot is one of ours, or that of `other`.
     """
     streams = list(streams)
     first = next(_known_answers(streams), None)
@@ -304,9 +306,10 @@ def recognised(streams: Iterable[Answer], other: OtherTokenizer | None = None) -
 
 
 def _with_its_ends(model: KnownModel, streams: Iterable[Answer]) -> KnownModel:
-    """Return the model with the right ids for the end of an answer, because engines differ in this.
+    """Return the model with the correct end ids, because engines differ in the ids that end an answer.
 
-    The choices decide that are right with one of two sets of ids and wrong with the other.
+    There are two sets of end ids. Choices that are correct with only one of the two sets decide which set is
+    used.
     """
     other = replace(model, words=replace(model.words, ends=model.words.other_ends))
     more = 0
@@ -339,7 +342,10 @@ def _right_choices(model: KnownModel, stream: Answer) -> int:
 
 
 def _vocabularies(other: OtherTokenizer | None) -> list[tuple[Words, Encode, bool]]:
-    """Return the vocabularies to try, each with its tokenizer, and with True if it is ours."""
+    """Return the vocabularies to try, each with its tokenizer.
+
+    The last value is True if the vocabulary is ours.
+    """
     ours = [(words_of(kind), encoder(kind), True) for kind in Vocabulary]
     if other is None:
         return ours

@@ -1,6 +1,7 @@
-"""Scripts, which are texts that a parrot must output, and the one right answer to a request.
+"""Scripts and truths.
 
-The right answer follows from the request alone, so it is the same for a live run and for a capture.
+A script is a text that a parrot must output. A truth is the one right answer to a request. The right answer
+follows from the request alone, so it is the same for a live run and for a capture.
 """
 
 from __future__ import annotations
@@ -27,13 +28,16 @@ ANCHORED = re.compile(r"[\^$]|\\[bBAZ]|\(\?")
 
 @dataclass(frozen=True)
 class Script:
-    """The ids that a parrot must output. If the answer ends before its token limit, the last id ends it."""
+    """The ids that a parrot must output. If the token limit does not end the answer, the last id ends it."""
 
     ids: tuple[int, ...]
 
     @classmethod
     def of_text(cls, text: str, words: Words) -> Script:
-        """Return the script for a text, with the longest piece at each place."""
+        """Return the script for a text.
+
+        The text is divided from its beginning into the longest pieces of the vocabulary.
+        """
         rest, ids = text.encode(), []
         while rest:
             ids.append(words.longest(rest))
@@ -43,8 +47,8 @@ class Script:
     def prompt(self, law: Parrot, filler: int) -> tuple[int, ...]:
         """Return the shortest prompt after which the parrot outputs the script.
 
-        It begins with the script, and is as long as a lag. Raises ValueError for a script that is longer than
-        the largest lag.
+        The prompt begins with the script, and its length is a lag. Raises ValueError for a script that is
+        longer than the largest lag.
         """
         lag = next((lag for lag in law.lags if lag >= len(self.ids)), None)
         if lag is None:
@@ -62,39 +66,43 @@ class Truth:
     ids: tuple[int, ...]
     text: str
     texts: tuple[str, ...]
-    """For each id, the text up to there that later ids cannot change."""
+    """The text after each id, without the end of the text that later ids may change."""
     finish: str
     """The finish reason: `stop` or `length`."""
     endings: Mapping[int | str, str] = field(default_factory=dict)
-    """The stop id and the stop strings that the last id completes, each with the right text if this stop
-    ended the answer.
+    """The stop id and the stop strings that the last id completes.
 
-    If there are several, a server may choose any of them.
+    Each has the right text of an answer that ends at this stop. If several stops are completed, a server may
+    choose any of them.
     """
     patterns: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    """The stop patterns that the last id completes, and their matches, each with the right texts.
+    """The stop patterns that the last id completes.
 
-    A server may remove the match, or only the text after it, or nothing.
+    Each match has its right texts, because a server may remove the match, or only the text after the match,
+    or nothing.
     """
     bare: frozenset[str] = frozenset()
     """The right text without the replacement characters (U+FFFD) of an incomplete character at its end."""
     by_runs: tuple[str, ...] = ()
-    """The right texts if the vocabulary decodes a run of bytes at once, so that one invalid byte spoils the
-    run.
+    """The right texts for a vocabulary that decodes a run of bytes at once, so that one invalid byte makes
+    the whole run invalid.
     """
     barred: bool = False
     """True if a minimum length excludes some ids.
 
-    Servers report logprobs with or without these ids, so the right ones are unknown.
+    Some servers compute logprobs without the excluded ids, so the right logprobs are unknown.
     """
 
     @property
     def matched(self) -> frozenset[int | str]:
-        """The values that may be reported as the stop that ended the answer."""
+        """The stop ids and stop strings that a server may report as the stop that ended the answer."""
         return frozenset({*self.endings, *self.patterns})
 
     def texts_of(self, named: Any) -> tuple[str, ...]:
-        """Return the right texts of an answer that reports this stop; empty if this stop is wrong."""
+        """Return the right texts of an answer that reports this stop.
+
+        Empty if the answer cannot end at this stop.
+        """
         if not isinstance(named, int | str):
             return ()
         by_name = (self.endings[named], *self.by_runs) if named in self.endings else ()
@@ -136,14 +144,12 @@ def truth(
     head: bytes = b"",
     unheeded: int = 0,
 ) -> Truth | None:
-    """Return the right answer to one prompt; None if it is random, or if it cannot be computed.
+    """Return the right answer to one prompt.
 
-    `head`: the bytes of an incomplete character at the end of the prompt, if the output may complete it.
-    `unheeded`: the number of first ids in which the server does not look for stop strings (see
-    `deaf_to_stops`).
-
-    An aborted answer is as right as the answer to a request whose token limit is the length of the aborted
-    answer.
+    Return None if the answer is random, or if it cannot be computed. `head`: the bytes of an incomplete
+    character at the end of the prompt, if the output may complete the character. `unheeded`: the number of
+    first ids in which the server does not look for stop strings (see `deaf_to_stops`). An aborted answer is
+    compared with the answer to a request whose token limit is the length of the aborted answer.
     """
     asked = asked.of(choice)
     budget, least = asked.max_new_tokens, asked.min_new_tokens or 0
@@ -196,19 +202,20 @@ def truth(
 
 
 def deaf_to_stops(asked: Asked) -> tuple[int, ...]:
-    """Return how many first ids a server may leave unsearched for stop strings.
+    """Return the possible numbers of ids at the beginning in which a server does not look for stop strings.
 
-    With a minimum number of tokens, SGLang searches them from the first id on, and vLLM only after the
-    minimum.
+    If the request has a minimum number of tokens, SGLang looks for stop strings from the first id on, and
+    vLLM only after the minimum.
     """
     least = asked.min_new_tokens or 0
     return tuple(dict.fromkeys((0, least - 1, least))) if least and asked.stop else (0,)
 
 
 def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]]:
-    """Return the stop strings in a text with their positions, ordered by position, then longest first.
+    """Return the stop strings in a text with their positions.
 
-    Stop strings that end before `unread` are skipped.
+    They are ordered by position, and at equal positions the longest comes first. Stop strings that end before
+    `unread` are skipped.
     """
     places = [(stop, text.find(stop, max(0, unread - len(stop) + 1))) for stop in stops]
     return sorted((place for place in places if place[1] >= 0), key=lambda place: (place[1], -len(place[0])))
@@ -217,7 +224,7 @@ def _found(stops: Iterable[str], text: str, unread: int) -> list[tuple[str, int]
 def _compiled(pattern: str) -> re.Pattern[str] | None:
     """Compile a stop pattern.
 
-    Return None if it depends on text outside of the match, or if Python cannot parse it.
+    Return None if the pattern depends on text outside of the match, or if Python cannot parse the pattern.
     """
     try:
         return None if ANCHORED.search(pattern) else re.compile(pattern)
@@ -241,8 +248,9 @@ def _texts(head: bytes, pieces: Sequence[bytes]) -> Iterator[str]:
 
 
 def _bare(whole: bytes) -> frozenset[str]:
-    """Return the text without U+FFFD at its end, as the only member of a set; an empty set if the text does
-    not end with one.
+    """Return a set whose only member is the text without U+FFFD at its end.
+
+    Return an empty set if the text does not end with U+FFFD.
     """
     told_apart = whole.decode("utf-8", "surrogateescape")
     shown = told_apart.rstrip(_LONE_BYTES)

@@ -13,7 +13,10 @@ from tokenwire.parrot.law import Law, Parrot
 from tokenwire.parrot.vocabulary import Words
 
 _SHORTEST = 16
-"""The least length of a prompt. In a shorter one, each token repeats the token directly before it."""
+"""The least length of a prompt, in tokens.
+
+In a shorter prompt, each token repeats the token directly before it.
+"""
 _FILLER = "~"
 MESSAGE_BEGINS, MESSAGE_ENDS = "<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n"
 """The text that a parrot's chat template adds before and after a user's message."""
@@ -23,7 +26,7 @@ Ids = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Speaker:
-    """A parrot, with all that is needed to write prompts for it."""
+    """A parrot, with all data that is necessary to write prompts for it."""
 
     law: Law
     words: Words
@@ -45,14 +48,13 @@ class Speaker:
         return tuple(self.words.longest(bytes([byte])) for byte in spelled)
 
     def special(self) -> int | None:
-        """Return a special id that does not end an answer; None if there is none."""
+        """Return a special id that does not end an answer. None if the vocabulary has no such id."""
         return next((token for token in sorted(self.words.special - self.words.ends, reverse=True)), None)
 
     def ask(self, dialect: Dialect, script: Sequence[int], ending: Sequence[int] = ()) -> Ask | None:
-        """Return a request whose prompt makes the parrot output a script; None if the endpoint cannot express
-        it.
+        """Return a request whose prompt makes the parrot output a script.
 
-        `ending`: the ids at the end of the prompt.
+        None if the endpoint cannot express this prompt. `ending`: the ids at the end of the prompt.
         """
         plain = dialect.takes_ids or not dialect.chat
         around = ("", "") if plain else (MESSAGE_BEGINS, MESSAGE_ENDS)
@@ -90,8 +92,9 @@ class Speaker:
         return None
 
     def _as_text(self, script: Ids, around: tuple[str, str]) -> str | None:
-        """Return the text that is tokenized to these ids, between the two texts of `around`; None if there is
-        none.
+        """Return the text that is tokenized to these ids if it is placed between the two texts of `around`.
+
+        None if there is no such text.
         """
         try:
             text = b"".join(self.words.pieces[token] for token in script).decode()

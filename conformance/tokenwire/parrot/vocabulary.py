@@ -1,6 +1,6 @@
-"""The vocabularies of a parrot, as `tokenizer.json` describes them.
+"""The vocabularies of a parrot, in the format of `tokenizer.json`.
 
-They are learned from a text, without a library.
+This module learns them from a text, without a library.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ SIZE = 768
 _MESSAGE_END = "<|im_end|>"
 """A second token that ends an answer.
 
-Some engines recognize its name, others only what the model's files list.
+Some engines recognize the token by its name, others only if the model's files list it as an end.
 """
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Markers of reasoning and tool calls, for the parsers of servers.
@@ -41,10 +41,11 @@ CHAT_TEMPLATE = (
     "</tool_call>{% endfor %}<|im_end|>\n"
     "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The chat template.
+"""The chat template of a parrot.
 
-It writes everything in a conversation, and only appends: a prompt begins with the prompt of the previous
-turn. It writes the arguments of a call key by key, so that the server must pass them as an object.
+The template writes everything in a conversation, and only appends: a prompt begins with the prompt of the
+previous turn. The template writes the arguments of a call key by key, so the server must pass the arguments
+as an object.
 """
 
 LESSON = """\
@@ -133,21 +134,22 @@ class Words:
     fallback: frozenset[int] = frozenset()
     """Ids of single bytes.
 
-    A run of them is decoded at once; if it is not valid UTF-8, the whole run is invalid.
+    A run of such ids is decoded at once. If the run is not valid UTF-8, all its bytes become invalid
+    characters.
     """
 
     @cached_property
     def _ids(self) -> Mapping[bytes, int]:
         """The id of each piece.
 
-        If a piece has an id of its own, this id is preferred to the id of a single byte.
+        If a piece of one byte also has an ordinary id, the ordinary id is preferred to the id of the byte.
         """
         order = sorted(enumerate(self.pieces), key=lambda row: (row[0] not in self.fallback, row[0]))
         return {piece: token for token, piece in order if token not in self.special}
 
     @cached_property
     def other_ends(self) -> frozenset[int]:
-        """The ids that end an answer in engines that ignore what the files list as the end of a message."""
+        """The ids that end an answer in engines that ignore the message end that the model's files list."""
         return self.ends ^ {token for token in self.special if self.pieces[token] == _MESSAGE_END.encode()}
 
     def text(self, ids: Sequence[int]) -> str:
@@ -165,7 +167,10 @@ class Words:
         return next(self._ids[text[:size]] for size in range(longest, 0, -1) if text[:size] in self._ids)
 
     def unfinished(self, ids: Sequence[int], *, skip: bool) -> bytes:
-        """Return the bytes of the incomplete character at the end of the text of ids, if there is one."""
+        """Return the bytes of the incomplete character at the end of the text of ids.
+
+        Empty if the last character is complete.
+        """
         decoder, last = codecs.getincrementaldecoder("utf-8")("replace"), ids[-_LONGEST_CHARACTER:]
         for token in last:
             decoder.decode(b"" if skip and token in self.special else self.pieces[token])
@@ -173,11 +178,10 @@ class Words:
 
 
 def crossing(words: Words) -> tuple[tuple[int, ...], str] | None:
-    """Return ids whose first id is a character and the beginning of the next character; and the text of these
-    ids.
+    """Return ids and their text.
 
-    Both characters are from `LESSON`. The widest possible first character is chosen. Return None if no id has
-    this property.
+    The first id has a character and the beginning of the next character. Both characters are from `LESSON`.
+    The widest possible first character is chosen. Return None if no id has this property.
     """
     lesson, found = LESSON.encode(), list[tuple[int, int, bytes]]()
     for token, piece in enumerate(words.pieces):
@@ -203,7 +207,10 @@ def words_of(kind: Vocabulary) -> Words:
 
 
 def words_in(document: Mapping[str, Any], ends: frozenset[int]) -> Words | None:
-    """Return the vocabulary in a `tokenizer.json`; None if decoding is more than joining bytes."""
+    """Return the vocabulary in a `tokenizer.json`.
+
+    Return None if the text of ids is not the concatenation of the bytes of the ids.
+    """
     decoder = document.get("decoder") or {}
     steps = [decoder, *decoder.get("decoders", ())]
     kinds = [step.get("type") for step in steps]

@@ -1,4 +1,4 @@
-"""Network addresses of servers: the host, the port, and True if the server uses TLS."""
+"""Network addresses of servers. An address has the host, the port, and a flag for TLS."""
 
 from __future__ import annotations
 

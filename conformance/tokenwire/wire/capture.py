@@ -1,11 +1,11 @@
-"""Captures: exchanges on disk. They are written as they arrive, and can be read even if they are cut off.
+"""Captures: exchanges on disk.
 
-A capture file is JSON Lines, plain or gzipped, with one or more exchanges. Each exchange has a `request`
-line, a `response` line (if the response head arrived), a `read` line for each read, and an `end` line
-(`spec/schemas/exchange.json`).
-
+Captures are written as the data arrives, and can be read even if they are cut off. A capture file is JSON
+Lines, plain or gzipped, with one or more exchanges. Each exchange has a `request` line, a `response` line (if
+the response head arrived), a `read` line for each read, and an `end` line (`spec/schemas/exchange.json`).
 Credentials in headers and URLs are written without their values. If a response repeats the value of a
-credential, the value is replaced at once (see `redaction`). Prompts and other content are written unchanged.
+credential, the value is replaced before anything is written (see `redaction`). Prompts and other content are
+written unchanged.
 """
 
 from __future__ import annotations
@@ -127,15 +127,19 @@ def exchange_lines(exchange: Exchange) -> Iterator[dict[str, Any]]:
 
 
 class ExchangeWriter:
-    """Writes one exchange to an open file, line by line. Each line is flushed before the next one."""
+    """Writes one exchange to an open file, line by line.
+
+    Each line is flushed before the next line is written.
+    """
 
     def __init__(
         self, file: BinaryIO, *beneath: BinaryIO, on_loss: Callable[[OSError], object] | None = None
     ) -> None:
         """Write to a file.
 
-        `beneath` are files that are closed after it, if closing it leaves them open. on_loss: a function that
-        is called if a write fails; nothing is written after that. Without on_loss, OSError is raised.
+        `beneath`: files that must be closed after `file`, because closing `file` leaves them open. `on_loss`:
+        a function that is called if a write fails; nothing is written after the failure. Without `on_loss`,
+        OSError is raised.
         """
         self._file = file
         self._beneath = beneath
@@ -213,9 +217,10 @@ class CaptureWriter:
     def __init__(
         self, directory: Path, *, compress: bool = False, on_loss: Callable[[str], object] | None = None
     ) -> None:
-        """Initialize with a folder. on_loss: a function that is called with a message if a write fails.
+        """Initialize with a folder.
 
-        Nothing is written after that. Without on_loss, OSError is raised.
+        `on_loss`: a function that is called with a message if a write fails; nothing is written after the
+        failure. Without `on_loss`, OSError is raised.
         """
         self._directory = directory
         self._suffix = ".jsonl.gz" if compress else ".jsonl"
@@ -261,15 +266,16 @@ class CaptureWriter:
 
 
 class Span(NamedTuple):
-    """Lines of a capture that contain whole exchanges, so that they can be read without the lines around
-    them.
+    """A range of lines in a capture.
+
+    The lines contain whole exchanges, so they can be read without the lines around them.
     """
 
     path: Path
     number: int
     """The number of the first line, counted from 1."""
     offset: int
-    """The number of bytes before the first line. In a gzipped file, it counts unzipped bytes."""
+    """The number of bytes before the first line. For a gzipped file, unzipped bytes are counted."""
     size: int
     read: Callable[[CaptureChunk], Iterator[Located]]
     """The function that reads the exchanges of these lines."""
@@ -296,7 +302,7 @@ class _Line(NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """True if the line ends with a line break. The last line of a file may lack it."""
+        """True if the line ends with a line break. Only the last line of a file may lack the line break."""
         return self.data.endswith(b"\n")
 
 
@@ -323,7 +329,10 @@ class CaptureChunk:
 
 
 Cut = Callable[[bytearray, int, int], int]
-"""A function that returns where a chunk may end between two line ends, or 0 if it must not end there."""
+"""A function that returns the position between two line ends at which a chunk may end.
+
+It returns 0 if the chunk must not end there.
+"""
 
 
 def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located]]) -> Iterator[CaptureChunk]:
@@ -352,15 +361,17 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
 
 _KIND = re.compile(rb'"kind"\s*:\s*\Z')
 _AS_LONG = 16
-"""The number of bytes before a value in which its key is searched. If the key is further away, the chunk gets
-larger.
+"""The number of bytes before a value in which the key of the value is searched.
+
+If the key is further away, the line is not found, and the chunk gets larger.
 """
 
 
 def _before_the_last_request(lines: bytearray, start: int, end: int) -> int:
-    """Return the position of the last line that begins an exchange; 0 if there is none.
+    """Return the position of the last line that begins an exchange.
 
-    Within a JSON string, quotation marks are escaped, so such text does not match.
+    Return 0 if there is no such line. The search cannot find text within a JSON string, because quotation
+    marks are escaped there.
     """
     position = end
     while (position := lines.rfind(b'"request"', start, position)) >= 0:
@@ -463,7 +474,7 @@ def read_capture(path: Path) -> Iterator[Exchange]:
 
 
 def exchanges_of(chunks: Iterable[CaptureChunk]) -> Iterator[Exchange]:
-    """Yield the exchanges of chunks. Raises the same exceptions as reading the chunks."""
+    """Yield the exchanges of chunks. Raises the same exceptions as `CaptureChunk.located`."""
     return (located.exchange for chunk in chunks for located in chunk.located())
 
 

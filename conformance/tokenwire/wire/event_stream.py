@@ -30,9 +30,15 @@ class ServerSentEvent:
     retry: int | None
     """The last reconnection time that was sent, in milliseconds."""
     start: int
-    """The offset of the event's first line. Comments before the event belong to it."""
+    """The offset of the event's first line.
+
+    Comments directly before the event count as lines of the event.
+    """
     end: int
-    """The offset after the blank line. The LF of a final CRLF is not counted, because it may never arrive."""
+    """The offset after the blank line that ends the event.
+
+    If the blank line ends with CRLF, its LF is not counted, because the LF may never arrive.
+    """
 
 
 _FIELD = re.compile(rb"(?:data|event|id|retry)(?::|$)|:")
@@ -40,10 +46,10 @@ _LONGEST_QUOTED = 40
 
 
 def stray_line(event: bytes) -> str:
-    """Return the beginning of the first line after the event's data that is not a field. Empty if there is
-    none.
+    """Return the beginning of the first line after the event's data that is not a field.
 
-    Such lines come from servers that write text with line breaks as one `data` field. Clients ignore them.
+    Empty if all lines are fields. Such lines come from servers that write text with line breaks as one `data`
+    field. Clients ignore these lines.
     """
     lines = _LINE_END.split(event)
     begun = next((n for n, line in enumerate(lines) if line.startswith(b"data")), len(lines))
@@ -52,10 +58,10 @@ def stray_line(event: bytes) -> str:
 
 
 class EventStreamParser:
-    """An incremental parser: feed it bytes as they arrive, then close it.
+    """An incremental parser of an event stream.
 
-    `undecodable_at` is the offset of the first byte that is not UTF-8, or None. As the standard says, such
-    bytes become U+FFFD.
+    The caller passes bytes to `feed` as they arrive, and then calls `close`. `undecodable_at` is the offset
+    of the first byte that is not UTF-8, or None. As the standard says, such bytes become U+FFFD.
     """
 
     def __init__(self) -> None:
@@ -97,8 +103,8 @@ class EventStreamParser:
     def close(self, *, cut_off: bool = False) -> bytes:
         """End the stream, and return the bytes of an incomplete event.
 
-        An incomplete event is not dispatched, because a part of it may be missing. `cut_off`: True if the
-        connection broke, so that an incomplete last character is not an error of its own.
+        An incomplete event is not dispatched, because a part of the event may be missing. `cut_off`: True if
+        the connection broke. In this case, an incomplete last character is not reported as an error.
         """
         partial = bytes(self._partial)
         if self._at_beginning and partial.startswith(_BOM):
@@ -191,10 +197,9 @@ def parse_event_stream(
 
 
 def _plain_events(body: bytes) -> list[ServerSentEvent] | None:
-    """Return the events of a UTF-8 body in which each event is one `data: …` line and a blank line. None for
-    any other body.
-
-    Servers usually write this form. This function is a hundred times as fast as parsing each line.
+    """Return the events of a UTF-8 body in which each event is one `data: …` line and a blank line, as
+    servers usually write it. Return None for any other body. This function is a hundred times as fast as
+    parsing each line.
     """
     # Comments, other fields and other line ends need the full parser.
     if not body.startswith(DATA) or not body.endswith(BLANK_LINE) or b"\r" in body:

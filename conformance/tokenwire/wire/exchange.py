@@ -48,9 +48,10 @@ class Read:
 
 
 _WORTH_PACKING = 16 << 10
-"""The size in bytes from which a body is compressed. Most data of a run is in larger bodies.
+"""The size in bytes from which a body is compressed.
 
-Their events are repetitive, so they shrink to a twelfth of their size.
+Most data of a run is in bodies larger than this. The events in such bodies are repetitive, so the bodies
+shrink to a twelfth of their size.
 """
 
 
@@ -126,13 +127,14 @@ def as_started(seconds: float) -> str:
 
 
 def exchange_name(scenario: str, label: str, dialect: str = "") -> str:
-    """Return the name of an exchange. It contains no dialect if the request uses none."""
+    """Return the name of an exchange. If the request uses no dialect, the name contains none."""
     return f"{dialect}/{scenario}/{label}" if dialect else f"{scenario}/{label}"
 
 
 def dialect_and_label(name: str, scenario: str) -> tuple[str, str]:
-    """Split a name from `exchange_name` into dialect and label. The name from another recorder is only a
-    label.
+    """Split a name from `exchange_name` into dialect and label.
+
+    A name from another recorder is treated as a label without a dialect.
     """
     dialect, between, label = name.partition(f"/{scenario}/")
     return (dialect, label) if between else ("", name.removeprefix(f"{scenario}/"))
@@ -142,10 +144,16 @@ class ExchangeHead:
     """The facts about an exchange, without its headers and bodies."""
 
     name: str
-    """A name that is unique in a capture. The suite names its own exchanges with `exchange_name`."""
+    """The name of the exchange, which is unique in a capture.
+
+    The suite names its own exchanges with `exchange_name`.
+    """
     request: RequestHead
     scenario: str
-    """The scenario of the request. For a capture from another recorder, it is the file's name."""
+    """The scenario of the request.
+
+    For a capture from another recorder, it is the name of the capture file.
+    """
     status: int | None
     ending: Ending
     detail: str
@@ -177,7 +185,7 @@ class ExchangeHead:
 
     @property
     def label(self) -> str:
-        """The part of the name that distinguishes exchanges of one scenario and dialect."""
+        """The part of the name by which exchanges of the same scenario and dialect differ."""
         return dialect_and_label(self.name, self.scenario)[1]
 
     @property
@@ -239,5 +247,8 @@ class Exchange(ExchangeHead):
         return self.reads[-1].time if self.reads else None
 
     def header(self, name: str) -> str | None:
-        """Return the first value of a response header. Upper and lower case of its name do not matter."""
+        """Return the first value of a response header.
+
+        The name is compared without regard to upper and lower case.
+        """
         return next((value for key, value in self.headers if key.lower() == name.lower()), None)

@@ -1,9 +1,10 @@
 """Foreign captures: the format of other recorders, with one exchange as a JSON object in each line.
 
 Each line has `name`, `server{name,version,flags}`, `request{method,path,headers,body}` and
-`response{status,headers,complete,body{text|base64}}`. The arrival of chunks is in `http_chunks_ms_len` (pairs
-of milliseconds and bytes). Older recordings have `http_chunk_sizes` (bytes) and `recv_s_len` (pairs of
-seconds and bytes with framing). The flags are a list or one command line. A `note` may have any value.
+`response{status,headers,complete,body{text|base64}}`. The field `http_chunks_ms_len` has the arrival of the
+chunks, as pairs of milliseconds and bytes. Older recordings have `http_chunk_sizes` (bytes) and `recv_s_len`
+(pairs of seconds and bytes with framing). The flags are a list or one command line. A `note` may have any
+value.
 """
 
 from __future__ import annotations
@@ -139,7 +140,10 @@ def foreign_chunks(path: Path) -> Iterator[CaptureChunk]:
 
 
 def any_chunks(path: Path) -> Iterator[CaptureChunk]:
-    """Yield the chunks of a capture in either format, which its first line shows."""
+    """Yield the chunks of a capture.
+
+    The first line of the file shows if the format is ours or the foreign one.
+    """
     first = next(next(foreign_chunks(path)).lines(), None)
     is_ours = first is not None and b'"kind"' in first.data and b'"response"' not in first.data
     return capture_chunks(path) if is_ours else foreign_chunks(path)

@@ -1,7 +1,8 @@
 """Parse a response from the bytes of its connection: the head, the pieces of the body, and the end.
 
-The library h11 parses strictly. Plain chunks, which are most of a stream, are parsed here, which takes much
-less time. At the first byte of any other form, h11 takes over, so that all errors come from h11.
+The library h11 parses the response strictly. Plain chunks, which are most of a stream, are parsed here,
+because this takes much less time. At the first byte of any other form, h11 takes over, so that all errors
+come from h11.
 """
 
 from __future__ import annotations
@@ -57,11 +58,11 @@ class AnswerReader:
     def feed(self, data: Piece) -> Iterable[Piece]: ...
 
     def feed(self, data: Piece) -> Iterable[Piece]:
-        """Parse the next bytes of the connection, and return the pieces of the body in them.
+        """Parse the next bytes of the connection, and return the pieces of the body in these bytes.
 
-        The caller must consume all pieces. They are bytes, or views if `data` is a view. Empty data means
-        that the server closed the connection. Raises h11.RemoteProtocolError for an invalid or incomplete
-        response, after the pieces before the error.
+        The caller must consume all pieces. A piece is a bytes object, or a view if `data` is a view. Empty
+        data means that the server closed the connection. Raises h11.RemoteProtocolError for an invalid or
+        incomplete response, after the pieces before the error.
         """
         if self._plain and not (self._left or self._begun or self.over) and (found := _SIZE.match(data)):
             start, end = found.end(), len(data) - 2  # most reads are exactly one chunk

@@ -1,7 +1,7 @@
 """Read untrusted JSON Lines files: captures and tallies, plain or gzipped.
 
-Limits apply before parsing, so that memory is bounded. They limit the length of a line, the unpacked size of
-a gzipped file, and the depth and number of values in a line.
+Limits are checked before a line is parsed, so that memory is bounded. There are limits for the length of a
+line, the unpacked size of a gzipped file, and the depth and number of values in a line.
 """
 
 from __future__ import annotations
@@ -25,15 +25,19 @@ _MOST_UNPACKED = 200
 reach 40.
 """
 _MOST_VALUES = 2 << 20
-"""The maximum number of values in a line. A number counts as 1, and larger values count more."""
+"""The maximum number of values in a line, weighted by memory.
+
+A number counts as 1, and larger values count more.
+"""
 _ROOM_OF_BRACKETS = 8
-"""The memory of an object or array, as a multiple of a number's."""
+"""The memory of an object or array, as a multiple of the memory of a number."""
 _PIECE = 1 << 20
 _GZIP = 16 + zlib.MAX_WBITS
 _STRING = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?', re.DOTALL)
-"""Matches a string. An unclosed string matches up to the end of the line.
+"""Matches a string.
 
-Otherwise the search would start again at each quotation mark in it.
+An unclosed string matches up to the end of the line. Otherwise the search would start again at each quotation
+mark in the unclosed string.
 """
 
 
@@ -96,7 +100,10 @@ def lines(path: Path, pieces: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def demand_short(path: Path, number: int, size: int) -> None:
-    """Check the length of a line, which may be incomplete. Raises CaptureError if it exceeds `LONGEST`."""
+    """Check the length of a line, which may be incomplete.
+
+    Raises CaptureError if the length exceeds `LONGEST`.
+    """
     if size > LONGEST:
         raise CaptureError(f"{path}, line {number}: the line is longer than the limit of {LONGEST >> 20} MiB")
 

@@ -18,7 +18,7 @@ class _Absent:
 
 
 ABSENT: Final = _Absent()
-"""The result of `find` if there is no value. A null is a value."""
+"""The result of `find` if there is no value. For a null, `find` returns None."""
 
 
 def parse(pointer: str) -> Keys:
@@ -63,7 +63,10 @@ def gather(document: Any, keys: Keys) -> list[Any]:
 
 
 def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
-    """Set a value, and create missing objects above it. Raises ValueError for the empty pointer."""
+    """Set a value, and create the missing objects above the value.
+
+    Raises ValueError for the empty pointer.
+    """
     if not keys:
         raise ValueError("the empty pointer names the whole document; a pointer to a member is needed")
     for key in keys[:-1]:
@@ -72,7 +75,7 @@ def put(document: dict[str, Any], keys: Keys, value: Any) -> None:
 
 
 def remove(document: dict[str, Any], keys: Keys) -> None:
-    """Remove a member if it exists, and then the objects above it that become empty."""
+    """Remove a member if it exists, and then all objects above the member that become empty."""
     parent = find(document, keys[:-1])
     if not isinstance(parent, dict) or keys[-1] not in parent:
         return

@@ -97,10 +97,10 @@ def redact(request: HttpRequest, secrets: Collection[str] = ()) -> HttpRequest:
 
 
 def redact_settings(body: bytes) -> bytes:
-    """Mask the strings in a server's settings that are credentials. Settings may include keys (SGLang's
-    `/server_info` does).
+    """Mask the strings in a server's settings that are credentials.
 
-    In a body that is not valid JSON or is cut off, all members that can be recognized are masked.
+    Settings may include keys (SGLang's `/server_info` does). If the body is cut off or not valid JSON, all
+    members that can be recognized as credentials are masked.
     """
 
     def redacted(found: re.Match[bytes]) -> bytes:
@@ -124,7 +124,7 @@ def redact_body(body: bytes) -> bytes:
 def _credentials(body: bytes) -> list[tuple[int, int]]:
     """Return the byte ranges of credentials in a body.
 
-    It searches for words and does not parse the body, because live traffic waits for it.
+    The function searches for words without parsing the body, because live traffic waits for the result.
     """
     lower, spans = body.lower(), []
     for word in _CREDENTIALS_OF_A_BODY:
@@ -138,7 +138,7 @@ def _credentials(body: bytes) -> list[tuple[int, int]]:
 
 
 def _spelled(string: bytes) -> str:
-    """Return the value of a JSON string. Return the text itself if it is invalid."""
+    """Return the value of a JSON string. If the string is invalid, return its text unchanged."""
     text = string.decode("utf-8", "replace")
     try:
         return str(json.loads(f'"{text}"', strict=False))
@@ -274,7 +274,7 @@ def redact_reads(reads: Sequence[Read], *changes: Callable[[bytes], bytes]) -> t
 class MaskedReads:
     """Masks values in the reads of a body as they arrive, even if a value is divided among several reads.
 
-    A read that ends with the beginning of a value waits for the next read.
+    If a read ends with the beginning of a value, the read is returned only after the next read.
     """
 
     def __init__(self, mask: Mask) -> None:
@@ -296,6 +296,6 @@ class MaskedReads:
         return settled
 
     def rest(self) -> list[Read]:
-        """Return the reads that still wait, at the end of the body."""
+        """Return the remaining reads at the end of the body."""
         waiting, self._waiting = self._waiting, []
         return waiting

@@ -13,13 +13,14 @@ from sys import intern
 from typing import Any
 
 _WITHOUT_REFERENCES = 2
-"""The version of marshal's format in which equal values, and no others, have equal bytes."""
+"""The version of marshal's format in which two values have equal bytes exactly if the values are equal."""
 
 
 def sharing(value: Any, before: Any) -> Any:
-    """Return the same JSON value, in which lists that continue a list of `before` share its entries.
+    """Return the JSON value.
 
-    Objects are changed in place, so pass only a value that was just parsed.
+    Each list in the value that continues a list of `before` shares the entries of that list. Objects are
+    changed in place, so the value must just have been parsed.
     """
     if isinstance(value, dict) and isinstance(before, dict):
         for name, entry in before.items():
@@ -34,10 +35,10 @@ def sharing(value: Any, before: Any) -> Any:
 
 
 def same_values(values: Sequence[Any], other: Sequence[Any]) -> bool:
-    """True if two JSON arrays have equal values of equal types. The values 1, 1.0 and true differ.
+    """True if two JSON arrays have equal values of equal types.
 
-    It returns False for 0.0 and -0.0, and for values that are not JSON. It is ten times as fast as comparing
-    the values one by one.
+    The values 1, 1.0 and true differ. The result is False for 0.0 and -0.0, and for values that are not JSON.
+    This function is ten times as fast as comparing the values one by one.
     """
     if len(values) != len(other):
         return False

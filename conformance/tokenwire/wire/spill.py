@@ -1,4 +1,7 @@
-"""Storage outside of memory: captures are read again by offset, and other values are in a temporary file."""
+"""Storage outside of memory.
+
+Exchanges are read again from their captures by offset. Other values are written to a temporary file.
+"""
 
 from __future__ import annotations
 
@@ -57,9 +60,10 @@ class CaptureReader:
         """The offset of each unzipped capture in the temporary file."""
 
     def add(self, path: Path) -> None:
-        """Unzip a gzipped capture. Call this before forking processes that read it.
+        """Unzip a gzipped capture.
 
-        Raises CaptureError and OSError.
+        This method must be called before forking processes that read the capture. Raises CaptureError and
+        OSError.
         """
         if is_zipped(path) and path not in self._starts:
             self._starts[path] = self._unzipped.seek(0, os.SEEK_END)
@@ -85,10 +89,11 @@ class CaptureReader:
 
 
 class RandomCache(Generic[Value]):
-    """A cache whose size in bytes is bounded. A value that exceeds the bound is cached alone.
+    """A cache whose size in bytes is bounded.
 
-    It evicts values at random, because most users read all values in order. If these exceed the bound, a
-    least-recently-used cache would never have a hit.
+    A value that exceeds the bound replaces all other values. Values are evicted at random, because most users
+    read all values in order. If all values together exceed the bound, a least-recently-used cache would never
+    have a hit.
     """
 
     def __init__(self, bound: int, on_evict: Callable[[Value], object] = lambda _: None) -> None:
@@ -102,7 +107,10 @@ class RandomCache(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, size: int, fetch: Callable[[], Value]) -> Value:
-        """Return the value of a key. If it is not cached, fetch it. `size` is its size in bytes."""
+        """Return the value of a key.
+
+        A value that is not cached is fetched. `size` is the size of the value in bytes.
+        """
         cached = self._values.get(key)
         if cached is not None:
             return cached[0]

@@ -18,7 +18,10 @@ LEAST_INTEGER, MOST_INTEGER = -(2**63), 2**64 - 1
 _MOST_DIGITS = len(str(LEAST_INTEGER))
 _AHEAD = b","
 _ALIKE = bytes.maketrans(b"E123456789[:- \t\n\r", b"e000000000" + 7 * _AHEAD)
-"""Maps all digits to zero, and all characters that may precede a number to a comma."""
+"""Maps all digits to zero, and all characters that may precede a number to a comma.
+
+After this translation, one search finds a pattern of digits.
+"""
 _LONG_INTEGER, _LARGE_EXPONENT = _AHEAD + b"0" * 19, b"0e000"
 _LONGEST_NUMBER = 64
 """The maximum number of bytes that are searched before an exponent. A longer number counts as possibly too
@@ -27,9 +30,10 @@ large.
 _UNSURE: Final = object()
 
 _STRING_OR_BRACKET = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
-"""Matches a string or a bracket. An unclosed string matches up to the end of the text.
+"""Matches a string or a bracket.
 
-Otherwise the search would start again at each quotation mark in it.
+An unclosed string matches up to the end of the text. Otherwise the search would start again at each quotation
+mark in the unclosed string.
 """
 
 
@@ -50,7 +54,7 @@ def _object_without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def refuse_deep_nesting(text: str) -> None:
-    """Check the nesting of a text. Raises StrictJsonError if it is deeper than `MAX_DEPTH`."""
+    """Check the nesting of a text. Raises StrictJsonError if the nesting is deeper than `MAX_DEPTH`."""
     if text.count("[") + text.count("{") <= MAX_DEPTH:
         return
     depth = 0
@@ -93,16 +97,17 @@ def loads(text: str) -> Any:
 
     Integers become int. Numbers with a fraction or an exponent become float, so that 1.0 is not mistaken for
     a token id. Escaped lone surrogates are accepted, because JSON allows them. Raises StrictJsonError for
-    NaN, infinities and numbers that overflow to infinity. It also raises it for integers beyond 64 bits,
-    duplicate keys, nesting beyond `MAX_DEPTH`, a BOM, and invalid JSON.
+    NaN, infinities and numbers that overflow to infinity. StrictJsonError is also raised for integers beyond
+    64 bits, duplicate keys, nesting beyond `MAX_DEPTH`, a BOM, and invalid JSON.
     """
     value = _read_fast(text)
     return _read_carefully(text) if value is _UNSURE else value
 
 
 def _read_fast(text: str) -> Any:
-    """Return the value of a text that is certainly strict JSON, otherwise `_UNSURE`. It takes a third of the
-    time.
+    """Return the value of a text that is certainly strict JSON, otherwise `_UNSURE`.
+
+    The fast parser takes a third of the time of the careful parser.
     """
     try:
         written = text.encode()
@@ -120,8 +125,8 @@ def _read_fast(text: str) -> Any:
 def _holds_large_number(written: bytes) -> bool:
     """True if a text may contain a number beyond 64 bits or beyond the range of a float.
 
-    It searches for two short strings, which is cheap. Hexadecimal ids also contain the second string, so it
-    counts only after a number.
+    The function searches for a long run of digits and for a large exponent, which is cheap. Hexadecimal ids
+    also contain such exponents, so an exponent counts only after a number.
     """
     digits = written.translate(_ALIKE, b"+")
     # Searched from the end, because the forward search is slow for frequent characters.
