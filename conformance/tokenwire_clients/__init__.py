@@ -1,3 +1,3 @@
-"""Tests clients: serves the vectors (streams with known content) to a client, and compares what the client
-has parsed.
+"""Tests clients: serves streams with known content (the vectors) to a client, and compares the content that
+the client has parsed with the correct content.
 """

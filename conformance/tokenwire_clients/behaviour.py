@@ -1,6 +1,6 @@
 """Test cases about a server's behaviour, such as delays, broken connections and compression.
 
-Each is made from a plain case.
+Each case serves the bytes of the case `PLAIN`.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from tokenwire_clients.vectors import Door, Vector, load_doors
 PLAIN = "text"
 """The case whose bytes these cases serve."""
 AFTER_S = 1
-"""The value of Retry-After in seconds. Earlier retries show that the client ignores it."""
+"""The value of Retry-After in seconds. A retry before this time shows that the client ignores the header."""
 
 
 @dataclass(frozen=True)
 class Behaviour:
-    """The behaviour of the server in one case, besides the bytes that it sends."""
+    """The behaviour of the server in one case, in addition to the bytes that the server sends."""
 
     comment: str
     sentence: str
@@ -29,17 +29,20 @@ class Behaviour:
     slow_s: float = 0.0
     """Seconds to pause before each part of the answer."""
     keep_alives: int = 0
-    """The number of comments (keep-alives) before the first event, with a pause before each."""
+    """The number of comments (keep-alives) before the first event. The server pauses before each comment."""
     whole: bool = False
     """True if the stream is sent at once, with a Content-Length, as by a proxy that buffers."""
     zipped: bool = False
-    """True if the stream is compressed for clients that accept this."""
+    """True if the stream is compressed for clients that accept compression."""
     breaks: int = 0
-    """The number of parts after which the first answer breaks off; 0 for none. Later answers are complete."""
-    keeps: bool | None = None
-    """True if the connection stays open after the answer, False if it closes.
+    """The number of parts after which the first answer breaks off. 0 if it does not break off.
 
-    The client's next request must use it, or a new one. None if this is not checked.
+    Later answers are complete.
+    """
+    keeps: bool | None = None
+    """True if the connection stays open after the answer, so that the client's next request must use the same
+    connection. False if the connection closes, so that the next request must use a new connection. None if
+    this is not checked.
     """
     held_open: bool = False
     """True if the connection stays open without further data after the first events, until the client
@@ -88,7 +91,7 @@ BEHAVIOURS = {
 
 
 def behaviour_of(case: str) -> Behaviour:
-    """Return the behaviour in a case; the default behaviour for a vector."""
+    """Return the behaviour in a case. For a vector, return the default behaviour."""
     return BEHAVIOURS.get(case, Behaviour("", ""))
 
 
@@ -112,9 +115,10 @@ def all_cases() -> dict[tuple[str, str], tuple[Door, Vector]]:
 
 
 def cases_named(names: Iterable[str]) -> dict[tuple[str, str], tuple[Door, Vector]]:
-    """Return the cases with these names. `CASE` means the case at all endpoints, `DOOR/CASE` at one.
+    """Return the cases with these names.
 
-    Raises ValueError for an unknown name.
+    `CASE` means the case at all endpoints, `DOOR/CASE` the case at one endpoint. Raises ValueError for an
+    unknown name.
     """
     cases, found = all_cases(), dict[tuple[str, str], tuple[Door, Vector]]()
     for name in names:

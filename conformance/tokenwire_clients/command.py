@@ -101,9 +101,9 @@ def _again(client: str, port: int, report: Path, adapter: Sequence[str]) -> tupl
 
 
 def _run(adapter: list[str], url: str) -> None:
-    """Run the user's command until it ends.
+    """Run the user's command until the command ends.
 
-    Raises BadParameter if it fails, because its reports are then worthless.
+    Raises BadParameter if the command fails, because its reports are then worthless.
     """
     ended = subprocess.run(adapter, env={**os.environ, "TOKENWIRE_URL": url}, check=False)
     if ended.returncode:

@@ -1,4 +1,6 @@
-"""Reports of clients, and their differences from the report of a correct client."""
+"""Reports of clients about the content that they have parsed, and the differences from the report of a
+correct client.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,10 @@ _FINISHES = {
     "incomplete": "length",
     "tool_use": "tool_calls",
 }
-"""The record's finish reason for the finish reasons of other endpoints. A client may report either."""
+"""The finish reasons of other endpoints, with the equivalent finish reason of the abstract record.
+
+A client may report either of them.
+"""
 _COUNTED = ("prompt_tokens", "completion_tokens")
 _CALLS = {"type": ["array", "null"], "items": {"type": "object"}}
 _INDEX = {"type": ["integer", "number", "string", "boolean", "null"]}
@@ -53,13 +58,16 @@ class Difference(NamedTuple):
 
     field: str
     choice: Any
-    """The index of the choice; None for a field outside of the choices."""
+    """The index of the choice. None for a field outside of the choices."""
     expected: Any
     actual: Any
 
     @property
     def position(self) -> int | None:
-        """The index of the first wrong character or entry; None if the values are not texts or lists."""
+        """The index of the first wrong character or entry.
+
+        None if the compared values are not texts or lists.
+        """
         if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
             return None
         return first_difference(self.expected, self.actual)
@@ -79,7 +87,7 @@ def _plain(field: str, value: Any) -> Any:
 def _arguments(text: Any) -> Any:
     """Parse the arguments of a call as JSON, because clients may keep only the parsed value.
 
-    Invalid JSON stays text.
+    If the arguments are not valid JSON, return the text.
     """
     try:
         return json.loads(text)
@@ -88,7 +96,10 @@ def _arguments(text: Any) -> Any:
 
 
 def problem_of(report: Any) -> str:
-    """Explain why a value is not a valid report, with a JSON pointer; empty if it is valid."""
+    """Explain why a value is not a valid report, with a JSON pointer.
+
+    Empty if the value is a valid report.
+    """
     error = next(_REPORT.iter_errors(report), None)
     return f"no report, at /{'/'.join(map(str, error.instance_path))}: {error.message}" if error else ""
 
@@ -124,7 +135,10 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
 
 
 def finished(record: Mapping[str, Any], report: Mapping[str, Any]) -> bool:
-    """True if a client treats its content as complete: it reports no error, and a finish for each choice."""
+    """True if a client treats its content as complete.
+
+    In this case, its report has no error, and has a finish for each choice.
+    """
     held = {choice.get("index", 0): choice.get("finish") for choice in report.get("choices", ())}
     return not report.get("error") and all(held.get(choice["index"]) for choice in record["choices"])
 

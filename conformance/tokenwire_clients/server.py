@@ -26,13 +26,13 @@ _PREFIX = "/tokenwire/"
 _NUMBERS = itertools.count()
 """Numbers for connections. Ports would not be unique, because they are reused."""
 _LEFT_OPEN = 3
-"""The number of parts after which a stream without an end stops sending."""
+"""The number of parts that are sent of a stream that is held open without an end."""
 
 
 def torture_server(
     session: Session, port: int = 0, pause: Callable[[float], object] = time.sleep
 ) -> contextlib.AbstractContextManager[str]:
-    """Serve on the loopback interface in this context; yield the URL. Raises OSError."""
+    """Serve on the loopback interface in this context, and yield the server's URL. Raises OSError."""
 
     class Handler(_Handler):
         pass
@@ -99,7 +99,10 @@ class _Handler(LocalHandler):
                 self.session.left(found[0].name, found[1].id)
 
     def _of(self, name: str) -> tuple[Door, Vector] | None:
-        """Return the case that the beginning of a path or of a model name names; None if there is none."""
+        """Return the case that the beginning of a path or of a model name names.
+
+        None if no case has this name.
+        """
         door, _, rest = name.partition("/")
         return self.session.cases.get((door, rest.partition("/")[0].partition("?")[0]))
 

@@ -1,4 +1,4 @@
-"""The test of one client: its requests, its reports, and the verdicts on both."""
+"""The test of one client: the client's requests, its reports, and the verdicts on both."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ _LEAVES_WITHIN_S = 5.0
 """Seconds within which a client that has reported must close a stream that does not end."""
 _SHOWN_READS = 5_000
 _READS_OF_A_CHARACTER = 5
-"""The most parts per character of text in which a long case is served."""
+"""The largest number of parts into which a long case is divided, per character of text."""
 _STOPS = "streams-are-read-to-their-end"
 _EVERY_DELTA = "every-delta-is-kept"
 _OF_TEXT = {_EVERY_DELTA, "cumulative-replaces"}
 UNENDED_FINISH = "-unended-finish"
 _APART_FROM_THE_FINISH = "-finish-alone"
-"""Suffix of the case with the same answer whose finish is in an event of its own, without a token."""
+"""The suffix of a case's name.
+
+The case with this suffix has the same answer, but its finish is in an event of its own, without a token.
+"""
 _OF_FIELD = {
     "choices": "choices-are-kept-apart",
     "reasoning": "reasoning-is-kept-apart",
@@ -50,7 +53,7 @@ _OF_FIELD = {
 """The requirement that a client violates if it gets a field wrong even in the simplest cases."""
 _LISTS = {field for field, sentence in _OF_FIELD.items() if sentence == "lists-stay-in-step"}
 _ANYWHERE = {"error", "connection", "wait", "choices"}
-"""Fields whose error always has the same cause: the subject of the case."""
+"""Fields whose error always has the same cause, which is the subject of the case."""
 Key = tuple[str, str]
 
 
@@ -60,7 +63,7 @@ class Asked(NamedTuple):
     time: float
     connection: int
     begins: bool = False
-    """True if it is the first request on its connection."""
+    """True if the request is the first request on its connection."""
 
 
 class Finding(NamedTuple):
@@ -81,27 +84,29 @@ class Session:
     cases: Mapping[Key, tuple[Door, Vector]] = field(default_factory=all_cases)
     asked: dict[Key, list[Asked]] = field(default_factory=lambda: defaultdict(list))
     wrong: dict[Key, list[Difference]] = field(default_factory=dict)
-    """The differences in each reported case; empty if the report is right."""
+    """The differences in each reported case. Empty for a case with a correct report."""
     reported: dict[Key, frozenset[str]] = field(default_factory=dict)
     """The names of the fields in each report."""
     sent: dict[Key, int] = field(default_factory=dict)
     """The number of parts of the latest answer that were sent.
 
-    A part is sent after the client received the one before.
+    A part is sent only after the client has received the previous part.
     """
     given_up: dict[Key, str] = field(default_factory=dict)
-    """The time after which an adapter gave up each case that its client was still reading."""
+    """For each case that an adapter gave up while its client was still reading: the time after which the
+    adapter gave up.
+    """
     stopped: dict[Key, bool] = field(default_factory=dict)
     """True if the report of a wrong case has exactly the content up to the first finish."""
     unended: dict[str, bool] = field(default_factory=dict)
-    """True if the client processes a last event that has no blank line after it, by endpoint."""
+    """True for each endpoint at which the client processes a last event without a blank line after it."""
     _kept: Key | None = None
     """The latest case about keeping the connection. The next request shows if the client kept it."""
     _left: dict[Key, Event] = field(default_factory=lambda: defaultdict(Event))
     _lock: Lock = field(default_factory=Lock)
 
     def note(self, door: str, case: str, asked: Asked) -> int:
-        """Record a request; return the number of earlier requests for the same case."""
+        """Record a request, and return the number of earlier requests for the same case."""
         with self._lock:
             if self._kept is not None:
                 self._see_connection(self._kept, asked)
@@ -138,7 +143,7 @@ class Session:
         ]
 
     def take(self, door: str, case: str, report: dict[str, Any]) -> dict[str, Any]:
-        """Record a client's report; return the verdict and the mistakes."""
+        """Record a client's report, and return the verdict and the mistakes."""
         if "given_up" in report:
             self.given_up[door, case] = str(report["given_up"])
             return {"verdict": Verdict.INCONCLUSIVE.value, "findings": [], "record": None}
@@ -160,7 +165,7 @@ class Session:
         }
 
     def _differences(self, key: Key, report: Mapping[str, Any]) -> Iterator[Difference]:
-        """Yield the differences between a client's report and behaviour and the right ones."""
+        """Yield the differences between a client and a correct client, in the report and in the behaviour."""
         _, case = self.cases[key]
         behaviour, record = behaviour_of(case.id), whole(case.record)
         if behaviour.held_open:
@@ -176,10 +181,10 @@ class Session:
             yield from differences(record, report)
 
     def _finding(self, key: Key, difference: Difference) -> Finding:
-        """Return a difference with the requirement that it violates.
+        """Return a difference with the requirement that the client violates.
 
-        A case may be made from a simpler case. If the client gets the same field wrong there, the requirement
-        of the simpler case is violated.
+        A case may be made from a simpler case. If the client gets the same field wrong in the simpler case,
+        the requirement of the simpler case is violated.
         """
         if self.stopped.get(key) and self._shown_to_stop(key[0]):
             return Finding(key, _STOPS, difference)
@@ -225,7 +230,7 @@ class Session:
     def _shown_to_stop(self, door: str) -> bool:
         """True if a valid stream shows that the client stops at the first finish.
 
-        Lost usage alone does not show it.
+        If only the usage is lost, this does not show that the client stops.
         """
         return any(
             stopped
@@ -301,7 +306,10 @@ class Session:
         )
 
     def _stream(self, key: Key) -> Stream:
-        """Return a case as a stream for a report, shortened: parsing 100,000 events would take 20 s."""
+        """Return a case as a stream for a report.
+
+        Long streams are shortened, because parsing 100,000 events would take 20 s.
+        """
         door, case = self.cases[key]
         furthest = max(difference.position or 0 for difference in self.wrong[key])
         exchange = case.exchange(door)
@@ -368,7 +376,7 @@ def _requirement(name: str) -> Requirement:
 def _observed(finding: Finding, stream: Stream) -> Observation:
     """Return a mistake as an observation.
 
-    Its place is the range of bytes with the value that the client got wrong.
+    The place of the observation is the range of bytes with the value that the client parsed incorrectly.
     """
     field, index, expected, actual = finding.difference
     words = f"wrong {field}" if index is None else f"wrong {field} in choice {index}"

@@ -38,7 +38,7 @@ def reads_of(rules: Iterable[Any]) -> Iterator[bytes]:
 
 
 def whole(value: Any) -> Any:
-    """Return a value of the correct content, with its repetitions expanded."""
+    """Return a value of the correct content. Parts that the file describes as repetitions are written out."""
     if isinstance(value, list):
         return [whole(entry) for entry in value]
     if not isinstance(value, dict):
@@ -62,11 +62,15 @@ class Vector:
     request: Mapping[str, Any] = field(repr=False)
     reads: tuple[Any, ...] = field(repr=False)
     record: Any = field(repr=False)
-    """The content that a correct client has at the end; for an invalid case, the content that it should
-    report.
+    """The content that a correct client has at the end.
+
+    For an invalid case, the content that the client should report.
     """
     requirement: str = ""
-    """The requirement for servers that an invalid stream violates; for an acceptable one, a SHOULD or MAY."""
+    """The requirement for servers that an invalid stream violates.
+
+    For an acceptable stream, a SHOULD or MAY.
+    """
     follows: str = ""
     """The simpler case from which this case is made. A mistake there explains a mistake here."""
     status: int = 200

@@ -1,1 +1,4 @@
-"""Writes the checkpoint of a parrot, a test model whose right answers `tokenwire.parrot` computes."""
+"""Writes the checkpoint of a parrot, a test model.
+
+`tokenwire.parrot` computes the right answers of this model.
+"""

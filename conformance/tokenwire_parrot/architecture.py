@@ -11,7 +11,7 @@ from typing import Any
 from tokenwire.parrot.law import Parrot, positions_of
 
 HEADS = 4
-"""The number of heads for queries, keys and values. Tensor parallelism of 1, 2 and 4 divides it."""
+"""The number of heads for queries, keys and values. It is divisible by 1, 2 and 4, for tensor parallelism."""
 INNER = 128
 """The width of the feed-forward part, which is zero and has no effect."""
 ROPE_THETA = 10.0
@@ -21,8 +21,8 @@ ROPE_THETA = 10.0
 def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str, Any]:
     """Return the fields of `config.json` that describe the architecture.
 
-    The default is Qwen2. With a foreign tokenizer, it is a Llama with biases, which computes the same:
-    transformers would replace the tokenizer of a Qwen2 model by its own.
+    The default is Qwen2. With a foreign tokenizer, the architecture is a Llama with biases, which computes
+    the same values. transformers would replace the tokenizer of a Qwen2 model by its own.
     """
     family = {"attention_bias": True, "mlp_bias": False, "head_dim": head_size, "pretraining_tp": 1}
     qwen2 = {"use_sliding_window": False, "sliding_window": None, "max_window_layers": 1}

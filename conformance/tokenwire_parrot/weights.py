@@ -27,7 +27,7 @@ _KEY = 16.0
 _LEAD = 24.0
 """The amount by which the score at the lag exceeds all other scores, in units of the softmax's exponent."""
 _LEAST_LEAD = 20.0
-"""The least such amount after the weights were rounded."""
+"""The least amount by which the score at the lag exceeds all other scores after the weights were rounded."""
 _ENOUGH = 0.025
 """The required lead relative to the sum of all amplitudes.
 
@@ -136,12 +136,11 @@ def _readings(place: int, size: int) -> Array:
 
 
 def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tuple[Array, Array]:
-    """Return biases of query and key with which the score at the lag exceeds all others, at every position.
-
-    A score is a sum of cosines and sines of the distance, so differences of scores are linear in the
-    amplitudes. A perceptron finds suitable amplitudes: it repeatedly adds the smallest difference until that
-    is large enough. All numbers are integers, so that every machine finds the same. Raises ValueError if
-    there are none.
+    """Return biases of query and key with which the score at the lag exceeds all other scores, at every
+    position. A score is a sum of cosines and sines of the distance, so differences of scores are linear in
+    the amplitudes. A perceptron finds suitable amplitudes: it repeatedly adds the smallest difference until
+    the smallest difference is large enough. All numbers are integers, so that every machine finds the same
+    amplitudes. Raises ValueError if there are none.
     """
     pairs = head_size // 2
     distances = np.arange(positions)
@@ -174,7 +173,7 @@ def attention_biases(lags: Sequence[int], positions: int, head_size: int) -> tup
 
 
 def _as_bfloat16(numbers: Array) -> Array:
-    """Round numbers to 8 significant bits."""
+    """Round numbers to 8 significant bits, the precision of bfloat16."""
     mantissa, exponent = np.frexp(numbers)
     rounded: Array = np.ldexp(np.rint(mantissa * 256), exponent - 8)
     return rounded

@@ -1,1 +1,4 @@
-"""Compares two servers, recordings or reports: their verdicts, and their answers field by field."""
+"""Compares two servers, recordings or reports.
+
+Their verdicts are compared, and their answers field by field.
+"""

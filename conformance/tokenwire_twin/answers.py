@@ -1,4 +1,4 @@
-"""Compares two answers to the same request: status, fields, output, values, and each event."""
+"""Compares two answers to the same request: their status, fields, output, values and events."""
 
 from __future__ import annotations
 
@@ -49,8 +49,9 @@ _LONGEST_REASON = 120
 _AROUND = 24
 """The number of characters that are shown before and after the first difference between two texts."""
 _SHORT_WORD = 40
-"""The length up to which a string value counts as a keyword of a protocol, and becomes part of the family's
-name.
+"""The length up to which a string value counts as a keyword of a protocol.
+
+Such a keyword becomes part of the name of a family of differences.
 """
 
 
@@ -90,9 +91,9 @@ class Difference:
     one: Place | None = None
     other: Place | None = None
     excerpts: tuple[str, str] = ("", "")
-    """The values at both places, as text."""
+    """The values of both sides at the place of the difference, as text."""
     sizes: tuple[int, int] | None = None
-    """The number of entries on each side, if the numbers differ."""
+    """The number of entries on each side, if the two numbers differ."""
 
     @property
     def family(self) -> tuple[str, str, str]:
@@ -143,9 +144,8 @@ def _parting(
     path: str = "",
     tolerance: float | None = None,
 ) -> tuple[str, Any, Any] | None:
-    """Return the first path at which two JSON values differ by more than rounding, and both values there.
-
-    Volatile fields are ignored. Return None if the values are equal.
+    """Return the first path at which two JSON values differ by more than rounding, with both values at this
+    path. Volatile fields are ignored. Return None if the values are equal.
     """
     if volatile and _is_volatile(path, volatile):
         return None
@@ -167,7 +167,10 @@ def _parting(
 
 
 def asked_otherwise(first: Stream, second: Stream) -> tuple[str, Any, Any] | None:
-    """Return the first path at which two requests differ, with both values; None if they are equal."""
+    """Return the first path at which two requests differ, with the value in each request.
+
+    None if the requests are equal.
+    """
     return _parting(body_of(first.exchange.request), body_of(second.exchange.request))
 
 
@@ -241,7 +244,7 @@ def _reason(stream: Stream) -> str:
 
 
 def _did(label: str, status: int | None) -> str:
-    """Describe by its status what a side answered."""
+    """Describe the answer of a side by its status."""
     if status == _OK:
         return f"{label} answers"
     if status is None:
@@ -318,7 +321,7 @@ def _gravity_of(path: str, record: Mapping[str, Gravity], pair: _Pair) -> Gravit
 
 
 def _outermost(path: str, there: frozenset[str]) -> str:
-    """Return the outermost member on the way to a path that the other side does not have at all."""
+    """Return the outermost member on a path that the other side does not have."""
     keys = path.split("/")
     for depth in range(2, len(keys)):
         outer = "/".join(keys[:depth])
@@ -328,7 +331,10 @@ def _outermost(path: str, there: frozenset[str]) -> str:
 
 
 def _fields(pair: _Pair, *, parts: bool) -> Iterator[Difference]:
-    """Yield the fields that only one side has. Without `parts`, fields of the record are skipped."""
+    """Yield the fields that only one side has.
+
+    With `parts=False`, fields of the abstract record are skipped.
+    """
     sides = pair.first, pair.second
     record = {**_record_paths(sides[0]), **_record_paths(sides[1])}
     held = [frozenset(told_by(side)) for side in sides]
@@ -378,8 +384,9 @@ def _text_around(text: str, position: int) -> str:
 
 
 def _parted(pair: _Pair, ours: Choice, theirs: Choice) -> str:
-    """Describe the first difference between two outputs, with the content of each side there; empty if they
-    are equal.
+    """Describe the first difference between two outputs, with the content of each side at the difference.
+
+    Empty if the outputs are equal.
     """
     ids, others = ours.output_ids, theirs.output_ids
     if ids is not None and others is not None and ids != others:
@@ -560,7 +567,10 @@ def _finish(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
 
 
 def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
-    """Yield the differences between two choices. If the ids differ, their consequences are not listed."""
+    """Yield the differences between two choices.
+
+    If the output ids differ, the differences that follow from the ids are not yielded.
+    """
     sides, apart = (ours, theirs), False
     for found in (
         *_prompts(pair, *sides),
@@ -599,7 +609,7 @@ def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
 
 
 def _values(stream: Stream, volatile: frozenset[str]) -> dict[str, tuple[Any, Place]]:
-    """Return the last value at each path outside of the record, with its place."""
+    """Return the last value at each path outside of the abstract record, with the place of the value."""
     record = _record_paths(stream)
     last: dict[str, tuple[Any, Place]] = {}
     for event in stream.events:
@@ -638,7 +648,10 @@ def _other_values(pair: _Pair) -> Iterator[Difference]:
 
 
 def _events(pair: _Pair) -> Iterator[Difference]:
-    """Yield a difference in the number of events, or the first event that differs."""
+    """Yield a difference in the number of events.
+
+    If the numbers are equal, yield the first event that differs.
+    """
     ours, theirs = pair.first.events, pair.second.events
     if len(ours) != len(theirs):
         message = f"cut into {len(ours)} and {len(theirs)} events"
@@ -691,8 +704,8 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
 
     Values are compared only if both sides are deterministic and the requests are equal. Values that may
     differ by chance are compared only if each side always gave the same answer to this request. Differences
-    that depend on timing do not count: the length of an aborted answer, and which of two requests with one id
-    succeeds. If samples differ, their other fields are not compared.
+    that depend on timing do not count: the length of an aborted answer, and the choice between two requests
+    with the same id. If samples differ, their other fields are not compared.
     """
     first, second = pair.first, pair.second
     if first.exchange.scenario in RACING:
@@ -757,7 +770,7 @@ _HELD: Mapping[Gravity, Callable[[Choice], Any]] = {
 
 
 def compared(both: Comparison) -> frozenset[Gravity]:
-    """Return the subjects in which two answers can be compared, because both have them."""
+    """Return the subjects in which two answers can be compared. Both answers have content for them."""
     if not _comparable(both):
         return frozenset()
     theirs = {choice.index: choice for choice in both.other.choices}
@@ -785,7 +798,7 @@ def held(both: Comparison) -> frozenset[tuple[Gravity, int]]:
 def aspects(stream: Stream, gravity: Gravity) -> dict[str, Any]:
     """Return the parts of an answer that must be equal if the request is repeated.
 
-    Missing parts are left out.
+    Parts that the answer lacks are left out.
     """
     found: dict[str, Any] = {}
     for choice in stream.choices:

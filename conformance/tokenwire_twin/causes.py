@@ -14,15 +14,21 @@ from tokenwire.record import Answer
 from tokenwire_twin.answers import Difference
 
 _FEWEST_OTHERS = 10
-"""The least number of other requests with which a family is compared.
+"""The least number of other requests with which a family of differences is compared.
 
-With fewer, a common field may be chance.
+With fewer requests, a common field may be chance.
 """
 _MOST_NAMED = 3
-"""The most fields that may explain a family. If more are common, they are a coincidence."""
+"""The largest number of fields that may explain a family.
+
+If more fields are common to all its requests, they are a coincidence.
+"""
 _MOST_VALUES = 3
 _NEARLY_ALL = 0.8
-"""The least share of a family that must have a field in common. The rest may have another cause."""
+"""The least share of a family's requests that must have a field in common.
+
+The remaining requests may have another cause.
+"""
 _MOST_OBJECTS = 32
 """The most objects of a list that are examined."""
 _NESTED = "/sampling_params"
@@ -41,7 +47,10 @@ class _Number:
 
 
 def _shape(thing: Any) -> Any:
-    """Return a value that may be a cause: a number, a boolean or a short word. Otherwise return its type."""
+    """Return a number, a boolean or a short word unchanged, because such values may be causes.
+
+    For other values, return the type.
+    """
     match thing:
         case None | bool():
             return {None: "null", True: "true", False: "false"}[thing]
@@ -91,7 +100,7 @@ def _walked(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
 def in_common(family: Sequence[Asked], others: Sequence[Asked]) -> str:
     """Describe the fields that nearly all requests of a family have, and that no other request has.
 
-    Return an empty text if there are none, or too many to be a cause.
+    Return an empty text if there are no such fields, or too many to be a cause.
     """
     if not family or len(others) < _FEWEST_OTHERS:
         return ""
@@ -170,7 +179,7 @@ class Neighbours:
     def asked_for(self, name: str, number: int) -> bool | None:
         """True if a concurrent request asked for this number of alternatives.
 
-        None if this request may have asked for them itself.
+        None if the request that was answered may have asked for this number itself.
         """
         mine = self._named.get(name)
         # Some servers add the sampled token to the alternatives.
@@ -191,7 +200,7 @@ def _times(answer: Answer) -> tuple[float, float]:
 
 
 def leak_in(members: Iterable[Difference], sides: tuple[Neighbours, Neighbours]) -> str:
-    """Return the evidence that answers have as many alternatives as a concurrent request has asked for.
+    """Return the evidence that answers have the number of alternatives that a concurrent request asked for.
 
     Return an empty text unless this explains nearly all differences that the requests themselves do not
     explain.

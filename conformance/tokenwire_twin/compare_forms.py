@@ -11,7 +11,7 @@ from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference
 
 _MOST_ROWS = 60
-"""The most differences in a summary. The JSON report has all."""
+"""The most differences in a summary. The JSON report has all differences."""
 _SUITE = "tokenwire compare"
 
 
@@ -24,7 +24,7 @@ def _seen(row: Family | VerdictDifference) -> str:
 
 
 def _rows(report: DifferenceReport) -> list[Family | VerdictDifference]:
-    """Return the differences that count, and the known ones; the most serious first."""
+    """Return the differences that count, and the known differences, with the most serious first."""
     return [row for row in report.rows if row.decides or row.known]
 
 

@@ -44,7 +44,7 @@ _OK = 200
 
 @dataclass(frozen=True)
 class Side:
-    """One side of a comparison: its report, and its answers if they are available."""
+    """One side of a comparison: the report on the side and, if they are available, its answers."""
 
     name: str
     report: Mapping[str, Any]
@@ -131,7 +131,7 @@ class DifferenceReport:
 
     @property
     def nothing_compared(self) -> bool:
-        """True if there was nothing to compare: no answers to the same requests, and no verdicts either."""
+        """True if there was nothing to compare: neither answers to the same requests, nor verdicts."""
         return not self.exchanges and bool(not self.requirements or self.only_one or self.only_other)
 
     @property
@@ -156,7 +156,7 @@ class DifferenceReport:
 
 
 def _death(report: Mapping[str, Any]) -> str:
-    """Describe why the run of a side ended early; empty if it did not."""
+    """Describe why the run of a side ended early. Empty if the run did not end early."""
     if broken_off := report["target"].get("broken_off"):
         return str(broken_off)
     died = (
@@ -251,11 +251,11 @@ def _request_key(answer: Answer) -> str:
 
 
 def _keys(sides: tuple[Sequence[Answer], Sequence[Answer]]) -> Mapping[int, tuple[str, str]]:
-    """Return a key for the request of each answer. It is the name of the exchange if both sides have this
-    name.
+    """Return a key for the request of each answer.
 
-    Otherwise it is the request itself, and a count of equal requests. Requests that were sent by hand have no
-    common names.
+    If both sides have an exchange with the answer's name, the key is this name. Otherwise the key is the
+    request itself, with a count of equal requests, because requests that were sent by hand have no common
+    names.
     """
     names = [{answer.exchange.name for answer in side} for side in sides]
     keys: dict[int, tuple[str, str]] = {}
@@ -278,7 +278,7 @@ def _key_in(keys: Mapping[int, tuple[str, str]], answer: Answer) -> tuple[str, s
 def _paired(first: Side, second: Side) -> Iterator[AnswerPair]:
     """Yield the pairs of answers to the same requests.
 
-    If a side has no repeated requests, it counts as deterministic.
+    A side without repeated requests counts as deterministic.
     """
     for run in first.runs.keys() & second.runs.keys():
         answers = first.runs[run], second.runs[run]
@@ -296,7 +296,7 @@ _FEW = 2
 """The most requests whose fields are listed if no field distinguishes them from other requests."""
 _USUAL = frozenset({"model", "stream", "stream_options"})
 _EXPLAINED = frozenset({Gravity.SERVED, Gravity.FAILED, Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
-"""Subjects for which the fields of the requests are shown first."""
+"""Subjects of differences that are explained by the fields of their requests first."""
 
 
 @dataclass(frozen=True)
@@ -306,7 +306,7 @@ class _Request:
     dialect: str
     asked: Asked
     served: bool
-    """True if both sides answered it."""
+    """True if both sides answered the request."""
 
 
 def _explained(
@@ -428,8 +428,9 @@ def _not_comparable(
 ) -> frozenset[str]:
     """Return the names of exchanges in which different verdicts do not show a difference between the servers.
 
-    There, chance had an influence, or the requests differ, or samples were requested. In the scenarios
-    `seen_before`, the same server may have answered for both sides, so that a new prompt was not new to it.
+    In these exchanges, chance had an influence, or the requests differ, or samples were requested. In the
+    scenarios `seen_before`, the same server may have answered for both sides, so that it already knew a
+    prompt that should be new.
     """
     every = list(found)
     chance = [(family, difference) for family in every if family.by_chance for difference in family.members]

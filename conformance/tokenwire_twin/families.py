@@ -1,4 +1,4 @@
-"""Groups differences into families. A family has one cause, and is counted over many answers."""
+"""Groups differences into families. A family is the differences with one cause, counted over many answers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tokenwire.target.determinism import completed
 from tokenwire_twin.answers import NO_ANSWER, Difference, Gravity, aspects
 
 SURELY_SEEN_IN = 5
-"""The number of requests with a difference from which chance is excluded as its cause."""
+"""The number of requests with a difference from which chance is no longer accepted as the cause."""
 _ORDER = {gravity: position for position, gravity in enumerate(Gravity)}
 
 
@@ -31,15 +31,19 @@ class Family:
     exchanges: tuple[str, ...]
     members: tuple[Difference, ...]
     by_chance: bool = False
-    """True if chance explains the differences: they are few, and each side contradicts itself in these
-    requests.
+    """True if chance explains the differences.
+
+    In this case, the differences are few, and each side contradicts itself in these requests.
     """
     known: str = ""
     """The reason why the difference is known, with a link; empty if it is new."""
     asked: str = ""
-    """The fields that all its requests have and no other request has, as text; empty if there are none."""
+    """The fields that all requests of the family have and no other request has, as text.
+
+    Empty if there are no such fields.
+    """
     leak: str = ""
-    """The evidence that a concurrent request caused it; empty if there is none."""
+    """The evidence that a concurrent request caused the differences. Empty if there is none."""
 
     @property
     def name(self) -> str:
@@ -164,9 +168,9 @@ def _by_chance(
 ) -> bool:
     """True if chance explains all differences of a family, which must be few.
 
-    For each request, both sides must have given different answers to it; or one side must have done so in
-    this scenario when the request was sent in the same way. If a connection ended without an answer, this is
-    chance if the same request was answered elsewhere.
+    For each request, both sides must have given different answers to the same request. It is sufficient if
+    one side did so in this scenario for a request that was sent in the same way. A connection that ended
+    without an answer is chance if the same request was answered elsewhere.
     """
     if group[0].kind == "status" and NO_ANSWER in group[0].says:
         return all(side.answers_elsewhere(difference.key) for difference in group for side in sides)

@@ -1,7 +1,7 @@
-"""Files of known differences: families in which two sides may differ, each with a reason.
+"""Files of known differences: families of differences that are tolerated, each with a reason.
 
-An entry has the family's name and the dialects in which the difference is known. At another endpoint, the
-same difference is new.
+An entry has the family's name and the dialects in which the difference is known. The same difference at
+another endpoint is new.
 """
 
 from __future__ import annotations
@@ -40,13 +40,16 @@ class KnownDifference:
     family: str
     """The name of the family, as the comparison prints it."""
     at: tuple[str, ...] = ()
-    """The dialects in which it is known; empty for a family without dialects."""
+    """The dialects in which the difference is known. Empty for a family without dialects."""
     seen: int = 0
-    """The number of exchanges with this difference when the entry was written. It is only informative."""
+    """The number of exchanges with this difference when the entry was written.
+
+    The number is only informative.
+    """
     reason: str = ""
     link: str = ""
     expires: date | None = None
-    """The last day on which it is tolerated; None for no end."""
+    """The last day on which the difference is tolerated. None for no end."""
 
     def covers(self, name: str, at: Iterable[str]) -> bool:
         return self.family == name and frozenset(at) <= frozenset(self.at)
@@ -113,7 +116,9 @@ _Row = Family | VerdictDifference
 
 
 def _marked(rows: Iterable[_Row], entries: Iterable[KnownDifference]) -> Iterator[tuple[_Row, set[int]]]:
-    """Yield each difference with its reason if it is known, and the positions of its entries."""
+    """Yield each difference, with its reason if the difference is known, and with the positions of its
+    entries in the file.
+    """
     every = list(entries)
     for row in rows:
         covering = [
@@ -159,10 +164,10 @@ def apply_known(
 
 
 def updated(path: Path, report: DifferenceReport, *, reason: str = "", link: str = "") -> Update:
-    """Return the file, updated from a comparison. If it does not exist, it is new.
+    """Return the file, updated from a comparison.
 
-    Entries that cover no difference are removed. New families get `reason` and `link`. Raises UsageError if
-    the file has entries in another form than `[[difference]]`.
+    A file that does not exist is created. Entries that cover no difference are removed. New families get
+    `reason` and `link`. Raises UsageError if the file has entries in another form than `[[difference]]`.
     """
     text = path.read_text("utf-8") if path.is_file() else ""
     known = _parsed(path, text) if text else KnownDifferences(path)

@@ -30,7 +30,7 @@ _SHOWN_BYTES = 2_000
 
 @dataclass(frozen=True)
 class Start:
-    """The command that starts a server, and when the server is ready."""
+    """The command that starts a server, and the condition by which the server is ready."""
 
     command: str
     """The command line. `{port}` is replaced by the port."""
@@ -52,9 +52,10 @@ class Start:
 
 @contextlib.contextmanager
 def started(start: Start, port: int) -> Iterator[str]:
-    """Run a server in this context; yield its URL. All processes of its group end with it.
+    """Run a server in this context, and yield the server's URL.
 
-    Raises UsageError if the server does not start.
+    When the server is stopped, all processes of its process group are stopped as well. Raises UsageError if
+    the server does not start.
     """
     words, url = start.words(port), f"http://{_HOST}:{port}"
     with tempfile.TemporaryFile() as log:
@@ -72,7 +73,10 @@ def started(start: Start, port: int) -> Iterator[str]:
 
 
 def _demand_answer(start: Start, process: subprocess.Popen[bytes], url: str, log: IO[bytes]) -> None:
-    """Wait until a server is ready. Raises UsageError if it ends, or if it takes too long."""
+    """Wait until a server is ready.
+
+    Raises UsageError if the server ends before, or if the time limit is reached.
+    """
     until = time.monotonic() + start.wait_s
     while not _answers(url + start.ready):
         if process.poll() is not None:

@@ -34,7 +34,7 @@ _SUMMARY_LINES = 3
 """The most lines of a subject in the summary."""
 _EXAMPLE_LINES = 2
 _MOST_NAMES_LINES = 2
-"""The most lines for the names of what is left out."""
+"""The most lines for the names of families that are left out."""
 _PLAIN = frozenset({"field", "endpoint", "status", "finish"})
 """Kinds of differences that are clear without an example."""
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
@@ -71,7 +71,7 @@ def _width(console: Console) -> int:
 
 
 def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: int = 0) -> list[str]:
-    """Wrap words to a width. `most`: the most lines; 0 for no limit."""
+    """Wrap words to a width. `most`: the largest number of lines; 0 for no limit."""
     lines = textwrap.wrap(
         words,
         width,
@@ -99,9 +99,8 @@ _Lines = Sequence[Sequence[Family]]
 
 
 def _lines(families: Iterable[Family]) -> _Lines:
-    """Group families that have the same description and were seen in the same exchanges.
-
-    They share a line.
+    """Group families that have the same description and were seen in the same exchanges, because the families
+    of a group share a line.
     """
     groups: dict[tuple[str, str, tuple[str, ...]], list[Family]] = {}
     for family in families:
@@ -316,7 +315,7 @@ def _cut_to(families: Sequence[tuple[str, list[Text]]], most: int, width: int) -
 def _shortened(blocks: Sequence[_Block], room: int, width: int) -> list[tuple[str, list[Text]]]:
     """Return the lines of each subject, with as many families as fit.
 
-    Subjects with many lines are shortened first. Serious subjects keep more lines.
+    Subjects with many lines are shortened before subjects with few lines. Serious subjects keep more lines.
     """
     shown = [len(families) for _, families in blocks]
 
@@ -377,7 +376,9 @@ def _blocks(report: DifferenceReport, width: int, *, verbose: bool) -> Iterator[
 
 
 def _not_compared(report: DifferenceReport) -> Iterator[str]:
-    """Yield what only one side was asked, and what both were asked differently."""
+    """Yield lines about requests that only one side received, and about requests that differ between the
+    sides.
+    """
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
             yield f"asked of {label} alone: {counted(len(only), 'exchange')} of {_scenarios(only)}"

@@ -1,9 +1,9 @@
 """Decides if two deployments serve the same model with the same template, tokenizer and end ids.
 
 Both sides compute logprobs for the same texts, token by token. The noise of a side is measured on this side
-alone: a text is scored twice, and its scores are compared with the logprobs that the side reported when it
-generated the text. If a side is exactly repeatable, this does not show its noise. Then the steps between its
-logprobs are used instead, because they show the precision of its computation.
+alone. A text is scored twice, and its scores are compared with the logprobs that the side reported when it
+generated the text. If a side is exactly repeatable, its noise does not show in this way. Then the steps
+between its logprobs are used instead, because the steps show the precision of its computation.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class TwinSide:
     model: str
     dialect: str
     keeps_seeds: bool | None = None
-    """True if samples with the same seed were equal; None if none were requested."""
+    """True if samples with the same seed were equal. None if no samples were requested."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class TwinReport:
     limit: float
     """The largest difference that noise alone may cause."""
     lasting: Interval | None
-    """The part of the difference that is equal after another prompt; None if this was not measured."""
+    """The part of the difference that is equal after another prompt. None if this part was not measured."""
     share: Interval | None
     """The share of the difference that is equal after another prompt: 0 means rounding, 1 means other
     weights.
@@ -113,7 +113,7 @@ class TwinReport:
     same_answers: int
     """The number of answers with the same ids (or texts) and ends.
 
-    `besides` has differences in their other fields.
+    Differences in other fields of these answers are in `besides`.
     """
     compared_answers: int
     seeds: tuple[int, ...]
@@ -134,8 +134,10 @@ class TwinReport:
 
 
 def _histogram(numbers: Sequence[float]) -> tuple[int, ...]:
-    """Count the numbers that are 0, then those between 0 and the first edge, then those between each edge and
-    the next.
+    """Return a histogram.
+
+    The first bin counts the numbers that are 0, the second the numbers up to the first edge, and each other
+    bin the numbers between two edges.
     """
     above = [sum(abs(number) > edge for number in numbers) for edge in (0.0, *_EDGES)]
     return (len(numbers) - above[0], *(low - high for low, high in pairwise((*above, 0))))

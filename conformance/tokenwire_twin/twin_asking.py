@@ -41,11 +41,11 @@ _TWICE = 8
 _SCORED_AGAIN = 16
 """The number of texts that are scored again without concurrent requests."""
 _OF_A_PART = 1 << 24
-"""More prompts than one part of a comparison has. Each part has its own range of prompts."""
+"""The size of the range of prompt numbers of one part of a comparison. No part has as many prompts."""
 _IDS = range(10, 250)
 """Ids that are valid in nearly every vocabulary."""
 _FIRST_IDS = range(10)
-"""The smallest ids. In many vocabularies, they include those that end an answer."""
+"""The smallest ids. In many vocabularies, the ids that end an answer are among them."""
 _MOST_ENDS = 32
 """The most ids that are tested as ends of an answer."""
 _TO_AN_END = 64
@@ -59,7 +59,10 @@ _WITHOUT: tuple[dict[str, Any], ...] = (
     {"return_prompt_token_ids": False},
     {"ignore_eos": False},
 )
-"""Fields to remove from a request, one set after the other, until an endpoint supports the rest."""
+"""Sets of fields to remove from a request.
+
+One set after the other is removed, until the endpoint supports the remaining fields.
+"""
 _TALKS: tuple[tuple[tuple[str, str], ...], ...] = (
     (("user", "Name three rivers."),),
     (("system", "Answer in one word."), ("user", "Name a river.")),
@@ -91,12 +94,12 @@ def behind_another_prompt(prompt: tuple[int, ...]) -> tuple[int, ...]:
 
 @dataclass(frozen=True, order=True)
 class Tells:
-    """The outputs that an endpoint has returned, the most useful first."""
+    """The kinds of outputs that an endpoint has returned, the most useful kind first."""
 
     scores: bool = False
-    """True if it returns logprobs for the ids of a prompt."""
+    """True if the endpoint returns logprobs for the ids of a prompt."""
     ids: bool = False
-    """True if it returns output ids with logprobs."""
+    """True if the endpoint returns output ids with logprobs."""
     logprobs: bool = False
     prompt_ids: bool = False
     answers: bool = False
@@ -158,7 +161,9 @@ class TwinEndpoint:
         }
 
     def forced(self, ids: Sequence[int]) -> dict[str, Ask]:
-        """Return requests that force each of these ids, to show if it ends an answer."""
+        """Return requests that force the model to generate each of these ids, to show if the id ends an
+        answer.
+        """
         return {
             f"{END}-{token}": self.ask_for(
                 0,
@@ -243,16 +248,18 @@ async def _acquainted(side: TwinEndpoint) -> TwinEndpoint:
 def best_pair(
     met: Sequence[Sequence[TwinEndpoint]], wanted: Callable[[TwinEndpoint], bool] = lambda _: True
 ) -> tuple[TwinEndpoint, TwinEndpoint] | None:
-    """Return the pair of endpoints, one of each side, that both return the most useful outputs.
+    """Return one endpoint of each side, so that both return the most useful outputs.
 
-    `wanted`: a condition for both. Return None if there is no such pair.
+    `wanted`: a condition for both endpoints. Return None if no pair fits.
     """
     pairs = [(first, other) for first in met[0] for other in met[1] if wanted(first) and wanted(other)]
     return max(pairs, key=_worth, default=None)
 
 
 def _worth(pair: tuple[TwinEndpoint, TwinEndpoint]) -> tuple[bool, ...]:
-    """Return a sort key: which outputs both endpoints return, the most useful first."""
+    """Return a sort key for a pair of endpoints: the outputs that both endpoints return, the most useful
+    first.
+    """
     first, other = pair
     # An endpoint with ids and one with messages or text would get different prompts.
     alike = (first.talk.chat, first.talk.dialect.takes_ids) == (other.talk.chat, other.talk.dialect.takes_ids)
@@ -269,7 +276,10 @@ def _written(answer: Stream | None) -> Scoring:
 
 
 def _prefilled(answer: Stream | None, ids: tuple[int, ...]) -> Scoring:
-    """Return the logprobs of these ids at the end of an answer's prompt; empty if its ids differ."""
+    """Return the logprobs of these ids at the end of an answer's prompt.
+
+    Empty if the prompt ends with other ids.
+    """
     choice = only_choice(answer)
     if choice is None:
         return ()
@@ -296,7 +306,7 @@ def _ids(scoring: Scoring) -> tuple[int, ...]:
 
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
-    """True if repeated samples with a seed are equal; None if there are none."""
+    """True if repeated samples with a seed are equal. None if there are no such samples."""
     # Some endpoints do not support a seed. Their samples have none.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
@@ -341,7 +351,7 @@ async def _scored(
 def _as_written(first: Sequence[Mapping[str, Stream]], again: Sequence[Mapping[str, Stream]]) -> list[Text]:
     """Return greedy answers as texts, up to the token where the two sides differ.
 
-    Used if prompts cannot be scored.
+    Such texts are used if prompts cannot be scored.
     """
     labels = [label for label in first[0] if label.startswith(GREEDY)]
     read = [
@@ -362,9 +372,9 @@ async def _template_and_ends(pair: tuple[TwinEndpoint, TwinEndpoint] | None) -> 
 
 
 def _likely_ends(answers: Sequence[Mapping[str, Stream]]) -> list[int]:
-    """Return ids that may end an answer: the smallest ids, and those that the chat template adds.
+    """Return ids that may end an answer: the smallest ids, and the ids that the chat template adds.
 
-    The latter are in the prompts of all conversations.
+    The prompts of all conversations contain the ids that the template adds.
     """
     around: list[int] = []
     for of_side in answers:

@@ -62,7 +62,7 @@ def _seeds(report: TwinReport) -> str:
 
 
 def _part(part: Part) -> str:
-    """Describe the result for one part, or why it was not compared."""
+    """Describe the result for one part, or the reason why the part was not compared."""
     if part.missing:
         return f"not compared: {part.missing}"
     seen = f"{part.compared - part.differing:,} of {part.compared:,} are the same ({', '.join(part.by)})"
@@ -159,7 +159,10 @@ def _mark(report: TwinReport) -> int:
 
 
 def plot_lines(report: TwinReport) -> Iterator[str]:
-    """Yield the lines of a plot: the differences between the sides, and those of each side when repeated."""
+    """Yield the lines of a plot.
+
+    It shows the differences between the sides, and the differences of each side from its own repetition.
+    """
     for name, counts in zip(_ROWS, report.histograms, strict=True):
         yield f"{name:{_LEFT}}{_drawn(counts)}".rstrip()
     yield "as far as noise brings them |".rjust(_LEFT + _PER_BIN * _mark(report))

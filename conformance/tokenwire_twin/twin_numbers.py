@@ -1,10 +1,9 @@
-"""The statistics of a twin comparison: how much the logprobs of the same ids differ, and how much of that is
-rounding.
-
-There are two reasons why logprobs differ: other weights, or other rounding (another kernel, number type or
-order of requests). The size of the difference does not show which. But rounding errors change with every id
-before a token, and other weights do not. So each text is also scored after a second prompt that differs in
-its first id. Differences by rounding are then different; differences by other weights remain.
+"""The statistics of a twin comparison: how much the logprobs of the same ids differ, and how much of the
+difference is rounding. There are two reasons why logprobs differ: other weights, or other rounding (another
+kernel, number type or order of requests). The size of the difference does not show the reason. But rounding
+errors change with every id before a token, and differences by other weights do not. So each text is also
+scored after a second prompt that differs in its first id. Differences by rounding are then different, and
+differences by other weights remain.
 """
 
 from __future__ import annotations
@@ -34,13 +33,13 @@ _ROUNDING_LASTS = 0.2
 _FINER = 1.5
 """Two sides use the same number type if their steps differ by less than this factor."""
 _SEEN_NOISE = 0.1
-"""Repetition does not show the noise if it shows less than this fraction of a step."""
+"""The least noise, as a fraction of a step, with which repetition counts as a measure of the noise."""
 _FINEST = 11
 """The smallest step to look for is 2 to the power of minus this number."""
 _WRITTEN = 1e-5
 """The tolerance for steps. Logprobs are float32 values computed from logits that have steps."""
 _FARTHEST = 300
-"""The largest exponent, to avoid an overflow."""
+"""The largest argument of the exponential function, to avoid an overflow."""
 _RESAMPLED = 500
 LEAST_TEXTS = 4
 """The least number of texts for a result."""
@@ -82,7 +81,10 @@ class Text:
     scores: tuple[Scoring, Scoring]
     """The logprobs by A and by B, up to the first id that differs."""
     again: tuple[Scoring, Scoring] = ((), ())
-    """The same logprobs, requested again without concurrent requests; empty if they were not."""
+    """The same logprobs, requested again without concurrent requests.
+
+    Empty if they were not requested again.
+    """
     written: Scoring = ()
     """The logprobs that the writer reported when it generated the text."""
     elsewhere: tuple[Scoring, Scoring] = ((), ())
@@ -134,7 +136,9 @@ class Counted:
     """Estimates of the KL divergence of the writer's distribution from the other side's, one for each id."""
     steps: tuple[tuple[float, ...], ...]
     gaps: tuple[float, ...]
-    """The distance of the sides from choosing the same most likely id, in nats; 0 if they do."""
+    """For each id, the logprob difference in nats that keeps the sides from choosing the same most likely id.
+    0 if both sides choose the same id.
+    """
 
     @property
     def both(self) -> Iterator[tuple[float, float]]:
@@ -194,7 +198,7 @@ def _apart(first: Scoring, second: Scoring) -> Iterator[float]:
 
 
 def _divergence(apart: float) -> float:
-    """Return what one sampled id contributes to the KL divergence of its side from the other.
+    """Return the contribution of one sampled id to the KL divergence of its side from the other side.
 
     This estimator is never negative, and is unbiased.
     """
@@ -207,7 +211,10 @@ def _likeliest(position: Position) -> dict[Any, float]:
 
 
 def _step(position: Position) -> float:
-    """Return the largest power of two that divides all differences between top logprobs, or 0."""
+    """Return the largest power of two that divides all differences between top logprobs.
+
+    Return 0 if there is none.
+    """
     numbers = sorted(_likeliest(position).values())
     gaps = [after - before for before, after in pairwise(numbers)]
     if len(gaps) < LEAST_TEXTS - 1 or not any(gap > _WRITTEN for gap in gaps):
@@ -219,7 +226,10 @@ def _step(position: Position) -> float:
 
 
 def _gap(first: Position, second: Position) -> float:
-    """Return how far two sides are from choosing the same most likely id. The nearer side counts."""
+    """Return the logprob difference that keeps two sides from choosing the same most likely id.
+
+    Of the two sides, the smaller difference counts.
+    """
     ours, theirs = _likeliest(first), _likeliest(second)
     if not ours or not theirs:
         return 0.0
@@ -272,7 +282,7 @@ def _correlation(sums: Sums) -> float:
 def _resampled(sums: Sequence[Sums], of: Any) -> Interval:
     """Return a ratio of sums, with a bootstrap confidence interval.
 
-    Texts are resampled and not tokens, because the tokens of a text are not independent.
+    The resampling uses whole texts, because the tokens of a text are not independent.
     """
     if not sums:
         return Interval(0.0, 0.0, 0.0)
@@ -361,7 +371,10 @@ def _same_steps(noise: Sequence[Noise]) -> bool:
 
 
 def told_within(texts: Sequence[Counted], outcome: Outcome) -> int:
-    """Return the number of tokens, in the order of requests, that suffices for this result."""
+    """Return the number of tokens that suffices for this result.
+
+    Tokens are counted in the order of requests.
+    """
     tokens = list(accumulate(len(text.apart) for text in texts))
     enough = len(texts)
     # The number of texts is reduced as long as the result stays the same.

@@ -1,4 +1,4 @@
-"""Compares the parts of two deployments besides the weights: chat template, end ids and tokenizer.
+"""Compares the parts of two deployments other than the weights: chat template, end ids and tokenizer.
 
 Each part is compared by exact evidence: ids of prompts, ends after the same ids, texts of the same ids. So
 the results do not depend on the precision of a side.
@@ -33,7 +33,7 @@ class Part:
     example: str = ""
     """A description of the first difference."""
     missing: str = ""
-    """The reason why the part was not compared; empty if it was."""
+    """The reason why the part was not compared. Empty if the part was compared."""
 
     @property
     def differs(self) -> bool:
@@ -92,7 +92,10 @@ def _pairs(ours: Labelled, theirs: Labelled, prefix: str) -> Iterator[tuple[str,
 
 
 def _prompts(ours: Labelled, theirs: Labelled, prefix: str) -> Iterator[_Seen]:
-    """Compare the prompts that both sides made of the same words: the ids, or else their number."""
+    """Compare the prompts that both sides made of the same words.
+
+    The ids are compared or, if there are no ids, their number.
+    """
     for label, first, other in _pairs(ours, theirs, prefix):
         if first.answered != other.answered:
             who = "A" if first.answered else "B"
@@ -134,7 +137,10 @@ def template_of(ours: Labelled, theirs: Labelled, missing: str, tokenizer: Part)
 
 
 def ends_of(ours: Labelled, theirs: Labelled, answers: Iterable[tuple[Answer, Answer]], missing: str) -> Part:
-    """Compare the end ids: after forced ids, and in answers that are equal until one of them ends."""
+    """Compare the end ids.
+
+    The evidence is answers with forced ids, and answers that are equal until one of them ends.
+    """
     return _part(ENDS, (*_forced_ends(ours, theirs), *_free_ends(answers)), missing)
 
 
@@ -170,7 +176,7 @@ def _free_ends(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
 
 
 def _told(choice: Choice) -> tuple[object, ...] | str:
-    """Return the ids of a choice; its text if it has no ids."""
+    """Return the ids of a choice, or its text if the choice has no ids."""
     return tuple(choice.output_ids) if choice.output_ids is not None else choice.text or ""
 
 
@@ -197,6 +203,6 @@ def _texts(answers: Iterable[tuple[Answer, Answer]]) -> Iterator[_Seen]:
 
 
 def _ends_apart(mine: Choice, yours: Choice) -> bool:
-    """True if the choices ended differently. Then the text of an end may be missing."""
+    """True if the choices ended differently. Then the text of an end id may be missing from one of them."""
     finishes = [choice.finish.type if choice.finish is not None else None for choice in (mine, yours)]
     return finishes[0] != finishes[1]

@@ -1,6 +1,6 @@
 """Tally files of twin comparisons, for `tokenwire merge`.
 
-They are gzipped JSON Lines: a head, and a line for each text.
+A tally file is gzipped JSON Lines, with a head and a line for each text.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tokenwire.usage_error import UsageError
 from tokenwire_twin.twin import TwinTally, merged
 
 _KIND = "twins"
-"""The kind of file, as in `commands.toml`. `tokenwire merge` finds this tool by it."""
+"""The kind of file, as `commands.toml` names it. `tokenwire merge` finds this tool by the kind."""
 
 
 def write_twins(tally: TwinTally, path: Path) -> None:

@@ -20,7 +20,7 @@ _VIOLATED = (Verdict.FAIL, Verdict.WARN)
 _COUNT = re.compile(r"(?<![\w.+-])(?<!choice )(?<!event )(?<!position )(?<!entry )(?<!id )\d{1,4}(?![\w.])")
 """Matches a number in a message that counts something. Numbers that name a place are skipped."""
 _Exchanges = Collection[str] | None
-"""The exchange names of a side; None if they are unknown, as for a report."""
+"""The exchange names of a side. None if the names are unknown, as in a JSON report."""
 Violations = Mapping[str, Mapping[str, str]]
 """The message of a violation, by requirement and exchange."""
 
@@ -32,12 +32,15 @@ class VerdictDifference:
     requirement: str
     level: str
     one: str
-    """The verdict of the first side; empty if it did not judge the requirement."""
+    """The verdict of the first side. Empty if the first side did not judge the requirement."""
     other: str
     why_one: str
     why_other: str
     shown: bool
-    """True if the servers differ, because both sides decided. Otherwise one of the runs saw too little."""
+    """True if both sides decided, so that the servers differ.
+
+    False if one of the runs observed too little to decide.
+    """
     at: tuple[str, ...] = ()
     """The dialects in which violations were seen."""
     follows: str = ""
@@ -45,13 +48,13 @@ class VerdictDifference:
     known: str = ""
     """The reason why the difference is known, with a link; empty if it is new."""
     count: int = 0
-    """The number of exchanges with the difference, as far as it is known."""
+    """The number of exchanges with the difference. 0 if the number is unknown."""
     message: str = ""
     """The message of one violation, without the name of the exchange."""
 
     @property
     def worst(self) -> str:
-        """The more serious of the two verdicts, if any is a violation; otherwise empty."""
+        """The more serious of the two verdicts. Empty if neither verdict is a violation."""
         return next((bad for bad in _VIOLATED if bad in (self.one, self.other)), "")
 
     @property
@@ -93,10 +96,10 @@ def _why(summary: Summary | None) -> _Why:
 
 
 def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exchanges) -> bool:
-    """True if a verdict can be compared with that of the other side.
+    """True if a verdict can be compared with the verdict of the other side.
 
     UNSUPPORTED counts only if the run showed that missing fields can be trusted. A violation does not count
-    if the other side has none of its exchanges.
+    if the other side has none of the violating exchanges.
     """
     if summary is None or summary.verdict in _UNDECIDED:
         return False
@@ -110,9 +113,10 @@ def _decided(summary: Summary | None, report: Mapping[str, Any], exchanges: _Exc
 def _surely(
     violated: Collection[str], exchanges: tuple[_Exchanges, _Exchanges], beside: Collection[str]
 ) -> bool:
-    """True if chance does not explain violations: one of them is in a comparable exchange, or there are many.
+    """True if chance does not explain violations.
 
-    Violations in exchanges that only one side has do not count.
+    One violation in a comparable exchange is sufficient, and so are many violations. Violations in exchanges
+    that only one side has do not count.
     """
     shared = [name for name in violated if all(side is None or name in side for side in exchanges)]
     return len(shared) >= SURELY_SEEN_IN or any(name not in beside for name in shared)
@@ -200,10 +204,10 @@ def _apart(
     exchanges: tuple[_Exchanges, _Exchanges],
     beside: Collection[str],
 ) -> _Apart | None:
-    """Return a message for each side if both violate a requirement differently; None if they do so alike.
+    """Return a message for each side if the two sides violate a requirement differently.
 
-    They violate it differently if the messages differ in the same exchange, or if only one of them violates
-    it in many exchanges.
+    Return None if there is no difference. The sides differ if the messages differ in the same exchange, or if
+    only one side violates the requirement in many exchanges.
     """
     if not (ours and theirs) or exchanges[0] is None or exchanges[1] is None:
         return None

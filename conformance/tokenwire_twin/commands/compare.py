@@ -40,9 +40,9 @@ _URLS = ("http://", "https://")
 
 
 def _asked(plan: Plan, *, verbosity: int) -> Side:
-    """Send all requests to a server; return its answers and verdicts as a side.
+    """Send all requests to a server, and return its answers and verdicts as a side.
 
-    Raises Exit if it cannot be reached.
+    Raises Exit if the server cannot be reached.
     """
     subject = reached(plan, verbosity=verbosity, err=True)
     if subject.broken_off:
@@ -57,7 +57,7 @@ def compare_files(*paths: Path | str) -> Mapping[str, Any]:
 
 
 def is_configured(context: typer.Context, url: str) -> bool:
-    """True if a URL is the target in the settings file. Headers in the file are sent only there."""
+    """True if a URL is the target in the settings file. Headers in the file are sent only to this target."""
     target: str = config_of(context).defaults.get("target", "")
     return url.rstrip("/") == target.rstrip("/")
 
@@ -179,7 +179,7 @@ def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Sta
 
 
 def _plan(settings: Settings, url: str, live: int, draws: int) -> Plan:
-    """Return the plan for one of `live` servers. They share the limits."""
+    """Return the plan for one of `live` servers. All servers of a comparison share the limits."""
     plan = planned(replace(settings, target=url))
     return replace(plan, purse=plan.purse.split(live), draws=draws)
 

@@ -39,10 +39,11 @@ def twin_plans(
     purse: Purse | None = None,
     models: tuple[str, str] = ("", ""),
 ) -> tuple[Plan, Plan]:
-    """Return the plans for two deployments. Headers in a settings file are sent only to the file's target.
+    """Return the plans for two deployments.
 
-    `purse`: counts what both together use of the limits; None for a new one. `models`: the model names at
-    each side; empty for the name in the settings. Raises UsageError.
+    Headers in a settings file are sent only to the file's target. `purse`: the counter of requests and tokens
+    that both deployments share; None for a new counter. `models`: the model names at each side; empty for the
+    name in the settings. Raises UsageError.
     """
 
     def plan(url: str, side: str, model: str) -> Plan:
