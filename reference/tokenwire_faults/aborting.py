@@ -49,12 +49,14 @@ def _abort_of_a_sample_ends_its_siblings(rid: str, live: Collection[str], names:
 
 
 _LATER_S = 0.25
-"""Seconds before a late action.
+"""The delay of a late action in seconds.
 
-Real servers are later, but this model makes a thousand tokens in a second.
+Real servers act later, but this model generates a thousand tokens in a second.
 """
 _AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
-"""The delays of an action that is repeated. On a busy machine, the request with the reused id comes later."""
+"""The delays in seconds of an action that is repeated, because on a busy machine the request with the reused
+id may arrive late.
+"""
 
 
 @act_at("colliding")

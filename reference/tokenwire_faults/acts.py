@@ -1,8 +1,8 @@
-"""Acts: the changes of faults at seams, made from `faults.yaml` or, if no primitive is enough, written in
-Python.
+"""Acts: the changes that faults make at seams. Most acts come from `faults.yaml`; acts that need more than
+its primitives are written in Python.
 
-An act names the parameters that it needs, as a pytest fixture does. The last one is the value that passes the
-seam; the act returns its replacement.
+An act names the parameters that it needs, like a pytest fixture. The last parameter is the value at the seam,
+and the act returns the replacement for this value.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "colliding": ("fault", "rid", "abort"),
     "ended": ("fault", "rid", "abort"),
 }
-"""The possible parameters of acts at each seam. Acts of `answers`, `whole` and `event` change these in
-place.
+"""The possible parameters of acts at each seam.
+
+Acts at the seams `answers`, `whole` and `event` change the value in place and return nothing.
 """
 
 
@@ -86,8 +87,9 @@ _written: dict[str, dict[str, Act]] = defaultdict(dict)
 
 
 def act_at(seam: str, *names: str) -> Callable[[Act], Act]:
-    """Register a function as an act at a seam, of the faults with these names or of the fault with its own
-    name.
+    """Register a function as the act at a seam, for the faults with these names.
+
+    Without names, the function's own name is the name of the fault.
     """
 
     def enter(function: Act) -> Act:
@@ -109,10 +111,10 @@ def written(name: str) -> Mapping[str, Act]:
 
 
 def _times(fault: Fault, event: Object, rules: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> int:
-    """Return the number of times to send an event: `times` of the first matching rule, else 1.
+    """Return how many times to send an event: `times` of the first matching rule; 1 if no rule matches.
 
-    A rule applies to the `nth` event, to events with or without a `finish`, and to events with the objects of
-    an edit (`in`, `if` …).
+    A rule may select the `nth` event, and events with or without a `finish` reason. It may also select events
+    that contain certain objects, with the same keys as an edit (`in`, `if` …).
     """
     for rule in [rules] if isinstance(rules, Mapping) else rules:
         meant = rule.get("nth", fault.events) == fault.events and any(True for _ in fitting(event, rule))
@@ -129,8 +131,9 @@ def _edited_rules(rules: StopRules, edits: Mapping[str, Change]) -> StopRules:
 
 
 def _answered(status: int, answer: Json, change: Mapping[str, Any]) -> tuple[int, Json]:
-    """Return an answer of a certain status (`of`) with another status, as another `answer` or `text`, or
-    edited.
+    """Replace an answer whose status is `of`, and return the new status and answer.
+
+    The change may set another status, another `answer` or `text`, or edit the answer.
     """
     if status != change["of"]:
         return status, answer
@@ -158,7 +161,7 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "leaving": lambda leaving: lambda: leaving,
     "flushing": lambda flushing: lambda: flushing,
 }
-"""The function at each seam that makes an act of an argument in `faults.yaml`."""
+"""For each seam: the function that creates an act from the argument in `faults.yaml`."""
 
 
 def from_table(seam: str, argument: Any) -> dict[str, Act]:

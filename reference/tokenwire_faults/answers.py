@@ -1,4 +1,4 @@
-"""Edits of bodies, answers and events. Keys at a place are dropped, set or changed."""
+"""Edits of bodies, answers and events. An edit drops, sets or changes the keys of certain objects."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Object = dict[str, Any]
 def choices_of(answer: Json) -> list[Object]:
     """Return the choices of an answer or of an event; empty for anything else, such as an error.
 
-    `/generate` has them bare or in a list, the OpenAI routes in `choices`.
+    An answer of `/generate` is a choice or a list of choices; the OpenAI routes have them in `choices`.
     """
     if isinstance(answer, list):
         return answer
@@ -27,7 +27,10 @@ def choices_of(answer: Json) -> list[Object]:
 
 
 def placed_choices(answer: Json) -> Iterator[tuple[int, Object]]:
-    """Yield each choice with its `index`; without one, with its position in the answer."""
+    """Yield each choice with its `index`.
+
+    A choice without an index is yielded with its position in the answer.
+    """
     for position, choice in enumerate(choices_of(answer)):
         yield choice.get("index", position), choice
 
@@ -68,7 +71,7 @@ def messages_of(answer: Json) -> Iterator[Object]:
 
 
 def calls_of(answer: Json) -> Iterator[Object]:
-    """Yield the calls, or pieces of calls, of a chat."""
+    """Yield the tool calls of a chat answer, or the parts of tool calls in an event."""
     for message in messages_of(answer):
         yield from message.get("tool_calls") or ()
 
@@ -83,7 +86,7 @@ def without_news(event: Object) -> Object:
 
 
 def parameters_of(body: Object) -> Object:
-    """Return the object with a body's sampling parameters: a separate one, or the body."""
+    """Return the object that contains a body's sampling parameters: `sampling_params`, or the body itself."""
     params = body.get("sampling_params")
     return params if isinstance(params, dict) else body
 
@@ -98,7 +101,7 @@ def _listed(value: Json) -> list[Json]:
 
 
 def _under(holders: Iterable[Json], name: str) -> Iterator[Object]:
-    """Yield the non-empty object under a key of each holder."""
+    """Yield the non-empty object under a key of each given object."""
     for holder in holders:
         if isinstance(holder, dict) and isinstance(value := holder.get(name), dict) and value:
             yield value
@@ -124,7 +127,7 @@ def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
 
 PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "": lambda value: [value],
-    # Places in answers and events.
+    # The kinds of objects in answers and events that an edit can name.
     "choices": choices_of,
     "chunks": lambda value: value.get("choices", ()),
     "text_chunks": lambda value: value["choices"] if value.get("object") == "text_completion" else (),
@@ -144,7 +147,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "usage": lambda value: _under([value], "usage"),
     "reasoning": _counts_of_reasoning,
     "error": lambda value: [value.get("error", value)],
-    # Places in responses, messages and their events.
+    # The kinds of objects in responses, messages and their events that an edit can name.
     "response": lambda value: _under([value], "response"),
     "delta_objects": lambda value: _under([value], "delta"),
     "items": _items,
@@ -164,9 +167,9 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
 def edit(value: Json, edits: Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> Json:
     """Edit a body, an answer or an event in place, and return it.
 
-    An edit selects objects (`in`, the name of a place) by conditions (`if`, `unless`, numbers `above`
-    others). It drops keys (`drop`), sets them (`set`; `add` if they are absent, `replace` if they are
-    present, `fill` if they are null, `copy` from other keys) and changes their values by primitives
+    An edit names a kind of objects (`in`), and selects objects by conditions (`if`, `unless`, and `above` for
+    minimum numbers). It drops keys (`drop`), sets them (`set`; `add` if they are absent, `replace` if they
+    are present, `fill` if they are null, `copy` from other keys) and changes their values by primitives
     (`change`).
     """
     for rule in [edits] if isinstance(edits, Mapping) else edits:

@@ -1,5 +1,5 @@
-"""The catalogue of faults: the bug that each imitates, its effect, and the requirements that it should
-violate.
+"""The catalogue of faults: for each fault, the bug that it imitates, its effect, and the requirements that it
+should violate.
 """
 
 from __future__ import annotations
@@ -44,13 +44,16 @@ class KnownFault:
     acts: Mapping[str, Act]
     """The act at each seam."""
     upstream: tuple[str, ...]
-    """Links to reports of the bug; empty if the bug was found by editing answers or by known texts."""
+    """Links to reports of the bug; empty if no report of the bug is known."""
     shows_in: tuple[str, ...] = EVERYWHERE
     """The delivery modes in which a client sees the bug. Chat streams are always incremental."""
     server: tuple[str, ...] = ()
     """Flags of the server that the fault needs."""
     when: tuple[str, ...] = ()
-    """The requests that the fault affects: a `stream`, a `whole` answer, or requests with these fields."""
+    """The conditions for requests that the fault affects:
+
+    `stream`, `whole`, or names of fields that a request must contain.
+    """
     path: str = ""
     """A part of the path of each affected endpoint; empty for all endpoints."""
     unseen: str = ""
@@ -60,7 +63,7 @@ class KnownFault:
 
     @property
     def kills(self) -> tuple[str, ...]:
-        """The ids of the requirements that name this fault, and that it violates."""
+        """The ids of the requirements that this fault violates, and that list it as a fault."""
         return _kills().get(self.name, ())
 
 
@@ -77,7 +80,10 @@ def _kills() -> dict[str, tuple[str, ...]]:
 
 
 def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[str, str]) -> KnownFault:
-    """Return a fault from its entry. Raises ValueError with its name if the entry is invalid."""
+    """Return the fault that an entry of `faults.yaml` describes.
+
+    Raises ValueError with the name of the fault if the entry is invalid.
+    """
     facts: dict[str, Any] = {
         key: tuple(value) if isinstance(value, list) else value for key, value in entry["bug"].items()
     }
@@ -85,15 +91,21 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
     if primitive not in kinds:
         raise ValueError(f"fault {name!r} is of the kind {primitive!r}; the kinds are {', '.join(kinds)}")
     if "upstream" not in facts:
-        raise ValueError(f"fault {name!r} has no `upstream`: name the threads that tell of it, or none by []")
+        raise ValueError(
+            f"fault {name!r} has no `upstream`; list links to reports of the bug, or write [] if there are none"
+        )
     acts = dict(written(name))
     for seam in entry.keys() - {"does", "bug"}:
         try:
             acts |= from_table(seam, entry[seam])
         except KeyError as error:
-            raise ValueError(f"fault {name!r}: no primitive is for {seam!r}; write a function") from error
+            raise ValueError(
+                f"fault {name!r}: the seam {seam!r} has no primitives; write a function"
+            ) from error
     if not acts:
-        raise ValueError(f"fault {name!r} does nothing: name a seam, or write a function of its name")
+        raise ValueError(
+            f"fault {name!r} does nothing; name a seam, or write a function with the fault's name"
+        )
     return KnownFault(name, room, entry["does"], primitive, kinds[primitive], acts, **facts)
 
 
@@ -111,12 +123,12 @@ def load_faults() -> dict[str, KnownFault]:
 
 
 def find_fault(name: str) -> KnownFault:
-    """Return the fault with a name. Raises ValueError with the closest known name for an unknown one."""
+    """Return the fault with this name. For an unknown name, raises ValueError with the closest known name."""
     known = load_faults()
     if name not in known:
         close = difflib.get_close_matches(name, known, n=1)
         hint = f"did you mean {close[0]!r}?" if close else "`tokenwire-reference faults` lists them all"
-        raise ValueError(f"x-tokenwire-fault is {name!r}, and there is no such fault; {hint}")
+        raise ValueError(f"x-tokenwire-fault is {name!r}, which is not the name of a fault; {hint}")
     return known[name]
 
 

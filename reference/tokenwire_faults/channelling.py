@@ -82,7 +82,7 @@ def _call_within_reasoning_is_made(usual: Format) -> Format:
 
 
 def _thinking(usual: Format, markers: tuple[str, ...], parser: ChannelParser) -> Parse[None]:
-    """Parse reasoning up to one of the markers; answers without markers are parsed as usual."""
+    """Parse reasoning up to one of the given markers. Answers without these markers are parsed correctly."""
     try:
         yield from parser.skip_space()
         yield from parser.expect(THINK)
@@ -204,7 +204,7 @@ def _cut_call_is_closed(fault: Fault, ended: bool, deltas: list[Delta]) -> Delta
 
 
 def _closers(arguments: str) -> str:
-    """Return the quotes and brackets that turn cut arguments into complete JSON."""
+    """Return the quotes and brackets that complete truncated arguments to JSON."""
     closers, string, escaped = "", False, False
     for character in arguments:
         if string:
@@ -226,7 +226,7 @@ def _empty_arguments_are_no_json(fault: Fault, deltas: list[Delta]) -> Deltas:
         if delta.channel is Channel.CALL:
             before = "" if delta.name is not None else fault.memory.get("open", "")
             begun = fault.memory["open"] = before + text
-            # A brace waits for the next character.
+            # The opening brace is held back until the next character, because `{}` is dropped.
             text = {"{": "", "{}": ""}.get(begun, begun if before == "{" else text)
         if text or delta.name is not None:
             yield replace(delta, text=text)

@@ -1,4 +1,4 @@
-"""Faults in coalescing: when several rows wait for a slow reader, some of them are lost."""
+"""Faults in coalescing: when several rows wait for a slow reader, some of these rows are lost."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Faults of the conversations that a chat template is given: earlier turns, results of tools, reasoning."""
+"""Faults in the conversation that the chat template gets: in earlier turns, results of
+tools, or reasoning.
+"""
 
 from __future__ import annotations
 
@@ -14,11 +16,11 @@ from tokenwire_reference.extras.channels.parser import Channel, Delta
 
 _PLACES = ("messages", "input")
 _RESULTS = {"tool": "content", "function_call_output": "output", "tool_result": "content"}
-"""The place of a result's text, by the role or the type of its entry."""
+"""The field that contains the text of a tool result, by the role or the type of the entry."""
 
 
 def _entries(body: Object) -> list[Any]:
-    """Return the entries of a conversation, in the form of any endpoint."""
+    """Return the entries of the conversation in a body of any endpoint."""
     held: list[Any] = next((body[place] for place in _PLACES if isinstance(body.get(place), list)), [])
     return list(held)
 

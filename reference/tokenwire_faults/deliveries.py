@@ -1,4 +1,4 @@
-"""Edits of a request's delivery: rows of the output streamer, text, and emissions."""
+"""Edits of the parts in which an output is delivered: rows of the output streamer, text, and emissions."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ class AlteredRecord:
     def append(self, row: OutputRow) -> None:
         self.output_ids += row.output_ids
         for name, entries in row.series.items():
-            # A key that begins late has nulls for the tokens before it.
+            # A key that first occurs at a later token has null for all earlier tokens.
             self.series.setdefault(name, [None] * row.start).extend(entries)
         for values in self.series.values():
             values.extend([None] * (row.end - len(values)))
@@ -83,14 +83,14 @@ _RECORD_FIELDS = {
 }
 
 CUTS = frozenset({"so_far", "sliced", "last_piece", "without_new"})
-"""Changes that apply only to emissions, as if by a wrong cursor; see `_cut`."""
+"""Changes that apply only to emissions. They imitate a wrong cursor; see `_cut`."""
 
 
 def edited_emission(reader: Reader, emission: Emission, edits: Mapping[str, Any]) -> Emission:
     """Return an emission with fields and series changed by primitives, or cut as if by a wrong cursor.
 
-    The names `series`, `info` and `logprobs` mean all series, those of customized_info, and the others. `at`
-    names the emissions to edit.
+    The name `series` means all series, `info` the series of customized_info, and `logprobs` all other series.
+    `at` names the emissions to edit.
     """
     if "at" in edits and not MOMENTS[edits["at"]](emission):
         return emission
@@ -123,7 +123,7 @@ def _named(name: str, emission: Emission | OutputRow) -> Iterator[str]:
 
 
 def _cut(reader: Reader, emission: Emission, name: str, value: Any, change: Change) -> Any:
-    """Return a field or a series of an emission, changed."""
+    """Return the changed value of a field or a series of an emission."""
     sent, end = reader.taken_ids, emission.completion_tokens
     match change:
         case "so_far" if name == "text":

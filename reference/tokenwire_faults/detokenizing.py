@@ -1,4 +1,4 @@
-"""Faults in the detokenizer: the text of ids that are not complete characters."""
+"""Faults in the detokenizer: wrong text for ids that are not complete characters."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def _printable(text: str) -> str:
 
 
 class _Prints(Detokenizer):
-    """A detokenizer that never prints again what it printed, even if the printable text becomes shorter."""
+    """A detokenizer that does not repeat printed text, even if the printable text becomes shorter."""
 
     _finished = ""
     _printed = 0

@@ -1,7 +1,7 @@
-"""A fault of one HTTP request, shared by its samples and prompts: the acts at its seams.
+"""Applies a fault to one HTTP request, with all its samples and prompts: runs the fault's acts at the seams.
 
-The seams of the engine are those of `Seams`; around the HTTP side, `faulty_wire` has more. An act changes the
-value at a seam (`acts`).
+The seams of the engine are those of `Seams`. `faulty_wire` calls further seams for bodies, answers and
+events. An act changes the value at a seam (`acts`).
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 Act = Callable[..., Any]
-"""A function of the fault, the context of a seam and, last, the value that passes it."""
+"""A function whose arguments are the fault, the context of a seam and, last, the value at the seam."""
 
 
 def _passing(seam: str) -> Any:
-    """Return the method of a seam, whose last argument is the value that passes it."""
+    """Return a method for a seam. The last argument of the method is the value at the seam."""
 
     def through(self: Fault, *given: Any) -> Any:
         return self._through(seam, *given)
@@ -32,7 +32,7 @@ def _passing(seam: str) -> Any:
 
 
 class Fault(Seams):
-    """The seams of the engine and of the HTTP side, at which an act may change a value."""
+    """A fault, with the seams of the engine and of the HTTP side at which its acts may change values."""
 
     def __init__(self, known: KnownFault, path: str, tokenizer: Tokenizer | None) -> None:
         self.known = known
@@ -68,7 +68,10 @@ class Fault(Seams):
         return known.acts.get(seam) if concerned else None
 
     def _through(self, seam: str, *given: Any) -> Any:
-        """Return the last value at a seam, changed by the act if there is one."""
+        """Return the value at a seam (the last argument).
+
+        If the fault has an act at the seam, the act changes the value.
+        """
         act = self._act(seam)
         return given[-1] if act is None else act(self, *given)
 
@@ -78,7 +81,10 @@ class Fault(Seams):
     """The body as the routes read it."""
 
     def answered(self, status: int, answer: Json) -> tuple[int, Json]:
-        """Return status and body of a JSON answer or refusal. A body of `bytes` is sent unchanged."""
+        """Return the status and the body of a JSON answer or refusal.
+
+        A body of type `bytes` is sent unchanged.
+        """
         act = self._act("answered")
         answered: tuple[int, Json] = (status, answer) if act is None else act(self, status, answer)
         return answered
@@ -93,8 +99,9 @@ class Fault(Seams):
         return [event] if act is None else act(self, event)
 
     def frame(self, frame: bytes) -> Iterable[bytes]:
-        """Return the bytes to write for one framed event, including `[DONE]`. ConnectionAbortedError cuts the
-        stream.
+        """Return the bytes to write for one framed event, including `[DONE]`.
+
+        If an act raises ConnectionAbortedError, the stream is cut.
         """
         self.frames += 1
         act = self._act("frame")

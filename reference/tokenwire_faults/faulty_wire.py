@@ -1,4 +1,4 @@
-"""The seams around the HTTP side: incoming bodies, and outgoing answers and events."""
+"""The seams on the HTTP side: applies faults to incoming bodies, and to outgoing answers and events."""
 
 from __future__ import annotations
 
@@ -36,12 +36,17 @@ class FaultyWire:
             return
         fault = Fault(known, scope["path"], served.tokenizer)
         use_seams(fault)
-        scope.pop("extensions", None)  # all parts of a stream must pass here
+        # Without extensions, all parts of a stream pass through this middleware.
+        scope.pop("extensions", None)
         await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
 
 
 async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
-    """Read the whole body, and return the fault's version of it; later messages pass unchanged."""
+    """Read the whole body.
+
+    Return a function that first gives the application the changed body, and then passes later messages
+    unchanged.
+    """
     body, more = b"", True
     while more:
         message = await receive()
@@ -64,7 +69,7 @@ async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
 
 
 class _FaultySend:
-    """Sends the fault's version of an answer: a JSON body as one, a stream event by event."""
+    """Sends the changed answer: a JSON body as a whole, a stream event by event."""
 
     def __init__(self, fault: Fault, send: Send) -> None:
         self._fault = fault
@@ -106,7 +111,7 @@ class _FaultySend:
         values = self._fault.event(event)
         if not named:
             return [UNNAMED.event(value) for value in values]
-        # Errors that faults write in place of an event have no type, as at endpoints without named events.
+        # Faults write error events without a type, so the type is added for endpoints with named events.
         return [NAMED.event({"type": "error", **value}) for value in values]
 
     async def _answer(self, message: Message) -> None:

@@ -102,7 +102,7 @@ def _error(fault: Fault) -> Object:
 
 @act_at("events", "stream-error-says-nothing")
 def _fail(fault: Fault, event: Object) -> Iterable[Object]:
-    """Write an error event as the third of a stream, and nothing after it."""
+    """Write an error event as the third event of a stream, and nothing after it."""
     return [event] if fault.events < 3 else [_error(fault)] if fault.events == 3 else []
 
 

@@ -41,7 +41,10 @@ def done_events_are_missing(fault: Fault, event: Object) -> Iterable[Object]:
 
 @act_at("events")
 def done_event_comes_first(fault: Fault, event: Object) -> Iterable[Object]:
-    """Hold back the deltas of a part until its done event, which takes the number of the first of them."""
+    """Hold back the deltas of a part until the part's done event.
+
+    The done event gets the sequence number of the first held delta.
+    """
     held = fault.memory.setdefault("held", [])
     if event.get("type") == "response.output_text.delta":
         held.append(event)
@@ -98,7 +101,7 @@ def own_items_are_refused(fault: Fault, status: int, answer: Json) -> tuple[int,
 
 
 _branches: dict[str, list[Json]] = {}
-"""The continuations of each response, by its id."""
+"""The inputs of all requests that have continued a response, by the id of the response."""
 
 
 @act_at("asked")
@@ -110,7 +113,9 @@ def previous_response_gathers_its_branches(body: Object) -> Object:
 
 
 _given: dict[str, Json] = {}
-"""The instructions, and the id of the previous response, of each response."""
+"""The instructions and the previous response's id in the request for each response, by the id of the
+response.
+"""
 
 
 def _known(body: Object) -> Json:

@@ -1,4 +1,4 @@
-"""Faults in logprobs: of the output, of the top, of chosen ids, and of the prompt."""
+"""Faults in logprobs: of output tokens, of top logprobs, of requested ids, and of prompt tokens."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _ONE_WRONG: Mapping[str, tuple[int, Change]] = {
     "first-logprob-zero": (0, {"is": 0.0}),
     "eighth-logprob-too-low": (7, {"plus": -3.0}),
 }
-"""The position of the wrong logprob for each fault, and the change."""
+"""For each fault: the position of the wrong logprob, and the change of the logprob."""
 
 
 @act_at("row", *_ONE_WRONG)
 def _give_one_a_wrong_logprob(fault: Fault, request: Request, row: OutputRow) -> OutputRow:
     position, change = _ONE_WRONG[fault.known.name]
-    # A request with top logprobs would reveal the change.
+    # Requests with top logprobs are left unchanged, because a comparison with them would reveal the change.
     if request.top_logprobs_num or not row.start <= position < row.end or SELECTED not in row.series:
         return row
     entries = list(row.series[SELECTED])
@@ -103,7 +103,9 @@ def _text_offsets_count_hidden_tokens(fault: Fault, answer: Json) -> None:
 
 @act_at("row", "streams-forget-the-temperature", "logprobs-ignore-the-temperature")
 def _at_temperature_1(request: Request, row: OutputRow) -> OutputRow:
-    """Return logprobs with the distances of the model's."""
+    """Return logprobs multiplied by the temperature, so that their differences are those of the model's
+    logits.
+    """
     warmth = request.sampling.temperature
     if warmth < 1e-6:
         return row
@@ -162,7 +164,7 @@ def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
 
 
 def _entries_with_ranks(value: Json) -> Iterator[Object]:
-    """Yield the objects of an answer that rank a token, at any depth."""
+    """Yield the objects of an answer that contain the rank of a token, at any depth."""
     if isinstance(value, dict):
         if {"logprob", "rank"} <= value.keys():
             yield value

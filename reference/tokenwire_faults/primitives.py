@@ -1,4 +1,4 @@
-"""Primitives: changes of values in `faults.yaml`, by name and with an argument."""
+"""Primitives: the named changes of values that `faults.yaml` can use, some of them with an argument."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 Change = str | Mapping[str, Any]
-"""The name of a primitive, or names with arguments, applied one after the other."""
+"""The name of a primitive, or a mapping from names to arguments.
+
+The primitives are applied one after the other.
+"""
 
 PRIMITIVES: Mapping[str, Callable[[Any, Any], Any]] = {
     # Primitives for any value.
@@ -67,7 +70,10 @@ def changed(value: Any, change: Change) -> Any:
 
 
 def in_prompts(ids: Any, change: Callable[[list[int]], list[int]]) -> Any:
-    """Return the ids of one or several prompts, each changed; malformed ones stay, to be refused."""
+    """Return one or several prompts with changed ids.
+
+    Malformed prompts are left unchanged, so that the server refuses them.
+    """
     if not isinstance(ids, list) or not ids:
         return ids
     if all(type(token) is int for token in ids):

@@ -1,4 +1,6 @@
-"""Faults in token-in-token-out: other ids run than were sent, or other ids are reported than ran."""
+"""Faults in token-in-token-out: the server runs other ids than it received, or reports
+other ids than it ran.
+"""
 
 from __future__ import annotations
 
@@ -76,7 +78,8 @@ def _long_prompts_drift(body: Object) -> Object:
 
 @act_at("asked")
 def _own_ids_refused(body: Object) -> Object:
-    grown = len(body.get("input_ids") or ()) > 12  # longer than the suite's own prompt
+    # The fault affects only prompts that are longer than the prompt of the suite.
+    grown = len(body.get("input_ids") or ()) > 12
     return {**body, "input_ids": []} if grown else body
 
 
@@ -95,7 +98,7 @@ def _two_beginnings(fault: Fault, emission: Emission) -> Emission:
 
 
 def _echoed(fault: Fault) -> str:
-    """Return the prompt as text if it is to be echoed; else empty."""
+    """Return the prompt as text if the request asks for an echo; otherwise return an empty text."""
     given = fault.request.get("prompt")
     return str(given) if fault.request.get("echo") and isinstance(given, str) else ""
 

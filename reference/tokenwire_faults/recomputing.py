@@ -1,4 +1,6 @@
-"""Faults of reused state: a cached prefix or a preempted request is wrong, because nothing is recomputed."""
+"""Faults of reused state: the output of a cached prefix or of a preempted request is wrong, because state is
+not recomputed.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ def _cached_prefix_misread(emission: Emission) -> Emission:
     if not emission.record.cached_tokens:
         return emission
     start = emission.completion_tokens - len(emission.output_ids)
-    # A model with shifted positions also gets every id wrong.
+    # Like a model with shifted positions, this changes every id.
     ids = [token ^ (1 + position % 2) for position, token in enumerate(emission.output_ids, start)]
     return replace(emission, output_ids=ids)
 

@@ -1,4 +1,4 @@
-"""Faults in refusals: bad requests run, or valid requests suffer from refused ones."""
+"""Faults in refusals: the server runs invalid requests, or a refused request harms valid requests."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Answered = tuple[int, Json]
 _KILLED = 137
 """The exit status of a process that was killed."""
 _PROMPTS = ("input_ids", "prompt", "token_ids")
-"""The fields of ids on different endpoints."""
+"""The fields that contain prompt ids on different endpoints."""
 
 
 def _number(value: Json) -> int:
@@ -77,8 +77,9 @@ def _refused_answer_has_filler(fault: Fault, status: int, answer: Json) -> Answe
 
 
 def _with_filler(answer: Object, request_id: str) -> Object:
-    """Return a refusal as an answer of `/generate` that ends with an abort, with a token that was never
-    sampled.
+    """Return a refusal in the form of an answer of `/generate`.
+
+    The answer has the finish reason abort, and a token that was never sampled.
     """
     words = answer["error"]["message"]
     finish = {"type": "abort", "message": words, "status_code": 400, "err_type": "BadRequestError"}
@@ -105,7 +106,7 @@ def _refused_inside_the_stream(fault: Fault, frame: bytes) -> Iterable[bytes]:
 
 
 _refused_last: set[str] = set()
-"""Paths whose last request was refused."""
+"""The paths whose latest request was refused."""
 
 
 @act_at("answered")
@@ -118,9 +119,9 @@ def _refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered
 
 
 _answered_before: dict[str, Json] = {}
-"""The last answered body of each path."""
+"""The latest request body of each path that was answered with success."""
 _left_behind: set[str] = set()
-"""Paths with a refused request since the last change."""
+"""The paths at which a request was refused since this fault last changed an answer."""
 
 
 @act_at("asked", "refusal-changes-the-next")
@@ -151,7 +152,7 @@ def _unknown_prompt_ids_clipped(body: Object) -> Object:
 
 
 _TINY_VOCABULARY = 736
-"""The vocabulary size of `builtin:tiny`. The kill matrix shows the faults on this model."""
+"""The vocabulary size of `builtin:tiny`, the model with which the kill matrix demonstrates the faults."""
 
 
 @act_at("asked")
@@ -187,7 +188,8 @@ def _dies_of_an_unknown_id(body: Object) -> Object:
 @act_at("asked")
 def _hangs_of_a_negative_id(body: Object) -> Object:
     if any(token < 0 for token in _prompt_ids(body)):
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # no handler is left for an exception
+        # The signal handler is removed, so that SIGTERM can end the hanging process.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         threading.Event().wait()
     return body
 

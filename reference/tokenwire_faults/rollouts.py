@@ -32,7 +32,10 @@ _EXPERTS: Mapping[str, Callable[[Rows, int], Rows]] = {
         ("experts-shifted-in-streams", "experts-rotated"), lambda rows, _: [rows[-1], *rows[:-1]]
     ),
 }
-"""The change of the rows of routed experts for each fault, given the number of the prompt's rows."""
+"""For each fault: the change of the rows of routed experts.
+
+The second argument is the number of rows of the prompt.
+"""
 
 
 @act_at("answers", *_EXPERTS)
@@ -63,9 +66,9 @@ def _abort_all_is_an_error(fault: Fault, status: int, answer: Json) -> tuple[int
 
 
 _siblings: dict[str, list[int]] = {}
-"""The ids sent to continue each turn, by the turn's id."""
+"""The prompt ids of earlier requests that have continued a turn, by the id of the turn."""
 _MOST_SIBLINGS = 256
-"""The most turns to remember. A scenario continues a turn several times in a row."""
+"""The maximum number of turns to remember. A scenario continues the same turn several times in a row."""
 
 
 _aborted: dict[str, list[int]] = {}

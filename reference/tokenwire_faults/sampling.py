@@ -1,4 +1,4 @@
-"""Faults in sampling: parameters of a request that are dropped on the way."""
+"""Faults in sampling: parameters of a request that do not reach the sampler."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Faults of two servers that share each request: one prefills, the other decodes."""
+"""Faults of two servers that share each request: a prefill server and a decode server."""
 
 from __future__ import annotations
 

@@ -20,10 +20,10 @@ Check = Callable[[Ids], FinishReason | None]
 
 
 class _Rules(StopRules):
-    """Stop rules of a fault, which call the correct rules."""
+    """Wrong stop rules of a fault, which wrap the correct rules."""
 
     def __init__(self, true: StopRules, way: Check, *, within_the_budget: bool = False) -> None:
-        """Initialize. With `within_the_budget`, the correct rules decide once the budget is used up."""
+        """Initialize. With `within_the_budget`, the correct rules decide when the budget is used up."""
         self.__dict__.update(true.__dict__)
         self._true = true
         self._way = way

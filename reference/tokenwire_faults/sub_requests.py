@@ -59,7 +59,7 @@ def _answers_change_places(fault: Fault, reader: Reader, emission: Emission) -> 
 
 
 _latest: list[tuple[Reader, int]] = []
-"""The record that emitted last, of any request, with its last id. The list has at most one entry."""
+"""The record that was emitted last, by any request, and its last id. The list has at most one entry."""
 
 
 @act_at("taken")

@@ -39,9 +39,9 @@ def load_model(
     """Load `builtin:<name>`, or the directory of a causal language model.
 
     `dtype` is "auto" (the checkpoint's type) or the name of a torch type. `context_length` may only shorten
-    the model's context. Nothing is ever downloaded. Raises UnsupportedModelError, with the reason, for a
-    model that would run wrongly, FileNotFoundError for a missing directory, and ValueError for options that
-    do not fit. `script` is a file for `builtin:scripted`; `lora` lets requests run with adapters.
+    the model's context. Nothing is downloaded. Raises UnsupportedModelError, with the reason, for a model
+    that would run wrongly, FileNotFoundError for a missing directory, and ValueError for options that do not
+    fit. `script` is a file for `builtin:scripted`; `lora` lets requests run with adapters.
     """
     if model == SCRIPTED:
         return ScriptedModel(script=script, context_length=context_length, tokenizer=tokenizer)
@@ -114,8 +114,9 @@ def _type_of_weights(name: str) -> torch.dtype | str:
 
 
 def _add_in_full_precision() -> None:
-    """Make matrix products keep partial sums in full precision, because their number depends on the number of
-    rows.
+    """Make matrix products keep partial sums in full precision.
+
+    How many partial sums a product has depends on its number of rows.
     """
     torch.set_float32_matmul_precision("highest")
     products = torch.backends.cuda.matmul
@@ -124,7 +125,9 @@ def _add_in_full_precision() -> None:
 
 
 _OFFLINE: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-"""Options of transformers that prevent downloads and model code, even if the user would be prompted."""
+"""Options of transformers that prevent downloads and the execution of code from a model, also after a prompt
+to the user.
+"""
 
 
 def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: bool) -> tuple[Any, Any]:
@@ -136,8 +139,8 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         config = AutoConfig.from_pretrained(path, **_OFFLINE)
     if type(config) not in AutoModelForCausalLM._model_mapping:
         raise UnsupportedModelError(f"{path}: {config.model_type} is not a causal language model")
-    # Checked on the class, before any weight is read, because from_pretrained would fail less clearly, or not
-    # at all.
+    # The class is checked before any weight is read, because `from_pretrained` would fail with a less clear
+    # message, or not at all.
     architecture = AutoModelForCausalLM._model_mapping[type(config)]
     if not getattr(architecture, "_supports_attention_backend", False):
         raise UnsupportedModelError(
@@ -152,14 +155,17 @@ def _from_directory(path: Path, dtype: torch.dtype | str, *, with_tokenizer: boo
         return module, None
     with _reading("tokenizer", path):
         text = AutoTokenizer.from_pretrained(path, **_OFFLINE)
-    # It removes spaces before punctuation, and a stream cannot take back text that it has sent.
+    # This cleanup removes spaces before punctuation, and a stream cannot take back spaces that were already
+    # sent.
     text.clean_up_tokenization_spaces = False
     return module, text
 
 
 @contextmanager
 def _reading(part: str, path: Path) -> Iterator[None]:
-    """Convert any error of reading a part of a model to one line, because files may raise anything."""
+    """Convert every error in the block to a ValueError with one line, because reading a file may raise any
+    exception.
+    """
     try:
         yield
     except Exception as error:

@@ -41,13 +41,13 @@ from tokenwire_reference.server_args import ServerArgs
 
 
 class EngineStoppedError(RuntimeError):
-    """The engine is broken. Every client got an error, and the process ends."""
+    """The engine has failed. Every client has got an error, and the process ends."""
 
 
 ACCEPT_LOG_SECONDS = 10.0
 """Seconds between log messages about waiting connections."""
 SHUTDOWN_SECONDS = 1
-"""Seconds that an open answer may take after all requests have been ended."""
+"""Seconds that the server waits for open answers after all requests have ended."""
 
 
 def serve(args: ServerArgs) -> None:
@@ -96,7 +96,7 @@ def serve(args: ServerArgs) -> None:
 
 
 def _warn_where_variant(probe: Mapping[str, bool]) -> None:
-    """Log the configurations in which the probed request gave different bits, if there are any."""
+    """Log a warning if the probed request gave different bits in some configurations."""
     if variant := [name for name, equal in probe.items() if not equal]:
         logging.getLogger(__name__).warning(
             "this model is not batch-invariant on this device: %s differ, so ids and logprobs may depend on"
@@ -118,9 +118,8 @@ def listen(args: ServerArgs) -> socket.socket:
 def assemble(
     args: ServerArgs, model: Model, loop: asyncio.AbstractEventLoop, others: Sequence[Model] = ()
 ) -> Served:
-    """Connect engine, streamer, thread and manager for one event loop, without starting them.
-
-    `others` are copies of the model for further ranks, whose passes overlap.
+    """Create the engines, their runners and the request manager for one event loop, and connect them without
+    starting them. `others` are copies of the model for further ranks, whose passes run at the same time.
     """
 
     def bring(rows: Sequence[Row]) -> None:
@@ -151,7 +150,7 @@ def _rank(
     loop: asyncio.AbstractEventLoop,
     bring: Callable[[Sequence[Row]], None],
 ) -> tuple[Engine, EngineRunner]:
-    """Return an engine, and the runner that passes its rows to `bring` on the loop."""
+    """Return an engine, and the runner that passes the engine's rows to `bring` on the event loop."""
     engine = make_engine(
         model,
         EngineArgs(
@@ -189,7 +188,10 @@ def _rank(
 
 
 def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
-    """Return the disaggregation; None without one. Raises ValueError for a model without keys and values."""
+    """Return the disaggregation; None for a server without it.
+
+    Raises ValueError for a model without keys and values.
+    """
     if args.disaggregation_mode == "null":
         return None
     if engine.model.module is None:
@@ -199,9 +201,9 @@ def _disaggregation(args: ServerArgs, engine: Engine) -> Disaggregation | None:
 
 
 class AcceptFailures:
-    """Handles connections that asyncio cannot accept, with one log line for several seconds.
+    """Handles connections that asyncio cannot accept, and logs at most one line in `ACCEPT_LOG_SECONDS`.
 
-    asyncio retries 2,048 times a second without free file descriptors, and reports each failure with a
+    Without free file descriptors, asyncio retries 2,048 times a second, and reports each failure with a
     traceback.
     """
 
@@ -233,7 +235,10 @@ def _facts(model: Model, page_size: int) -> dict[str, Any]:
 
 
 class Ending:
-    """Ends a server: at once, or after a first SIGTERM once running answers are complete."""
+    """Ends a server.
+
+    After a first SIGTERM, running answers are completed before; otherwise the server ends at once.
+    """
 
     def __init__(self, served: Served) -> None:
         self._served = served
@@ -263,7 +268,10 @@ class Ending:
         yield
 
     def end(self, number: int | None = None) -> None:
-        """End the server as a signal with this number does. A second call does not wait for answers."""
+        """End the server as if it had received this signal.
+
+        A second call does not wait for running answers.
+        """
         draining = self._served.draining
         waits = number == signal.SIGTERM and not draining.is_set()
         draining.set()

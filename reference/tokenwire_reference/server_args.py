@@ -17,9 +17,9 @@ class Flag:
     help: str
     choices: tuple[str | None, ...] = ()
     between: tuple[float, float] | None = None
-    """The bounds of a number. A flag with the default None may be None."""
+    """The minimum and the maximum of a number. A flag with the default None may also be None."""
     names: tuple[str, ...] = ()
-    """The spellings of the flag, if they differ from the field."""
+    """The spellings of the flag; empty if the spelling follows from the name of the field."""
     envvar: str | None = None
 
 
@@ -29,7 +29,10 @@ def _flag(default: Any, help_text: str, *, secret: bool = False, **facts: Any) -
 
 @dataclass(frozen=True)
 class ServerArgs:
-    """All flags of `tokenwire-reference serve`; `/server_info` shows each by its name here."""
+    """All flags of `tokenwire-reference serve`.
+
+    `/server_info` reports them under the names of these fields.
+    """
 
     model_path: str = _flag(
         "builtin:tiny",
@@ -54,12 +57,12 @@ class ServerArgs:
     device: str = _flag("cpu", "cpu or cuda.")
     dtype: str = _flag("auto", "auto, float32, bfloat16 or float16.")
     context_length: int | None = _flag(None, "Shorten the context of the model.")
-    """None for the model's own context."""
+    """The context length; None for the length that the model was built for."""
     stream_interval: int = _flag(
         1, "New tokens that an event of a stream holds at least.", between=(1, _INT32)
     )
     incremental_streaming_output: bool = _flag(False, "Stream what is new in each event, not all so far.")
-    """False for cumulative streams of `/generate`."""
+    """True for incremental streams of `/generate`; False for cumulative streams."""
     stream_response_default_include_usage: bool = _flag(False, "End every chat stream with its usage.")
     max_running_requests: int = _flag(64, "Requests that run at once.", between=(1, _INT32))
     dp_size: int = _flag(
@@ -124,11 +127,11 @@ class ServerArgs:
     tool_call_parser: str | None = _flag(
         None, f"How the model calls tools: {', '.join(TOOL_CALLS)}.", choices=(None, *TOOL_CALLS)
     )
-    """None for a server without tools in chats."""
+    """The format of tool calls in answers; None to refuse chats with tools."""
     reasoning_parser: str | None = _flag(
         None, f"How the model marks its reasoning: {', '.join(REASONING)}.", choices=(None, *REASONING)
     )
-    """None to treat all text as content."""
+    """The format of reasoning in answers; None to treat all text as content."""
     skip_tokenizer_init: bool = _flag(False, "Ids in, ids out: no tokenizer, no text.")
     enable_cache_report: bool = _flag(False, "Report cached tokens in chat usage.")
     return_input_ids: bool = _flag(False, "Put the prompt's ids into sglext of every chat answer.")
@@ -162,7 +165,7 @@ class ServerArgs:
     random_seed: int | None = _flag(None, "Seed of requests that bring none.", between=(-(2**63), 2**63 - 1))
     weight_version: str = _flag("default", "Version named in meta_info.")
     enable_metrics: bool = _flag(False, "Answer /metrics in the Prometheus format.")
-    """Answer `/metrics`; a server of the vLLM dialect always does."""
+    """True to answer `/metrics`. A server of the vLLM dialect always answers it."""
     log_level: str = _flag("warning", "debug, info, warning or error.")
     log_requests: bool = _flag(False, "Log each request.")
     send_buffer_bytes: int = _flag(
@@ -226,7 +229,7 @@ class ServerArgs:
 
     @property
     def adapters(self) -> list[tuple[str, str]]:
-        """Return name and path of each adapter to load at the start."""
+        """Return the name and the path of each adapter that is loaded at the start."""
         return [(name, path) for name, _, path in (given.partition("=") for given in self.lora_paths or ())]
 
     @property

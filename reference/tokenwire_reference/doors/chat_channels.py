@@ -114,8 +114,8 @@ def _thinking(template_kwargs: Mapping[str, Any], effort: str | None) -> bool | 
     for name, value in template_kwargs.items():
         if name != "enable_thinking" or not isinstance(value, bool):
             raise RefusalError(
-                f"chat_template_kwargs.{name} is {value!r}; there is enable_thinking, true or false, and "
-                "nothing else",
+                f"chat_template_kwargs.{name} is {value!r}; the only variable is enable_thinking, with the "
+                "value true or false",
                 param="chat_template_kwargs",
             )
     if "enable_thinking" in template_kwargs:

@@ -1,7 +1,7 @@
-"""Constraints: the ids that may come next, so that a text fits a schema, an expression or a grammar.
+"""Computes which ids may come next, so that a text fits a JSON schema, a regular expression or a grammar.
 
-llguidance computes them, one bit for each id. All constraints are written in its Lark, as a rule `word`.
-Reasoning may come before it, and the text may not end within the reasoning.
+llguidance computes one bit for each id. All constraints are written in llguidance's dialect of Lark, as a
+rule `word`. Reasoning may come before `word`, and the text must not end within the reasoning.
 """
 
 from __future__ import annotations
@@ -23,28 +23,32 @@ from tokenwire_reference.extras.channels.formats import END_THINK, END_TOOL_CALL
 from tokenwire_reference.extras.grammar_trial import make_tokens, started
 
 MOST_CHARACTERS = 1 << 18
-"""The most characters of a grammar."""
+"""The maximum number of characters in a grammar."""
 MOST_MASK_SECONDS = 0.25
-"""The most CPU seconds for a mask. llguidance's own limits end a mask within some 0.02 s, as far as they
-count its work.
+"""The maximum CPU time for a mask, in seconds. llguidance's own limits usually end a mask within some 0.02 s,
+but they do not count all of its work.
 """
 
 CONSTRAINTS = ("json_schema", "regex", "ebnf", "structural_tag", "response_format", "structured_outputs")
-"""The names of constraints in bodies."""
+"""The names of the body fields that contain a constraint."""
 _AS_WRITTEN: Any = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""JSON in Python's form, because unlimited white space could go on forever."""
+"""The settings for JSON: white space as in Python's `json.dumps`, because an answer with unlimited white
+space might never end.
+"""
 
 
 @dataclass(frozen=True)
 class Channelled:
-    """Settings of a chat that affect the constraint."""
+    """Settings of a chat request that affect its constraint."""
 
     calls: str | None = None
-    """The grammar of required calls, or of text with calls."""
+    """The grammar of required tool calls, or of text with optional tool calls; None without tools."""
     begun: bool | None = None
-    """True if the prompt has begun the reasoning, False if only the answer may; None without reasoning."""
+    """True if the prompt has begun the reasoning, False if the answer may begin it; None
+    without reasoning.
+    """
     budget: int | None = None
-    """The most tokens of the reasoning; None for any number."""
+    """The maximum number of reasoning tokens; None for any number."""
 
 
 PLAIN = Channelled()
@@ -55,7 +59,10 @@ class Grammar:
     """The constraint of one call's requests: a grammar rule `word`, with optional reasoning before it."""
 
     def __init__(self, field: str, word: str, begun: bool | None) -> None:
-        """Initialize. `field` is its name in the body. Raises ValueError if it is too long."""
+        """Initialize.
+
+        `field` is the name of the constraint in the body. Raises ValueError if the grammar is too long.
+        """
         if len(word) > MOST_CHARACTERS:
             raise ValueError(f"{field} has {len(word)} characters of grammar, and may have {MOST_CHARACTERS}")
         self.field = field
@@ -76,7 +83,7 @@ class Grammar:
 
 @dataclass(frozen=True, eq=False)
 class Compiled:
-    """A compiled grammar; all requests with it share it."""
+    """A compiled grammar. All requests with the same grammar share one object."""
 
     matcher: LLMatcher
     bytes: int
@@ -130,7 +137,10 @@ class Vocabulary:
     special: Sequence[int]
 
     def for_trials(self, seconds: float, most_bytes: int) -> bytes:
-        """Return the first line that `extras.grammar_trial` reads, with the limits of a trial."""
+        """Return the first line for a process of `extras.grammar_trial`.
+
+        It contains the tokens and the limits of a trial.
+        """
         tokens = [token.decode("latin-1") for token in self.tokens]
         settings = {"tokens": tokens, "eos": self.eos, "special": self.special}
         return json.dumps({**settings, "seconds": seconds, "bytes": most_bytes}).encode()
@@ -138,7 +148,7 @@ class Vocabulary:
 
 @dataclass(frozen=True)
 class OfModel:
-    """The model that grammars are compiled for. For a large vocabulary, the first use takes seconds."""
+    """Compiles grammars for one model. For a large vocabulary, the first use takes seconds."""
 
     tokenizer: Tokenizer
     vocab_size: int
@@ -149,7 +159,10 @@ class OfModel:
         return _vocabulary(self)
 
     def compile(self, grammar: Grammar, size: int) -> Compiled:
-        """Compile a grammar that was tried, with known size. Other threads can run meanwhile."""
+        """Compile a grammar that a trial process has already compiled; `size` is the size that it measured.
+
+        Other threads can run meanwhile.
+        """
         return Compiled(started(_tokens(self), grammar.source), size)
 
 
@@ -171,9 +184,8 @@ def _tokens(model: OfModel) -> LLTokenizer:
 
 
 def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
-    """Return the constraint of a body: its field, and a rule for llguidance; None without one.
-
-    Raises ValueError for an invalid one, and for several.
+    """Return the constraint of a body, with its field name and its rule for llguidance; None without a
+    constraint. Raises ValueError for an invalid constraint, and for more than one constraint.
     """
     constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
     outputs = constraints.pop("structured_outputs", {"": None})
@@ -225,13 +237,13 @@ def _of_schema(schema: Any) -> str:
 def _lark(rules: str) -> str:
     try:
         return gbnf_to_lark(rules) if "::=" in rules else rules
-    except Exception as error:  # a plain Exception is raised for a missing rule
+    except Exception as error:  # Lark raises a plain Exception if a rule is missing.
         raise ValueError(f"the grammar cannot be parsed: {error}") from error
 
 
 def calls_of(tools: Sequence[Mapping[str, Any]], *, alone: bool, demanded: bool) -> str:
-    """Return a grammar of calls in Hermes' form: at least one if `demanded`, else free text with optional
-    calls.
+    """Return a grammar of calls in Hermes' form: at least one call if `demanded`, otherwise free text with
+    optional calls.
     """
     calls = []
     for tool in tools:

@@ -1,4 +1,6 @@
-"""The test hook that kills the server, so that its clients see cut streams without an error."""
+"""A test hook that kills the server, so that its clients see streams that end early and without an error
+event.
+"""
 
 from __future__ import annotations
 
@@ -9,16 +11,16 @@ from collections.abc import Callable, Sequence
 from tokenwire_reference.core.request import Row
 
 CRASH_STATUS = 70
-"""Exit status of a server that crashes by this hook."""
+"""The exit status of a server that this hook kills."""
 
 TURNS = 1000
-"""Turns of the event loop for the last rows to reach their clients."""
+"""The number of iterations of the event loop before the crash, so that the last rows reach their clients."""
 
 
 class CrashAfter:
-    """Delivers the rows of steps until there were `emissions` of them; then the server crashes.
+    """Delivers the first `emissions` rows, and then crashes the server.
 
-    Later rows of the engine are lost.
+    Later rows are lost.
     """
 
     def __init__(
@@ -38,7 +40,7 @@ class CrashAfter:
 
 
 def crash_soon(loop: asyncio.AbstractEventLoop) -> None:
-    """Kill the process from any thread, after the event loop has sent its pending data."""
+    """Kill the process after the event loop has sent its pending data. May be called from any thread."""
     asyncio.run_coroutine_threadsafe(_crash(), loop)
 
 

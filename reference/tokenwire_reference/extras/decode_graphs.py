@@ -1,8 +1,8 @@
 """Decode steps as CUDA graphs: all launches of a pass recorded once for each padded number of rows.
 
-A graph replays the same kernels over the same addresses. So what a step computes is copied into buffers that
-stay where they are, and its logits lie where the capture left them. On the CPU nothing is captured: the same
-pass runs over the same buffers, and what a GPU replays is what every test runs.
+A graph replays the same kernels over the same addresses. So the inputs of a step are copied into buffers with
+fixed addresses, and its logits are always at the address of the capture. On the CPU no graph is captured: the
+same pass runs directly over the same buffers. So tests on the CPU run the code that a GPU replays.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ class CaptureError(DeviceBrokenError):
 class DecodeGraphs(Passes):
     """Runs one model over one cache.
 
-    Batches that need every row, as decodes do, run by graphs, up to `most_rows` padded rows (0: none). Others
-    run directly, and so do all batches of a model whose pass needs the host.
+    Batches in which every row needs logits, such as decodes, run as graphs, up to `most_rows` padded rows (0
+    for no graphs). Other batches run directly. If a model's pass needs the host, all of its batches run
+    directly.
     """
 
     def __init__(self, model: Model, cache: PagedCache, *, most_rows: int) -> None:
@@ -40,13 +41,13 @@ class DecodeGraphs(Passes):
         self._packed = torch.zeros(4, most_rows, dtype=torch.int64, device=model.device)
         self._logit_rows = torch.arange(most_rows, device=model.device)
         self._watched: set[int] = set()
-        """The numbers of rows whose first pass ran and did not need the host."""
+        """The numbers of rows for which a first pass has run and did not need the host."""
         self._graphs: dict[int, tuple[torch.cuda.CUDAGraph, Tensor]] = {}
         """Graphs by number of rows, with the logits that they write."""
         self._pool: Any = None
         """The memory that all graphs share, because only one of them runs at a time."""
         self.refused = False
-        """True if the model was seen to need the host during its pass."""
+        """True if a pass of the model has needed the host, so that graphs cannot be used."""
 
     def forward(self, batch: Batch) -> Tensor:
         """Run a batch; return the logits of its `logit_rows`, in order, valid until the next pass."""
@@ -77,8 +78,9 @@ class DecodeGraphs(Passes):
         return replace(batch, packed=packed, logit_rows=self._logit_rows[:rows])
 
     def _watch(self, fixed: Batch) -> Tensor:
-        """Run the first pass of a size without capture, because it compiles kernels, and may need the
-        host.
+        """Run the first pass with a number of rows without capture.
+
+        This pass compiles kernels, and shows if the model needs the host.
         """
         try:
             with NoHostSync():  # type: ignore[no-untyped-call,unused-ignore]  # torch has no types
@@ -91,8 +93,9 @@ class DecodeGraphs(Passes):
         return logits
 
     def _capture(self, fixed: Batch) -> None:
-        """Record the pass of a size. Raises RuntimeError if that fails, after which the device is
-        unusable.
+        """Capture the pass for a number of rows.
+
+        Raises RuntimeError if the capture fails; the device is then unusable.
         """
         graph = torch.cuda.CUDAGraph()
         try:

@@ -1,10 +1,11 @@
-"""`builtin:diffusion`: a small model that settles ids in blocks, in its own order.
+"""`builtin:diffusion`: a small diffusion model. It determines the ids of a block in an order of its own.
 
-A pass sees a whole block, with the settled ids before and after each position, and settles the most certain
-ones. Clients get settled ids in order, a block in each step, as long as the sampler chooses the settled ids.
-If it chooses another id (sampling, a bias, a ban), the ids after that one are settled again. Blocks begin at
-multiples of their length. The result depends only on the tokens before and in the block, so it is the same
-after a retraction, with neighbours, and in a prompt.
+To *settle* a position is to determine its id. A pass sees a whole block with all settled ids, and settles the
+positions of which the model is most certain. Each step sends a settled block to the client, in order, as long
+as the sampler chooses the settled ids. If the sampler chooses another id (because of sampling, a bias or a
+ban), the ids after this position are settled again. Blocks begin at multiples of their length. The result
+depends only on the tokens before and in the block. So it is the same in any batch, after a retraction, and if
+the tokens come from a prompt.
 """
 
 from __future__ import annotations
@@ -24,36 +25,40 @@ from tokenwire_reference.extras.scripted import ScriptedModel
 
 DIFFUSION = "builtin:diffusion"
 BLOCK = 8
-"""Positions of a block."""
+"""The number of positions in a block."""
 A_PASS = 3
-"""The most positions that a pass settles."""
+"""The maximum number of positions that one pass settles."""
 MASK = VOCAB_SIZE
-"""The id of places without a settled id, and outside of the block."""
+"""The placeholder id for a position that is not settled yet, or that is outside of the block."""
 _PLACES = 61
 _SPREAD = 1.5
-"""The spread of each of the three inputs of the logits of the model."""
+"""The standard deviation of each of the three random contributions to a logit."""
 
 Array = Any
 
 
 @cache
 def _weights() -> tuple[Array, Array, Array]:
-    """Return the contributions to a position's logits of the id before, the id after and its place."""
+    """Return three tables of contributions to a position's logits: by the id before, by the id after, and by
+    the place of the position.
+    """
     drawn = numpy.random.default_rng(35)
     rows = (VOCAB_SIZE + 1, VOCAB_SIZE + 1, _PLACES)
     before, behind, place = (
         drawn.normal(0, _SPREAD, (count, VOCAB_SIZE)).astype(numpy.float32) for count in rows
     )
-    place[:, : len(SPECIAL_TOKENS)] -= 4 * _SPREAD  # so that texts hardly ever end
+    # Special tokens are made unlikely, so that texts seldom end early.
+    place[:, : len(SPECIAL_TOKENS)] -= 4 * _SPREAD
     return before, behind, place
 
 
 @lru_cache(maxsize=4096)
 def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, ...], Array]:
-    """Return the ids of the block at `start` that begins with `known`, and the logits from which each one
+    """Return the ids of the block at `start` that begins with `known`, and the logits with which each id was
     settled.
 
-    `before` is the id before the block. As long as the model settles the known ids, it is not run again.
+    `before` is the id before the block. If the known ids are the ids that the model has settled, its earlier
+    result is returned.
     """
     if known:
         ids, logits = settle(before, start, known[:-1])
@@ -74,7 +79,7 @@ def settle(before: int, start: int, known: tuple[int, ...]) -> tuple[tuple[int, 
 
 
 def _block_of(token_ids: Sequence[int]) -> tuple[tuple[int, ...], Array]:
-    """Return the block of the next token."""
+    """Return the settled block that contains the next token, with its logits."""
     start = len(token_ids) // BLOCK * BLOCK
     return settle(token_ids[start - 1] if start else MASK, start, tuple(token_ids[start:]))
 
@@ -85,7 +90,9 @@ class Blocks:
     takes_time = False
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Return the settled ids after these, except the last, which has its own row."""
+        """Return the settled ids that follow `token_ids` in the block, except the last id, which the sampling
+        row provides.
+        """
         ids, _ = _block_of(token_ids)
         return ids[len(token_ids) % BLOCK : -1][:room]
 
@@ -106,7 +113,7 @@ class DiffusionModel(ScriptedModel):
         return "diffusion"
 
     def forward(self, batch: Batch, cache: object) -> Tensor:
-        """Return the logits from which the wanted rows settled: [R, vocabulary], float32."""
+        """Return the logits with which the wanted rows were settled: [R, vocabulary], float32."""
         del cache
         places = [(segment, position) for segment in batch.segments for position in segment.positions]
         logits = numpy.empty((batch.logit_rows.numel(), VOCAB_SIZE), numpy.float32)

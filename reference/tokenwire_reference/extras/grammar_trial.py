@@ -1,13 +1,15 @@
-"""A program that tries grammars within limits: is one right, and what does it cost to start?
+"""A program that compiles grammars within limits, to learn if a grammar is valid and how much memory it
+takes.
 
-It runs beside the server, which starts it with `python -m` and asks through its standard input. Each grammar
-is tried in a fork of its own, which a limit ends without harm to anything else. It imports llguidance alone.
+The server starts the program with `python -m`, and sends grammars to its standard input. Each grammar is
+compiled in a forked process, which can be killed at a limit without affecting anything else. The program
+imports only llguidance.
 
     server ──▶ program   {"tokens": ["…"], "eos": [2], "special": [0, 2], "seconds": 2.0, "bytes": 67108864}
     server ──▶ program   "a grammar"
     program ──▶ server   {"bytes": 123456}, {"error": "…"} or {"ended": "seconds"}
 
-SIGUSR1 ends the trial under way.
+SIGUSR1 ends the current trial.
 """
 
 from __future__ import annotations
@@ -31,7 +33,10 @@ LIMITS = LLParserLimits(
     max_lexer_states=50_000,
     verbose_errors=False,
 )
-"""Limits of one mask: some milliseconds, and some tens of megabytes of lexer states."""
+"""llguidance's limits for one mask.
+
+They amount to some milliseconds, and to some tens of megabytes of lexer states.
+"""
 _LONGEST_ERROR = 2000
 
 
@@ -43,7 +48,10 @@ def check(tokens: LLTokenizer, grammar: str) -> None:
 
 
 def started(tokens: LLTokenizer, grammar: str) -> LLMatcher:
-    """Start a grammar, up to its first mask. Raises ValueError if that exceeds a limit of llguidance."""
+    """Compile a grammar and compute its first mask.
+
+    Raises ValueError if this exceeds a limit of llguidance.
+    """
     matcher = LLMatcher(tokens, grammar, log_level=0, limits=LIMITS)
     matcher.compute_bitmask()
     if matcher.is_error():
@@ -71,19 +79,25 @@ class _Vocabulary:
 def make_tokens(
     tokens: Sequence[bytes], eos: Sequence[int], special: Sequence[int], encode: Encode
 ) -> LLTokenizer:
-    """Return the tokens of a model for grammars. `encode` determines the tokens of forced text."""
+    """Return the tokens of a model in llguidance's form.
+
+    `encode` converts text that a grammar forces into tokens.
+    """
     vocabulary = _Vocabulary(tokens, eos, special, encode)
     return LLTokenizer(TokenizerWrapper(vocabulary), len(tokens), list(eos))
 
 
 def _byte_by_byte(tokens: Sequence[bytes]) -> Encode:
-    """Return an encoder to single-byte tokens, which does not affect the cost of a grammar."""
+    """Return an encoder that converts text to single-byte tokens.
+
+    The encoder does not affect the cost of a grammar.
+    """
     single = {token[0]: token_id for token_id, token in enumerate(tokens) if len(token) == 1}
     return lambda text: [single[byte] for byte in text.encode() if byte in single]
 
 
 class GrammarTrials:
-    """Tries one grammar after the other, each in its own process."""
+    """Tries grammars one after the other, each in its own process."""
 
     def __init__(self, settings: dict[str, Any]) -> None:
         tokens = [token.encode("latin-1") for token in settings["tokens"]]
@@ -120,8 +134,9 @@ class GrammarTrials:
         return {"bytes": size} if size <= self._bytes else {"ended": "bytes"}
 
     def _try(self, grammar: str, said: int) -> None:
-        """Try the grammar in the fork, and write its error. Does not return."""
-        signal.setitimer(signal.ITIMER_PROF, self._seconds)  # SIGPROF ends the fork, even inside llguidance
+        """Try the grammar in the forked process, write the error if there is one, and exit."""
+        # SIGPROF ends the forked process, even inside llguidance.
+        signal.setitimer(signal.ITIMER_PROF, self._seconds)
         if sys.platform == "linux":
             most = _virtual_bytes() + self._bytes
             resource.setrlimit(resource.RLIMIT_AS, (most, most))
@@ -134,7 +149,7 @@ class GrammarTrials:
             os.write(said, str(error).encode(errors="replace")[:_LONGEST_ERROR])
         except MemoryError:
             code = _NO_MEMORY
-        except BaseException as error:  # this includes panics of llguidance
+        except BaseException as error:  # This also catches panics of llguidance.
             os.write(said, f"{type(error).__name__}: {error}".encode(errors="replace")[:_LONGEST_ERROR])
         finally:
             os._exit(code)
@@ -164,7 +179,7 @@ def _pages(place: int) -> int:
 
 
 def main() -> None:
-    """Answer each line of standard input with a line, until it ends."""
+    """Answer each line of standard input with a line of output, until the input ends."""
     # only the server ends this program, by closing its standard input
     for ending in (signal.SIGINT, signal.SIGHUP):
         signal.signal(ending, signal.SIG_IGN)

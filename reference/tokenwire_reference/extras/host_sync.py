@@ -1,7 +1,7 @@
-"""Finds operations of a pass that need the host, because such a pass cannot be captured in a CUDA graph.
+"""Finds operations of a pass that need the host.
 
-A graph consists of launches and addresses. Values that the host reads or writes during a pass would be frozen
-into it.
+A pass with such operations cannot be captured in a CUDA graph, which consists of launches and addresses.
+Values that the host reads or writes during the capture would be the same in every replay.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 aten = torch.ops.aten
 HOST_TAGS = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
-"""Tags of operations by which the host reads a value, or a size that depends on values."""
+"""The tags of operations with which the host reads a value, or a size that depends on values."""
 
 
 class HostSyncError(RuntimeError):
@@ -58,7 +58,7 @@ def _changes_device(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
 
 
 def _same(device: torch.device, other: torch.device) -> bool:
-    """True if two names refer to one device; without an index, a name means the current one."""
+    """True if two names refer to the same device. A name without an index means the current device."""
     return device.type == other.type and (device.index is None or device.index == other.index)
 
 

@@ -1,8 +1,8 @@
 """Images as tokens, for the image parts of `builtin:tiny-mm`.
 
-A model with discrete image tokens turns an image into ids of its own vocabulary. Here the ids follow from a
-hash of the image's bytes: other bytes give other ids, another answer and another cached prefix. Because they
-are ordinary ids, a prompt with images can be sent again as `input_ids`, exactly.
+A model with discrete image tokens turns an image into ids of its own vocabulary. Here the ids come from a
+hash of the image's bytes. So images with different bytes have different ids, answers and cached prefixes.
+Because image tokens are ordinary ids, a prompt with images can also be sent as `input_ids`.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from hashlib import blake2b
 from tokenwire_reference.core.tokenizer import Tokenizer
 
 PLACEHOLDER = "<|image|>"
-"""The place of an image in a text."""
+"""The text that marks the position of an image in a prompt."""
 TOKENS_PER_IMAGE = 8
 IMAGE_TOKENS = tuple(f"<|image_{code}|>" for code in range(64))
 
 
 def takes_images(tokenizer: Tokenizer | None) -> bool:
-    """True if the placeholder is a single token."""
+    """True if the model takes images: the placeholder is a single token of its vocabulary."""
     return tokenizer is not None and len(tokenizer.encode(PLACEHOLDER, add_special_tokens=False)) == 1
 
 

@@ -1,8 +1,8 @@
-"""Probes this model on this device: if bits are the same alone, with neighbours, in chunks, and from the
-cache.
+"""Probes if a model on a device gives the same bits for a request alone, in a batch, in chunks, and with a
+cached prefix.
 
-It runs once when a server starts, and `/server_info` reports the results. If one is False, equality across
-requests is not promised, and a client must not rely on it.
+The probe runs once when a server starts, and `/server_info` reports the results. If a result is False,
+repeated requests may have different results.
 """
 
 from __future__ import annotations

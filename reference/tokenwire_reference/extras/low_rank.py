@@ -1,4 +1,5 @@
-"""Low-rank adapters: additions to the linear layers of a model, for the rows of requests that name one.
+"""Low-rank adapters: additions to the linear layers of a model, for the rows of requests that name an
+adapter.
 
 An adapter is read from a directory in PEFT's format, or drawn from a seed (`builtin:SEED`), without
 downloads.
@@ -35,9 +36,12 @@ _PLAIN: Mapping[str, Any] = {
     "alpha_pattern": {},
     "rank_pattern": {},
 }
-"""The configuration values of PEFT with which an adapter is two matrices for each layer and nothing else."""
+"""The required values in PEFT's configuration.
+
+With these values, an adapter consists only of two matrices for each layer.
+"""
 _RANK = 4
-"""The rank of drawn adapters."""
+"""The rank of adapters that are drawn from a seed."""
 
 Parts = dict[str, tuple[Tensor, Tensor]]
 """The matrices of each layer, applied one after the other: [in, rank] and [rank, out]."""
@@ -52,9 +56,9 @@ class LowRank:
 
 
 class LowRankAdapters(Adapters):
-    """Adapts the linear layers of one model, except its output layer and its experts.
+    """Adapts the linear layers of one model, except the output layer and the experts.
 
-    Each row is multiplied alone, so that its bits do not depend on the number of other rows.
+    Each row is multiplied separately, so that its bits do not depend on the number of rows.
     """
 
     def __init__(self, module: Any) -> None:
@@ -143,7 +147,10 @@ class LowRankAdapters(Adapters):
 
 
 def _from_directory(path: Path) -> Parts:
-    """Read PEFT's files. Raises what reading raises, and ValueError for other kinds of adapters."""
+    """Read an adapter from PEFT's files.
+
+    Raises the errors of reading these files, and ValueError for other kinds of adapters.
+    """
     config = json.loads((path / "adapter_config.json").read_text("utf-8"))
     for name, plain in _PLAIN.items():
         if config.get(name, plain) not in (plain, None):

@@ -1,7 +1,6 @@
-"""A legal server that does not repeat itself: near ties of greedy answers vary, and logprobs move.
-
-Servers behave so if their arithmetic depends on the batch. With it, tests show that the suite does not blame
-such a server.
+"""Imitates a correct server whose repeated answers differ: near ties of greedy answers are decided
+differently, and logprobs vary slightly. Real servers do this if their arithmetic depends on the batch. Tests
+use this module to show that the suite does not blame such servers.
 """
 
 from __future__ import annotations
@@ -17,18 +16,21 @@ from tokenwire_reference.core.request import Request
 from tokenwire_reference.core.request_extras import Extra
 
 NEAR = 0.05
-"""The distance of logits below which two ids may swap places."""
+"""The difference of logits below which the two best ids may be exchanged."""
 JITTER = 1e-3
 """The greatest change of a logit."""
 _WITHIN = 16
-"""A diverging answer swaps its first near tie at or after one of this many first tokens."""
+"""An answer that diverges does so at a near tie.
+
+The search for the near tie begins at a random position among this many first tokens.
+"""
 
 SWAYED = Extra("swayed", default=False)
-"""True if a near tie was decided the other way, which never happens on a server that repeats itself."""
+"""True if a near tie of this request was already decided differently."""
 
 
 class NearTies(Logits):
-    """Changes logits. `share` of the greedy answers diverge, at one near tie."""
+    """Changes logits. `share` is the share of greedy answers that diverge, each at one near tie."""
 
     def __init__(self, share: float, seed: int | None) -> None:
         self.share = share

@@ -1,15 +1,21 @@
-"""Drafts by n-grams: the tokens that followed the last few tokens earlier."""
+"""Drafts by n-grams.
+
+If the last few tokens have occurred earlier, the draft is the tokens that followed them there.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
 LONGEST = 4
-"""The most tokens of an n-gram. Longer matches are tried first, because they are right more often."""
+"""The maximum number of tokens in an n-gram.
+
+Longer n-grams are tried first, because their drafts are right more often.
+"""
 
 
 class NgramDrafter:
-    """Drafts the tokens that followed the last occurrence of an n-gram. The sequence may only grow."""
+    """Drafts the tokens that followed the latest occurrence of an n-gram. The sequence must only grow."""
 
     takes_time = False
 
@@ -20,7 +26,9 @@ class NgramDrafter:
         self._seen = 0
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Return the ids that followed the longest n-gram at the end of `token_ids`; empty if it is new."""
+        """Return the ids that followed an earlier occurrence of the longest possible n-gram at the end of
+        `token_ids`; empty if there is no such occurrence.
+        """
         # The n-grams at the very end have no follower yet, so they are not in the index.
         for end in range(self._seen + 1, len(token_ids)):
             for n in range(1, min(LONGEST, end) + 1):

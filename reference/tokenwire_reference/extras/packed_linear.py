@@ -1,8 +1,8 @@
 """Linear layers on the CPU with weights in the processor's preferred memory layout.
 
-oneDNN packs a weight once, in blocks, and then multiplies faster than with rows: a tenth less time for
-hundreds of rows, a third less for the few of a decode, and half the time for the wide last layer of a model.
-The copy takes as much memory as the weight.
+oneDNN stores a packed copy of a weight in blocks, and multiplies with it faster. Hundreds of rows take a
+tenth less time, the few rows of a decode a third less, and the wide last layer half the time. The packed copy
+takes as much memory as the weight.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor, nn
 
 PACKED_FROM = 1 << 17
-"""The least weights of a layer: a call takes 10 µs longer than a plain one, which a smaller layer does not
-win back.
+"""The minimum number of weights of a layer that is packed.
+
+A packed call has 10 µs of overhead, which is more than a smaller layer saves.
 """
 
 

@@ -1,10 +1,9 @@
 """A directory of pages: one file for each cached prefix, checked when it is read.
 
-Servers may share a directory, and any of them may die at any moment. So a file appears whole or not at all,
-only the directory itself lists its files, and every server copes with files that others remove.
-
-It is only a cache: a full disk, an unreadable file and a page of another kind are misses. They are counted,
-the first is logged, and the engine continues.
+Servers may share a directory, and any of them may die at any moment. So a file appears completely or not at
+all, there is no separate index, and every server tolerates that other servers remove files. The directory is
+only a cache: a full disk, an unreadable file or a page of another model count as a miss. Failures are
+counted, the first failure is logged, and the engine continues.
 """
 
 from __future__ import annotations
@@ -28,7 +27,9 @@ from tokenwire_reference.extras.prefix_tiers import TierError
 logger = logging.getLogger(__name__)
 CHECKSUM_BYTES = 32
 MARGIN = 0.1
-"""The share of the limit that is freed in addition, so that not every write has to list the directory."""
+"""The additional share of the limit that is freed when the directory is full, so that not every write has to
+list the directory.
+"""
 
 
 @dataclass(frozen=True, order=True)
@@ -39,11 +40,11 @@ class _File:
 
 
 class PageFiles:
-    """Pages of one model, in `directory/fingerprint`, which other models do not use.
+    """Pages of one model, in the folder `directory/fingerprint`, which only servers of this model use.
 
-    `max_bytes` bounds the files of all models in `directory`; the least recently used are removed first. A
-    file's modification time is its last use, by any server. Several servers at once may each exceed the bound
-    by `MARGIN`.
+    `max_bytes` bounds the files of all models in `directory`. The least recently used files are removed
+    first. Every server sets a file's modification time when it uses the file. Several servers at once may
+    each exceed the bound by `MARGIN`.
     """
 
     def __init__(self, directory: Path, fingerprint: str, *, max_bytes: int | None = None) -> None:
@@ -54,11 +55,11 @@ class PageFiles:
         self._used = 0
         self._shape: list[_Shape] | None = None
         self.failures = 0
-        """The number of pages that could unexpectedly not be written or read."""
+        """The number of pages whose reading or writing has failed."""
         self._make_room(0)
 
     def expect(self, payload: Sequence[Tensor]) -> None:
-        """Read only pages of this shape from now on. Raises ValueError if not a single one fits."""
+        """Set the shape of the pages to read. Raises ValueError if `max_bytes` is less than one page."""
         self._shape = _shape(payload)
         size = CHECKSUM_BYTES + len(_data(payload))
         if self._max_bytes is not None and size > self._max_bytes:
@@ -86,7 +87,7 @@ class PageFiles:
                 draft.unlink(missing_ok=True)
 
     def read(self, key: PageKey) -> list[Tensor] | None:
-        """Return the page; None without a readable one. A damaged file is removed."""
+        """Return the page; None if there is no readable page. A damaged file is removed."""
         path = self._path(key)
         try:
             content = path.read_bytes()
@@ -114,8 +115,8 @@ class PageFiles:
             logger.warning("%s; its prefix is computed anew. Further failures are only counted.", what)
 
     def check_integrity(self) -> None:
-        """Check that all files together respect the limit, and that each of ours is a page. Raises
-        TierError.
+        """Check that all files together respect the limit, and that each file of this model is a complete
+        page. Raises TierError.
         """
         used = sum(file.size for file in self._files())
         if self._max_bytes is not None and used > self._max_bytes:
@@ -144,7 +145,7 @@ class PageFiles:
         for path in self._directory.glob("*/*"):
             try:
                 stat = path.stat()
-            except FileNotFoundError:  # another server removed it
+            except FileNotFoundError:  # Another server has removed the file.
                 continue
             files.append(_File(stat.st_mtime_ns, path, stat.st_size))
         return files
@@ -171,7 +172,8 @@ def _touch(path: Path) -> None:
 
 
 def _checksum(key: PageKey, data: bytes) -> bytes:
-    """Return a checksum of the page and its key, including the ids, so that a misnamed page counts as
-    damaged.
+    """Return a checksum of a page and its key, including the ids.
+
+    So a page under a wrong name counts as damaged.
     """
     return blake2b(key.digest + key.token_ids + data, digest_size=CHECKSUM_BYTES).digest()

@@ -1,11 +1,11 @@
-"""Pages of keys and values on their way from an engine that prefills to one that decodes: a socket, a room.
+"""Transfers pages of keys and values from a prefill server to a decode server, over a socket.
 
     decode ──▶ prefill   {"room": 7, "fingerprint": "…", "proof": "…"}               a line of JSON
     prefill ──▶ decode   {"pages": [["digest", "computed"], …], "bytes": 4096}       a line, and the bytes
                          {"failure": "Aborted"}                                      a line in place of it
 
-The bytes are a file of safetensors. A room is handed over once, to the first peer that asks and has the key.
-It is dropped after a while if it is not fetched.
+The bytes are a file of safetensors. A *room* holds the pages of one prompt. A room is handed over once, to
+the first peer that requests it and has the key. A room that nobody requests is dropped after a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _FOUND = get_args(get_type_hints(StoredPage)["tier"])
 
 
 class TransferError(RuntimeError):
-    """Pages did not arrive, or are useless here."""
+    """Pages did not arrive, or do not fit this server."""
 
 
 @dataclass(frozen=True)
@@ -62,11 +62,14 @@ class Identity:
     key: str | None = field(default=None, repr=False)
 
     def asks(self, room: int) -> dict[str, Any]:
-        """Return the request of a decoding server. The key itself is not sent."""
+        """Return the request of a decode server for a room.
+
+        It proves that the sender has the key, without the key itself.
+        """
         return {"room": room, "fingerprint": self.fingerprint, "proof": self._proof(room)}
 
     def proven_by(self, asked: Mapping[str, Any], room: int) -> bool:
-        """True if the sender has the key."""
+        """True if a request proves that its sender has the key."""
         given = asked.get("proof")
         return self.key is None or (
             isinstance(given, str) and hmac.compare_digest(given.encode(), self._proof(room).encode())
@@ -78,7 +81,7 @@ class Identity:
 
 
 class _Room:
-    """The place where the pages of one prompt are handed over."""
+    """The pages of one prompt, which wait for a decode server."""
 
     def __init__(self) -> None:
         self.pages: asyncio.Future[Pages] = asyncio.get_running_loop().create_future()
@@ -87,7 +90,7 @@ class _Room:
 
 
 class PageServer:
-    """Hands over the pages of each room once, to the first valid request. Used on the event loop."""
+    """Hands over the pages of each room once, to the first valid request. Must be used on the event loop."""
 
     def __init__(self, identity: Identity, patience_s: float) -> None:
         self._identity = identity
@@ -101,7 +104,7 @@ class PageServer:
         return sum(not room.handed_over for room in self._rooms.values())
 
     async def start(self, host: str, port: int) -> int:
-        """Listen; return the port. Raises OSError if it is in use."""
+        """Listen for decode servers; return the port. Raises OSError if the port is in use."""
         self._server = await asyncio.start_server(self._serve, host, port, limit=_LONGEST_LINE)
         taken: int = self._server.sockets[0].getsockname()[1]
         return taken
@@ -111,14 +114,17 @@ class PageServer:
             self._server.close()
 
     def expect(self, number: int) -> None:
-        """Add a room for expected pages, if it is not there. Raises TransferError for too many."""
+        """Add a room for expected pages, unless the room exists.
+
+        Raises TransferError if there are too many rooms.
+        """
         known = self._rooms.get(number)
         if known is None or known.handed_over:
             self._make(number)
 
     def _make(self, number: int) -> _Room:
         if len(self._rooms) >= MOST_ROOMS:
-            raise TransferError(f"{MOST_ROOMS} rooms wait to be handed over; try again later")
+            raise TransferError(f"{MOST_ROOMS} rooms are waiting for a decode server; try again later")
         room = self._rooms[number] = _Room()
         asyncio.get_running_loop().call_later(self._patience_s, self._drop, number, room)
         return room
@@ -128,7 +134,7 @@ class PageServer:
             del self._rooms[number]
 
     def offer(self, number: int, pages: Pages) -> None:
-        """Put pages into a room, if it expects them."""
+        """Put pages into a room. If the room does not exist any more, nothing happens."""
         room = self._rooms.get(number)
         if room is not None and not room.pages.done():
             room.pages.set_result(pages)
@@ -177,8 +183,8 @@ async def fetch_pages(
 ) -> Mapping[bytes, StoredPage]:
     """Return the pages of a room, at most `most` of them, with tensors like those of `template`.
 
-    Raises TransferError for missing or other data. The message quotes a prefill server, but no other server
-    that may listen there.
+    Raises TransferError for missing or invalid data. The message quotes the peer only if the peer is a
+    prefill server, because another program may listen on the port.
     """
     writer = None
     try:
@@ -198,14 +204,16 @@ async def fetch_pages(
 async def _receive(
     reader: asyncio.StreamReader, template: Sequence[Tensor], most: int
 ) -> Mapping[bytes, StoredPage]:
-    """Parse the answer of a prefill server. Raises the errors of its parts for anything else."""
+    """Parse the answer of a prefill server. Raises the errors of parsing for any other answer."""
     head = orjson.loads(await reader.readline() or b'{"failure": "it closed the connection"}')
     if failure := head.get("failure"):
         raise TransferError(f"{failure}"[:300])
     # The header of a safetensors file takes some 100 bytes for each tensor.
     page_bytes = sum(tensor.nbytes + 256 for tensor in template)
     if not (len(head["pages"]) <= most and 0 <= head["bytes"] <= most * page_bytes + 1024):
-        raise TransferError(f"it sends {len(head['pages'])} pages, and the prompt has {most}")
+        raise TransferError(
+            f"the prefill server sends {len(head['pages'])} pages, but the prompt has only {most}"
+        )
     data = await reader.readexactly(head["bytes"])
     return await asyncio.to_thread(_pages, head["pages"], data, template)
 
@@ -220,7 +228,9 @@ def _pages(
     tensors = [tensor for _, tensor in sorted(load(data).items())] if data else []
     shapes = [(tensor.shape, tensor.dtype) for tensor in tensors]
     if shapes != [(tensor.shape, tensor.dtype) for tensor in template] * len(stated):
-        raise TransferError("its pages have another shape than those of this server")
+        raise TransferError(
+            "the pages of the prefill server have another shape than the pages of this server"
+        )
     pages: dict[bytes, StoredPage] = {}
     for place, (digest, tier) in enumerate(stated):
         if tier not in _FOUND:

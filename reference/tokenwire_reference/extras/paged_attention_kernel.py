@@ -1,9 +1,9 @@
 """The Triton kernel of paged attention: one program for each tile and key-value head, pages in order.
 
-A tile is some neighbouring tokens of one sequence: one for a decode, and enough to fill the rows of a matrix
-product for a prefill, which reads each key once for all. Every row processes the keys in the order of their
-positions; masked keys multiply its state by one and add zero. So the bits of a token depend neither on its
-tile nor on the batch, and prefill and decode run the same code.
+A tile consists of neighbouring tokens of one sequence. A decode has one token in a tile. A prefill has enough
+tokens to fill the rows of a matrix product, and reads each key once for all of them. Every row processes the
+keys in the order of their positions. A masked key multiplies the state of the row by one and adds zero. So
+the bits of a token depend neither on its tile nor on the batch, and prefill and decode run the same code.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import triton.language as tl
 from torch import Tensor
 
 
-# One kernel for tables of any width, not specialized by its number.
+# The width of the table does not specialize the kernel, so one compiled kernel serves all widths.
 @triton.jit(do_not_specialize=["table_width"])  # type: ignore[untyped-decorator,unused-ignore]  # no types
 def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel takes pointers
     query,  # noqa: ANN001
@@ -82,7 +82,7 @@ def _attend(  # type: ignore[no-untyped-def]  # noqa: ANN202, PLR0917 - a kernel
 
 
 BLOCK = 16
-"""The least rows and columns of a block of a matrix product."""
+"""The minimum number of rows and of columns of a block in a matrix product."""
 
 
 def tile_of(group: int) -> int:

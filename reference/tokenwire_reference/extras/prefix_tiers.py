@@ -1,8 +1,8 @@
 """Tiers for pages of cached prefixes that the device evicts: host memory, then storage. No torch.
 
 A page that the device evicts is kept in host memory. A page that host memory evicts is written to storage, if
-there is one. A page that is found in either comes back to the device, bit for bit. Storage survives a flush
-and the server, so the next server has it.
+there is one. A page that is found in one of these tiers is copied back to the device, bit for bit. Storage
+survives a flush and the end of the server, so the next server can use it.
 """
 
 from __future__ import annotations
@@ -23,8 +23,9 @@ class TierError(AssertionError):
 
 
 class PrefixTiers(Tiers):
-    """Host memory for `host_pages` pages above an optional storage. Least recently used pages are removed
-    first.
+    """Host memory for `host_pages` pages, and optionally storage.
+
+    The least recently used pages are removed first.
     """
 
     def __init__(self, device: PageStore, host_pages: int, storage: PageFiles | None = None) -> None:

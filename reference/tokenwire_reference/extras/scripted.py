@@ -1,14 +1,14 @@
-"""`builtin:scripted`: a model that outputs a script, step by step, with byte-level tokens.
+"""`builtin:scripted`: a model that outputs the tokens of a script, step by step. Its tokens are bytes.
 
-A script is a JSON list with one entry for each step. `[5, 6]` gives two tokens in one step, and a text gives
-a step for each of its tokens. An object may slow a step down or let it fail: `{"ids": [7], "sleep_ms": 50}`,
-`{"error": "words"}`. Without ids, it applies to the step that follows. After the script comes the end of
-sequence. A request brings its script in `custom_params.script`; else it gets that of `--script`, else its own
-prompt, token by token.
+A script is a JSON list with one entry for each step. The entry `[5, 6]` outputs two tokens in one step. A
+text outputs one token in each step. An object may delay a step or make it fail: `{"ids": [7], "sleep_ms":
+50}`, `{"error": "words"}`. An object without ids applies to the next step. After the script, the
+end-of-sequence token follows. A request may contain its script in `custom_params.script`. Otherwise it gets
+the script of `--script`, or else its own prompt, token by token.
 
-The tokens take the path of all tokens: through drafts, logits, sampling and stop rules. Logits are made up
-from position and id, with the scripted id ahead, and far ahead if a request samples; bans, penalties and bias
-come after them.
+Like the tokens of any model, scripted tokens pass through drafts, logits, sampling and stop rules. The logits
+are made from position and id, and the scripted id has the highest logit. If a request samples, the distance
+is so large that sampling chooses the scripted id. Bans, penalties and biases apply afterwards.
 """
 
 from __future__ import annotations
@@ -37,12 +37,15 @@ CONTEXT_LENGTH = 4096
 LONGEST_SLEEP_MS = 60_000
 GREEDY_LEAD = 1.0
 SAMPLED_LEAD = 50.0
-"""A lead that Gumbel noise of 32 bits cannot exceed."""
+"""The distance of the scripted id's logit for requests that sample.
+
+Gumbel noise of 32 bits cannot exceed it.
+"""
 
 NOISE = gumbel_noise([1], VOCAB_SIZE, torch.device("cpu"))[0].float().repeat(2).numpy()
-"""The noise that logits are made of, twice, so that each row can begin anywhere and wrap around."""
+"""The noise from which logits are made. It is repeated once, so that a row can begin at any offset."""
 ROWS = sliding_window_view(NOISE, VOCAB_SIZE)
-"""Views of the noise: [begin, vocabulary]."""
+"""Views of the noise, one row for each offset: [offset, vocabulary]."""
 HIGHEST = NOISE.max()
 
 Json = Any
@@ -59,13 +62,13 @@ def _encode(text: str) -> Sequence[int]:
 
 
 class Script:
-    """The output for one request. Raises ValueError with the invalid entry."""
+    """The parsed script of one request. Raises ValueError with the invalid entry."""
 
     def __init__(self, steps: Json, prompt_token_ids: Sequence[int]) -> None:
         self._prompt = prompt_token_ids
         self._ids: list[int] = []
         self._step_end: list[int] = []
-        """The end of each id's step."""
+        """For each id, the number of ids up to the end of its step."""
         self._sleep: dict[int, float] = {}
         self._errors: dict[int, str] = {}
         if not isinstance(steps, list):
@@ -105,7 +108,9 @@ class Script:
         return bool(self._sleep)
 
     def draft(self, token_ids: Sequence[int], room: int) -> Sequence[int]:
-        """Begin the next step: sleep or fail as scripted, and return all of its ids except the last."""
+        """Begin the next step: sleep or fail as the script requires, and return all ids of the step except
+        the last.
+        """
         index = len(token_ids) - len(self._prompt)
         if index in self._sleep:
             time.sleep(self._sleep[index])
@@ -134,7 +139,7 @@ class NoCache(PagedTensors):
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None
     ) -> Tensor:
-        raise NotImplementedError("a script has no attention")
+        raise NotImplementedError("a scripted model has no attention")
 
 
 class ScriptedModel:
@@ -154,8 +159,9 @@ class ScriptedModel:
     def __init__(
         self, *, script: str | None = None, context_length: int | None = None, tokenizer: bool = True
     ) -> None:
-        """Initialize. `script` is a file with the script of requests without one. Raises ValueError,
-        OSError.
+        """Initialize.
+
+        `script` is a file with the script for requests that contain no script. Raises ValueError and OSError.
         """
         self.context_length = context_length or CONTEXT_LENGTH
         self.tokenizer: Any = _tokenizer() if tokenizer else None

@@ -1,12 +1,11 @@
-"""A model's pass as a list of its operations, run again without the model's own Python code.
+"""Records the operations of a model's pass, and runs them again without the model's own Python code.
 
 A tape is to the CPU what a CUDA graph is to a GPU: the operations of one pass in order. A small model spends
-most of its time between operations, in modules, hooks and decorators, which a tape skips. It calls the same
-functions of torch with the same arguments, so its bits are those of the model.
-
-Like a graph, a tape freezes decisions of the host during the recording: shapes, numbers, branches. So it
-serves only passes over the same numbers of rows, and no model that reads values during its pass. Attention is
-one call on a tape, because its operations depend on the batch.
+most of its time between operations, in modules, hooks and decorators, which a tape skips. A tape calls the
+same functions of torch with the same arguments, so the bits of its results are those of the model. Like a
+CUDA graph, a tape contains the decisions of the host during the recording: shapes, numbers and branches. So a
+tape can be used only for passes over the same numbers of rows. It cannot be used for models that read values
+during a pass. On a tape, attention is one call, because its operations depend on the batch.
 """
 
 from __future__ import annotations
@@ -35,7 +34,10 @@ READ_VALUES = frozenset({Tensor.tolist, Tensor.numpy, Tensor.__array__})
 
 
 MOST_TAPES = 64
-"""The most tapes, of some 40 kB each; loads use few of the hundreds of possible row numbers."""
+"""The maximum number of stored tapes, which take some 40 kB each.
+
+In practice only few of the possible numbers of rows occur.
+"""
 
 
 class TapeError(RuntimeError):
@@ -43,7 +45,10 @@ class TapeError(RuntimeError):
 
 
 class Tapes:
-    """Runs a pass by tapes: the first over some numbers of rows is recorded, all others are played."""
+    """Runs passes with tapes.
+
+    The first pass with certain numbers of rows is recorded; later passes with these numbers play the tape.
+    """
 
     def __init__(self, run: Pass, weights: Iterable[Tensor]) -> None:
         self._run = run
@@ -51,7 +56,7 @@ class Tapes:
         self._tapes: OrderedDict[tuple[int, ...], Pass] = OrderedDict()
         """Tapes in the order of their last use."""
         self.refused = False
-        """True if the pass was seen to depend on more than its numbers of rows."""
+        """True if the pass depends on more than its numbers of rows, so that tapes cannot be used."""
 
     def run(self, paged: PagedAttention, *inputs: Tensor) -> Tensor:
         rows = tuple(part.shape[0] for part in inputs)
@@ -99,8 +104,8 @@ class _Recorder(TorchFunctionMode):
             raise HostSyncError(f"{func.__name__} needs the host in the middle of the pass")
         result = func(*args, **(kwargs or {}))
         idle = func in GIVE_WHAT_THEY_GOT and result is args[0]
-        # A call that returns something other than tensors read a shape or a type; a call without a result
-        # wrote.
+        # A call that returns no tensors has read a shape or a type. A call without a result has written to a
+        # tensor.
         if not idle and (result is None or any(isinstance(leaf, Tensor) for leaf in tree_leaves(result))):
             self._calls.append(TapedCall(func, args, kwargs or {}, result))
         return result
@@ -136,7 +141,7 @@ def _played(
     """Return the calls as a Python function of the inputs, with a line for each call and a name for each
     tensor.
 
-    Raises TapeError if one of them uses anything other than inputs, results and weights.
+    Raises TapeError if a call uses a tensor that is neither an input, a result nor a weight.
     """
     names = {id(value): f"input_{index}" for index, value in enumerate(inputs)}
     constants: dict[str, Any] = {}

@@ -13,7 +13,8 @@ from tokenwire_reference.core.hooks import Experts, HiddenStates
 
 
 class HiddenStateTap(HiddenStates):
-    """Captures the input of a model's output layer, for the rows with logits, and the states of all rows.
+    """Captures the hidden states of all rows, and the input of the model's output layer for the rows with
+    logits.
 
     `available` is False for a model without an output layer, such as a script.
     """
@@ -45,10 +46,10 @@ class HiddenStateTap(HiddenStates):
 
 
 class RoutedExperts(Experts):
-    """Captures the choices of the model's routers; an engine stores them with the positions of its KV cache.
+    """Captures the experts that the model's routers choose.
 
-    So a cached position has its experts, too. A router is a module that returns the chosen experts [rows, k]
-    last, as those of transformers do.
+    An engine stores them with the positions of its KV cache, so that cached positions have experts as well. A
+    router is a module whose last result is the chosen experts [rows, k], as in transformers.
     """
 
     def __init__(self, module: Any) -> None:
@@ -71,5 +72,7 @@ class RoutedExperts(Experts):
             room[slots.cpu()] = torch.cat(rows, dim=-1).to("cpu", torch.int32)
 
     def in_base64(self, chosen: Tensor) -> str:
-        """Return the experts of some positions as int32 in base64: layer by layer for each."""
+        """Return the experts of some positions as int32 in base64: for each position, the experts of all
+        layers in order.
+        """
         return base64.b64encode(chosen.numpy().astype("<i4").tobytes()).decode()

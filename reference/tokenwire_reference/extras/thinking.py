@@ -1,4 +1,7 @@
-"""A budget of reasoning: when it is spent, the only id that may follow is one that ends the reasoning."""
+"""Limits the tokens of reasoning.
+
+When the budget is used up, only the marker that ends the reasoning is permitted.
+"""
 
 from __future__ import annotations
 
@@ -16,10 +19,13 @@ _OPENS, _CLOSES = THINK.encode(), END_THINK.encode()
 
 @dataclass(frozen=True, eq=False)
 class ThinkingBudget:
-    """A constraint of the length of the reasoning, perhaps with another one of the text."""
+    """A constraint that limits the length of the reasoning.
+
+    It may contain another constraint, for the text after the reasoning.
+    """
 
     tokens: int
-    """The most ids of the reasoning, without its markers."""
+    """The maximum number of reasoning tokens, without the markers."""
     begun: bool
     """True if the prompt has begun the reasoning."""
     tokenizer: Tokenizer
@@ -32,7 +38,7 @@ class ThinkingBudget:
 
 
 def constraint_of_text(constraint: Constraint | None) -> Constraint | None:
-    """Return the constraint of the text, without a budget of its reasoning."""
+    """Return the constraint of the text, without the budget of the reasoning; None if there is none."""
     return constraint.inner if isinstance(constraint, ThinkingBudget) else constraint
 
 
@@ -43,17 +49,21 @@ class _Where(Enum):
 
 
 class _Place:
-    """The position in an output: before, inside or behind its reasoning, and the reasoning tokens so far."""
+    """The position in an output (before, inside or after the reasoning), and the number of reasoning tokens
+    so far.
+    """
 
     def __init__(self, budget: ThinkingBudget) -> None:
         self._budget = budget
         self._where = _Where.BEFORE
         self._text = b""
-        """The text before the reasoning, or the end of its text."""
+        """The text before the reasoning; within the reasoning, only its last bytes, in which the marker is
+        searched.
+        """
         self._count = 0
 
     def take(self, token_id: int) -> None:
-        """Go on by one id."""
+        """Process the next id."""
         self._text += token_bytes(self._budget.tokenizer, token_id)
         self._count += 1
         if self._where is _Where.BEFORE:
@@ -70,13 +80,16 @@ class _Place:
 
     @property
     def _counts(self) -> bool:
-        """True within reasoning. An answer may begin it again although its prompt has begun it."""
+        """True within reasoning.
+
+        An answer may repeat the marker that begins the reasoning although the prompt ends with it.
+        """
         before = self._where is _Where.BEFORE
         return self._where is _Where.INSIDE or (before and self._budget.begun and not self._text.strip())
 
     @property
     def forced(self) -> int | None:
-        """The only id that may follow; None if any may."""
+        """The only id that may follow; None if any id may follow."""
         if not self._counts or self._count < self._budget.tokens:
             return None
         begun = next((n for n in range(len(_CLOSES) - 1, 0, -1) if self._text.endswith(_CLOSES[:n])), 0)

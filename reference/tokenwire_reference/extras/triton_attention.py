@@ -1,4 +1,4 @@
-"""Paged attention on the GPU, by our kernel."""
+"""Paged attention on the GPU, with the kernel of `paged_attention_kernel`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,11 @@ class TritonPagedAttention(PagedTensors):
         *,
         page_table: tuple[int, int],
     ) -> None:
-        """Initialize. `page_table` is the number of seats, and the most pages of a sequence."""
+        """Initialize.
+
+        `page_table` is the size of the page table: the number of seats, and the maximum number of pages of a
+        sequence.
+        """
         if any(shape.key_dim != shape.value_dim for shape in shapes):
             raise UnsupportedModelError("the GPU kernel needs keys and values of one size")
         if page_size < 16 or page_size & (page_size - 1):
@@ -40,13 +44,16 @@ class TritonPagedAttention(PagedTensors):
         self._tiles: dict[int, Tensor] = {}
         """The tiles of the batch, by the number of query heads for each key-value head."""
         self._singles: dict[int, Tensor] = {}
-        """A tile for each token, by the number of tokens, at addresses that captured graphs can use."""
+        """Tiles of one token each, by the number of tokens.
+
+        They have fixed addresses, so that captured graphs can use them.
+        """
         self._page_table = torch.zeros(page_table, dtype=torch.int64, device=device)
         self._seated: dict[int, Sequence[int]] = {}
         """The pages in each seat's row of the page table."""
 
     def plan(self, batch: Batch) -> None:
-        """Prepare the tensors and the page table, which are all that a captured pass needs.
+        """Prepare the tensors and the page table. A captured pass needs no other data.
 
         A sequence gets all its pages at once when it begins to run, so few steps change the table.
         """

@@ -1,1 +1,3 @@
-"""Engines outside of the event loop: threads, ranks, the handover of rows, and work within limits."""
+"""Runs engines outside of the event loop: engine threads, data-parallel ranks, the handover of rows, and
+processes with limits.
+"""

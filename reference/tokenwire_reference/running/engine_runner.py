@@ -1,8 +1,8 @@
 """Runs an engine: requests enter through an inbox, and rows leave by one call for each step.
 
-`EngineThread` has its own thread, so that the event loop is free while a model computes. An engine that takes
-no time, as that of a script, runs on the event loop (`EngineOnLoop`), because two threads would spend more on
-switching than on work.
+`EngineThread` has its own thread, so that the event loop is free while a model computes. An engine of a
+scripted model needs almost no time, and runs on the event loop (`EngineOnLoop`). With two threads, switching
+between them would take longer than the work.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ class EngineRunner(ABC):
     """Runs an engine. The public methods may be called from any thread."""
 
     def __init__(self, engine: Engine, streamer: OutputStreamer, deliver: Deliver) -> None:
-        """Initialize. `deliver` is called where the engine runs, at most once a step, with at least one
-        row.
+        """Initialize.
+
+        `deliver` is called with the rows of a step, on the engine's thread, if the step has any rows.
         """
         self._engine = engine
         self._streamer = streamer
@@ -44,10 +45,10 @@ class EngineRunner(ABC):
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = False
         self.failure: BaseException | None = None
-        """The error that broke the engine for good, or None."""
+        """The error after which the engine cannot continue; None while it works."""
         self.on_failure: Callable[[], None] = lambda: None
-        """The function to call in the thread of the engine, after the engine broke and every client got an
-        error.
+        """A function that is called on the engine's thread after the engine has failed and every client has
+        got an error.
         """
 
     @abstractmethod
@@ -56,10 +57,13 @@ class EngineRunner(ABC):
 
     @abstractmethod
     def stop(self) -> None:
-        """End the engine after its current step, and wait a while for that. Not for use on the event loop."""
+        """End the engine after its current step, and wait up to `STOP_SECONDS`.
+
+        Must not be called on the event loop.
+        """
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
-        """Run a request. One that was `aborted` before ends without a step."""
+        """Run a request. A request that was already `aborted` ends without a step."""
 
         def task() -> None:
             self._add(request)
@@ -72,7 +76,7 @@ class EngineRunner(ABC):
         self._ask(lambda: self._abort(rid))
 
     def call(self, function: Callable[[], _Result]) -> Future[_Result]:
-        """Run a function between two steps, where the engine runs."""
+        """Run a function between two steps, on the engine's thread."""
         future: Future[_Result] = Future()
 
         def run() -> None:
@@ -87,7 +91,7 @@ class EngineRunner(ABC):
         return future
 
     def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
-        """Run a function of every engine between two of its steps. This runner has one engine."""
+        """Run a function on every engine, between two steps of that engine. This runner has one engine."""
         return [self.call(lambda: function(self._engine))]
 
     def _ask(self, task: Callable[[], None]) -> None:
@@ -119,7 +123,10 @@ class EngineRunner(ABC):
             self._emit([request])
 
     def _queue(self, request: Request) -> bool:
-        """Add a request to the engine; False if the engine refuses it, which ends it."""
+        """Add a request to the engine.
+
+        If the engine refuses the request, end the request and return False.
+        """
         try:
             self._engine.add(request)
         except ValueError as error:
@@ -189,7 +196,10 @@ class EngineThread(EngineRunner):
 
 
 class EngineOnLoop(EngineRunner):
-    """Runs an engine on the event loop, a step for each of its turns; a slow step runs in a thread."""
+    """Runs an engine on the event loop, one step in each iteration of the loop.
+
+    A slow step runs in a thread.
+    """
 
     def __init__(
         self, engine: Engine, streamer: OutputStreamer, deliver: Deliver, loop: asyncio.AbstractEventLoop

@@ -9,15 +9,15 @@ from collections.abc import Callable, Sequence
 from tokenwire_reference.core.request import Row
 
 POLL_SECONDS = 0.1
-"""Seconds between checks that the loop still runs, in a thread that waits for it."""
+"""Seconds between two checks that the event loop still runs, while the engine's thread waits for it."""
 
 
 class Handover:
-    """Lets the loop deliver the rows of a step to all consumers before the next step's rows.
+    """Delivers the rows of a step to all consumers before the rows of the next step.
 
-    The two threads share one interpreter. An engine that runs ahead would take it away after every write to a
-    connection, and most of the time would be spent on switching; outputs would pile up meanwhile. It may run
-    one step ahead, because computation on a device costs the loop nothing.
+    The engine's thread and the event loop share one interpreter. If the engine ran ahead, the threads would
+    switch after every write to a connection, most of the time would be spent on switching, and outputs would
+    pile up. The engine may run one step ahead, because computation on a device does not delay the loop.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop, deliver: Callable[[Sequence[Row]], None]) -> None:
@@ -27,7 +27,10 @@ class Handover:
         self._taken.set()
 
     def __call__(self, rows: Sequence[Row]) -> None:
-        """Deliver the rows of a step, in the engine's thread. It waits until the previous ones are taken."""
+        """Deliver the rows of a step.
+
+        Called on the engine's thread, and waits until the rows of the previous step are taken.
+        """
         while not self._taken.wait(POLL_SECONDS):
             if not self._loop.is_running():
                 return  # the event loop that would take them has ended

@@ -16,13 +16,14 @@ if TYPE_CHECKING:
 _Result = TypeVar("_Result")
 
 DP_RANK = Extra[int | None]("dp_rank", None)
-"""The engine that runs a request; None with a single engine, or until one is chosen."""
+"""The index of the engine that runs a request; None with a single engine, or until an engine is chosen."""
 
 
 class Ranks:
-    """Runs several engines as `EngineRunner` runs one, on the event loop.
+    """Runs several engines, with the interface of `EngineRunner`.
 
-    A rank that breaks ends its own requests, and gets no others; the server continues while any rank does.
+    Must be used on the event loop. If a rank fails, its requests end, and it gets no further requests. The
+    server continues as long as one rank works.
     """
 
     def __init__(self, runners: Sequence[EngineRunner]) -> None:
@@ -30,13 +31,13 @@ class Ranks:
         self._under_way: list[set[str]] = [set() for _ in runners]
         self._begun = [0 for _ in runners]
         self.on_failure: Callable[[], None] = lambda: None
-        """The function to call, in the thread of an engine, once all engines are broken."""
+        """A function that is called on an engine's thread after all engines have failed."""
         for runner in runners:
             runner.on_failure = self._rank_failed
 
     @property
     def failure(self) -> BaseException | None:
-        """The error of the first engine that broke, once all engines are broken; None before."""
+        """The error of the first engine that failed, after all engines have failed; None before."""
         failures = [runner.failure for runner in self._runners]
         return None if None in failures else failures[0]
 
@@ -53,7 +54,7 @@ class Ranks:
             runner.stop()
 
     def add(self, request: Request, *, aborted: bool = False) -> None:
-        """Run a request on the rank that it names, or else on the least busy one."""
+        """Run a request on the rank that the request names, or else on the least busy rank."""
         rank = DP_RANK.of(request)
         if rank is None:
             rank = min(range(len(self._runners)), key=self._business)
@@ -63,8 +64,9 @@ class Ranks:
         self._runners[rank].add(request, aborted=aborted)
 
     def _business(self, rank: int) -> tuple[bool, int, int]:
-        """Return a sort key of ranks, the best first. Idle ranks differ by the number of requests that they
-        began.
+        """Return a sort key that puts the least busy rank first.
+
+        Equally busy ranks are ordered by the number of requests that they have begun.
         """
         return self._runners[rank].failure is not None, len(self._under_way[rank]), self._begun[rank]
 
@@ -81,5 +83,5 @@ class Ranks:
                 runner.abort(rid)
 
     def each(self, function: Callable[[Engine], _Result]) -> list[Future[_Result]]:
-        """Run a function of every engine, between two of its steps."""
+        """Run a function on every engine, between two steps of that engine."""
         return [future for runner in self._runners for future in runner.each(function)]

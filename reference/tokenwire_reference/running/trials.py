@@ -1,7 +1,8 @@
-"""Work of unknown cost in processes, so that a limit can end it.
+"""Runs work of unknown cost in separate processes, so that a limit can end the work.
 
-A process is started when there is work for it. It reads lines from its standard input and writes a line for
-each. At SIGUSR1 it must end the current work; at the end of its input it must exit.
+A process is started when there is work for it. The process reads lines from its standard input, and writes
+one line of output for each line. At SIGUSR1 it must end the current work; at the end of its input it must
+exit.
 """
 
 from __future__ import annotations
@@ -20,10 +21,13 @@ class TrialError(RuntimeError):
 
 
 class Trials:
-    """Processes that run a module, each with one piece of work at a time. Used on the event loop."""
+    """A pool of processes that run a Python module.
+
+    Each process does one piece of work at a time. Must be used on the event loop.
+    """
 
     def __init__(self, module: str, greeting: Callable[[], bytes], processes: int) -> None:
-        """Initialize. `greeting` makes the first line for each process. It is called off the event loop."""
+        """Initialize. `greeting` returns the first input line for each process. It is called in a thread."""
         self._module = module
         self._greeting = greeting
         self._threads = ThreadPoolExecutor(processes, thread_name_prefix="trial")
@@ -75,7 +79,7 @@ class Trials:
 
 
 class _Work:
-    """The work of a process on one line, which another thread may stop."""
+    """The work of a process on one input line. Another thread may stop the work."""
 
     def __init__(self, line: bytes) -> None:
         self._line = line

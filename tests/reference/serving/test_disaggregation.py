@@ -406,8 +406,8 @@ def test_a_request_without_a_room_is_refused(run: Run) -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"bootstrap_host": "10.0.0.1"}, "bootstrap_host is '10.0.0.1', and this server asks other hosts"),
-        ({"bootstrap_host": "metadata.internal"}, "name it with --disaggregation-prefill-host"),
+        ({"bootstrap_host": "10.0.0.1"}, "bootstrap_host is '10.0.0.1', which this server may not ask"),
+        ({"bootstrap_host": "metadata.internal"}, "permit it with --disaggregation-prefill-host"),
         ({"bootstrap_port": 99999}, "bootstrap_port: 99999 is greater than the maximum of 65535"),
         ({"bootstrap_port": -1}, "bootstrap_port: -1 is less than the minimum of 0"),
         ({"bootstrap_room": 2**63}, "bootstrap_room"),
