@@ -91,9 +91,7 @@ def known_fault(room: str, name: str, entry: Mapping[str, Any], kinds: Mapping[s
     if primitive not in kinds:
         raise ValueError(f"fault {name!r} is of the kind {primitive!r}; the kinds are {', '.join(kinds)}")
     if "upstream" not in facts:
-        raise ValueError(
-            f"fault {name!r} has no `upstream`; list links to reports of the bug, or write [] if there are none"
-        )
+        raise ValueError(f"fault {name!r} has no `upstream`; list links to reports of the bug, or write []")
     acts = dict(written(name))
     for seam in entry.keys() - {"does", "bug"}:
         try:

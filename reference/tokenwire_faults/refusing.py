@@ -121,7 +121,7 @@ def _refusal_harms_the_next(fault: Fault, status: int, answer: Json) -> Answered
 _answered_before: dict[str, Json] = {}
 """The latest request body of each path that was answered with success."""
 _left_behind: set[str] = set()
-"""The paths at which a request was refused since this fault last changed an answer."""
+"""The paths at which a request was refused after the latest answered request."""
 
 
 @act_at("asked", "refusal-changes-the-next")

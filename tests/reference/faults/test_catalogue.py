@@ -104,7 +104,7 @@ def test_each_request_has_a_fault_of_its_own():
     [
         ({"bug": {"kind": "X99"}}, "is of the kind 'X99'; the kinds are X01"),
         ({"bug": {"kind": "X01", "upstream": []}}, "does nothing"),
-        ({"bug": {"kind": "X01", "upstream": []}, "deltas": {}}, "no primitive is for 'deltas'"),
+        ({"bug": {"kind": "X01", "upstream": []}, "deltas": {}}, "the seam 'deltas' has no primitives"),
         ({"bug": {"kind": "X01"}, "answers": []}, "has no `upstream`"),
     ],
 )
