@@ -1,1 +1,4 @@
-"""An engine below a real front end. It answers like a parrot, in the steps that requests ask for."""
+"""An engine for the real front ends of vLLM and SGLang.
+
+It answers like a parrot, and each request can determine the steps of its answer.
+"""

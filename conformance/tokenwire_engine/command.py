@@ -99,7 +99,8 @@ def _ended(*, attached: bool) -> Iterator[Ending]:
     if attached:
 
         def watch() -> None:
-            # Unbuffered, because a buffer of Python would be locked when the process ends.
+            # The standard input is read without a buffer. Python would wait for the lock of a buffer when the
+            # process ends.
             while os.read(0, 1 << 12):
                 pass
             ending.wish()

@@ -1,4 +1,7 @@
-"""The engine: running requests, and the output of each step. It is independent of protocols and sockets."""
+"""The engine: keeps the running requests, and computes the output of each step.
+
+It is independent of protocols and sockets.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +17,7 @@ from tokenwire_engine.schedule import End, Schedule
 RETRACTED_STEPS = 5
 """The number of steps without output after a preemption."""
 PATIENCE_STEPS = 5000
-"""Steps after which a request starts although its batch is not complete."""
+"""The number of steps after which a request starts although its batch is not complete."""
 
 
 class UncomputedError(ValueError):
@@ -62,7 +65,7 @@ class Sampling:
 
     @property
     def is_plain(self) -> bool:
-        """True if no parameter changes the ids that the parrot gives."""
+        """True if no parameter changes the ids that the parrot would output."""
         changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
         limited = self.allowed is not None or self.language is not None
         return not (self.bias or limited or changed)
@@ -102,9 +105,9 @@ class Answer:
 
     ids: tuple[int, ...]
     likeliest: tuple[int, ...]
-    """The id that the parrot gives at each position.
+    """The id that the parrot would output at each position.
 
-    Biases, penalties or constraints may have chosen another one.
+    Because of biases, penalties or constraints, the answer may have another id there.
     """
     outcome: Outcome
 
@@ -146,7 +149,7 @@ def _likeliest(
 ) -> int:
     """Return the id with the greatest logit after biases and penalties.
 
-    `given`: the ids of the answer so far, counted.
+    `given`: the number of occurrences of each id in the answer so far.
     """
     seen = given.keys() | set(prompt)
 
@@ -162,13 +165,16 @@ def _likeliest(
         allowed &= sampling.language.allowed()
     candidates = sorted(allowed - banned)
     if not candidates:
-        raise UncomputedError("an answer if all ids are excluded")
+        raise UncomputedError("an answer for which all ids are excluded")
     return max(candidates, key=score)
 
 
 @lru_cache(maxsize=1 << 14)
 def rank(law: Parrot, likeliest: int, token: int) -> int:
-    """Return the rank of an id at a position whose repeated id is `likeliest`. The best rank is 1."""
+    """Return the rank of an id at a position at which the parrot would output `likeliest`.
+
+    The best rank is 1.
+    """
     own = law.logit(likeliest, token)
     return sum(law.logit(likeliest, other) >= own for other in range(law.vocab_size))
 
@@ -181,7 +187,7 @@ class Running:
         self.given = 0
         """The number of tokens that the request has output."""
         self.waited = 0
-        """The number of steps in which it waited for its batch."""
+        """The number of steps in which the request has waited for its batch."""
         self.accepted: list[int] = []
         """The number of accepted draft tokens in each step."""
         self._steps = 0
@@ -196,8 +202,8 @@ class Running:
         self._order = outcome
 
     def step(self) -> list[Emitted]:
-        """Run a step, and return the outputs to send. The list is empty if the step has none, or if they are
-        held back.
+        """Run a step, and return the outputs to send. The list is empty if the step has no output, or if
+        outputs are held back.
 
         Raises EngineDiedError.
         """
@@ -252,7 +258,10 @@ class Running:
 
 
 class Engine:
-    """All requests by name. A step of the engine is a step of each running request."""
+    """Runs all requests, which are stored by name.
+
+    In a step of the engine, each running request does one step.
+    """
 
     def __init__(self) -> None:
         self.running: dict[str, Running] = {}
@@ -260,11 +269,14 @@ class Engine:
 
     @property
     def is_idle(self) -> bool:
-        """True if there is no request."""
+        """True if no request is running."""
         return not (self.running or self._waiting)
 
     def add(self, request: Running) -> None:
-        """Add a request. If its schedule names a batch, it waits for the others of the batch."""
+        """Add a request.
+
+        If the schedule of the request names a batch, the request waits for the other requests of the batch.
+        """
         self._waiting[request.name] = request
         join = request.schedule.join
         batch = [name for name, one in self._waiting.items() if one.schedule.join == join]
@@ -276,7 +288,7 @@ class Engine:
         return self._waiting.pop(name, None) or self.running.pop(name, None)
 
     def step(self) -> Iterator[tuple[Running, Emitted]]:
-        """Run a step of each request, remove those that end, and return the outputs.
+        """Run a step of each request, remove the requests that end, and return the outputs.
 
         Raises EngineDiedError.
         """

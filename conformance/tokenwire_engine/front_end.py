@@ -1,4 +1,4 @@
-"""Code for both protocols, vLLM's and SGLang's: the known releases, and a trace of messages."""
+"""Code that the protocols of vLLM and SGLang share: the check of the release, and the trace of messages."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class UnknownVersionError(ValueError):
 
 
 def newest(known: Releases) -> str:
-    """Return the newest of these versions."""
+    """Return the newest of the given versions."""
     return max(known, key=lambda version: tuple(map(int, re.findall(r"\d+", version))))
 
 
@@ -28,8 +28,8 @@ def demand_known(
 ) -> None:
     """Check that a release is known, and that its outputs have the known fields.
 
-    `fields`: the fields of the installed release; None if they cannot be determined. `as_version`: treat the
-    release like this known one. Raises UnknownVersionError.
+    `fields`: the fields of the installed release; None if they cannot be determined. `as_version`: a known
+    release; its protocol is used for the installed release. Raises UnknownVersionError.
     """
     like = as_version or version
     compared = like if like in known else newest(known)

@@ -12,7 +12,8 @@ from tokenwire_engine.engine import UncomputedError
 
 try:
     import llguidance
-except ImportError:  # the extra `engine` installs llguidance; the environment of a front end may not have it
+# The extra `engine` installs llguidance, but the environment of a front end may not contain it.
+except ImportError:
     llguidance = None  # type: ignore[assignment]
 
 _KINDS = ("json", "json_object", "regex", "choice", "grammar")
@@ -29,9 +30,9 @@ class Grammar:
     """A constraint, and the part of the answer that was generated so far."""
 
     def __init__(self, kind: Any, value: Any, folder: Path) -> None:
-        """Compile a constraint of a known kind. `folder`: the folder with the tokenizer.
+        """Compile a constraint.
 
-        Raises UncomputedError for other kinds.
+        `folder`: the folder with the tokenizer. Raises UncomputedError for an unknown kind of constraint.
         """
         if llguidance is None:
             raise UncomputedError(f"{kind} (llguidance is not installed here)")

@@ -1,4 +1,4 @@
-"""Starts a front end over the engine, waits until it answers, and stops both."""
+"""Starts a front end over the engine, waits until the front end answers, and stops both."""
 
 from __future__ import annotations
 
@@ -46,7 +46,10 @@ class Family(StrEnum):
 
 
 DEFAULTS = {Family.VLLM: "", Family.SGLANG: "info=mirror_token_id,mirror_position"}
-"""The default schedule of requests. For SGLang, it attaches the same values to tokens as its samplers can."""
+"""The default schedule of requests, by server family.
+
+For SGLang, the schedule attaches values to tokens, as SGLang's samplers can do.
+"""
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,7 @@ class Wanted:
     """The command line of the front end, without model and ports."""
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL
     tokenizer: Path | None = None
-    """The folder of a model whose tokenizer is used; None for one of our vocabularies."""
+    """The folder of a model whose tokenizer is used; None for a vocabulary of `tokenwire parrot`."""
     schedule: Schedule = field(default_factory=Schedule)
     """The schedule of requests that do not contain one."""
     version: str = ""
@@ -95,7 +98,7 @@ _MISSING = {
 
 
 def program(words: Sequence[str]) -> str:
-    """Return the path of a program. Raises UsageError if it is missing, with advice."""
+    """Return the path of a program. If the program is missing, raises UsageError with advice."""
     found = shutil.which(words[0])
     if found is None:
         name = Path(words[0]).name
@@ -125,7 +128,7 @@ def vllm_version(words: Sequence[str]) -> tuple[str, tuple[str, ...] | None]:
     """
     if is_rust(words):
         told = _printed([words[0], "--version"])
-    else:  # running the program for its version would take many seconds
+    else:  # The version is read from the package's metadata, because running the program takes many seconds.
         python = words[0] if "-m" in words else _interpreter(words[0])
         told = _printed([python, "-c", _ABOUT_VLLM])
     found = re.search(r"(?<!\d)\d+\.\d+\.\d+(?:[.a-z]+\d+)*", told)
@@ -142,7 +145,7 @@ def is_rust(words: Sequence[str]) -> bool:
 
 
 def _printed(command: Sequence[str]) -> str:
-    """Return what a program prints. Raises UsageError if it fails."""
+    """Run a program, and return the text that it prints. Raises UsageError if the program fails."""
     told = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     if told.returncode:
         last = told.stderr.strip().splitlines()[-1:]
@@ -200,7 +203,7 @@ def _interpreter(script: str) -> str:
 
 @dataclass
 class Ending:
-    """A flag that ends the program. A signal handler may set it.
+    """A flag that tells the program to end, and that a signal handler may set.
 
     `threading.Event` is not suitable, because its lock could deadlock in a signal handler.
     """
@@ -312,8 +315,8 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
 
 
 def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mapping[str, str]:
-    """Return environment variables with which SGLang's interpreter can import this package, and no other
-    package of ours.
+    """Return environment variables with which SGLang's interpreter can import this package, but no other
+    package of Tokenwire.
     """
     packages = scratch / "packages"
     packages.mkdir()
@@ -334,7 +337,7 @@ def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mappin
 def _demand_answer(
     url: str, process: subprocess.Popen[bytes], log: Path, until: float, ending: Ending
 ) -> None:
-    """Wait until the front end answers. Raises UsageError with the end of its log if it does not."""
+    """Wait until the front end answers. If it does not answer, raises UsageError with the end of its log."""
     while not _answers(url):
         status = process.poll()
         if status is not None:

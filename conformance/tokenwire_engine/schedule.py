@@ -1,6 +1,6 @@
 """The schedule of a request: what the engine does in each step.
 
-A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may occur once:
+A schedule is a short text, `steps=2,1,4;info=a@3;abort=5`. Each word may occur at most once:
 
 | word | meaning |
 |---|---|
@@ -157,7 +157,9 @@ _READ: Mapping[str, tuple[str, Callable[[str], Any]]] = {
     **{name: (name, _number) for name in ("wait", "retract", "die", "drafts", "cached")},
     **{name: (name, _name) for name in ("weights", "kv")},
 }
-"""For each word of a schedule: the field of `Schedule` that it sets, and the parser of its value."""
+"""For each word of a schedule: the field of `Schedule` that the word sets, and the parser of the word's
+value.
+"""
 
 
 def _written(name: str, value: Any) -> str:
@@ -192,14 +194,16 @@ def parse_schedule(text: str) -> Schedule:
             raise ValueError(f"schedule word {word!r}: {error}") from error
         if field in found:
             raise ValueError(
-                f"schedule word {word!r}: this word, or another one that ends the request, occurs twice"
+                f"schedule word {word!r}: the word occurs twice, or an earlier word already ends the request; "
+                "keep one of them"
             )
         found[field] = parsed
     return Schedule(**found)
 
 
 def schedule_of(given: object, request_id: str, default: Schedule) -> Schedule:
-    """Return the schedule of a request: from its field, or else from its request id, or else the default.
+    """Return the schedule of a request: from its `tokenwire` field, or else from its request id, or else the
+    default schedule.
 
     Raises ValueError.
     """

@@ -67,7 +67,7 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
 _OPTIONS = (
     *("return_logprob", "top_logprobs_num", "token_ids_logprob", "stream", "http_worker_ipc", "time_stats"),
 )
-"""The members of a request's message that `Req` takes under the same names."""
+"""The fields of a request message that `Req` has under the same names."""
 _ERRORS = {400: "BadRequestError", 500: "InternalServerError"}
 _LANGUAGES = {"json": "json_schema", "regex": "regex", "grammar": "ebnf", "structural_tag": "structural_tag"}
 """The sampling parameters that contain a constraint, by the kind of constraint."""
@@ -116,7 +116,7 @@ class Parts:
 
 
 def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
-    """Return these parts of the installed release."""
+    """Return SGLang's parts from the installed release."""
     components = f"{_MANAGERS}.scheduler_components"
     try:
         streamer = import_module(f"{components}.output_streamer").SchedulerOutputStreamer
@@ -135,7 +135,7 @@ def parts_of(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
 
 
 def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts:
-    """Return these parts of a release whose scheduler contains them (0.5.12)."""
+    """Return SGLang's parts from a release whose scheduler contains the parts (0.5.12)."""
     import zmq
 
     methods = import_module(f"{_MANAGERS}.scheduler_output_processor_mixin").SchedulerOutputProcessorMixin
@@ -188,7 +188,7 @@ def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any
 
 
 def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, Emitted]]]:
-    """Divide the outputs of a step into payloads with at most one output per request."""
+    """Divide the outputs of a step into messages, each with at most one output per request."""
     by_request: dict[str, list[tuple[Running, Emitted]]] = {}
     for running, emitted in steps:
         by_request.setdefault(running.name, []).append((running, emitted))
@@ -218,7 +218,7 @@ def log_of(req: Any) -> Any:
 
 
 def output_of(req: Any) -> Mapping[str, Any]:
-    """Return the arguments for SGLang's streamer about a request."""
+    """Return the arguments that describe a request for SGLang's streamer."""
     return {
         **{"rid": req.rid, "output_ids": list(req.output_ids), "customized_info": req.customized_info},
         "finished": plain(req.finished_reason),
@@ -358,7 +358,7 @@ class Scheduler:
         self.requests[message.rid] = req
         try:
             running = self.running(message, req, prompt)
-        except Exception as error:  # the error ends only this request, and becomes its answer
+        except Exception as error:  # An error ends only this request, and becomes the answer to the request.
             words, status = refusal(error)
             req.to_finish = self.abort_class(words, status, _ERRORS[status])
             schedule = Schedule(info=self.default.info)
@@ -438,7 +438,8 @@ class Scheduler:
         for key in schedule.info:
             for value in values_of(key, emitted.start, sampled, len(running.prompt)):
                 result = SimpleNamespace(customized_info={key.name: [value]})
-                self.collect(None, 0, req, result)  # SGLang's own function collects the values, one by one
+                # SGLang's own function collects the values, one value in each call.
+                self.collect(None, 0, req, result)
         outcome = emitted.outcome
         if outcome is not None and outcome.kind in {"error", "abort", "repeat"} and not req.to_finish:
             kind = "InternalServerError" if outcome.status else None
@@ -447,7 +448,7 @@ class Scheduler:
         look_for_end(new_accepted_len=max(1, len(emitted.ids)))
 
     def log_prompt(self, log: Any, prompt: Sequence[int], start: int) -> None:
-        """Set the logprobs of a prompt from a position on. The first token has none."""
+        """Set the logprobs of a prompt from a position on. The first token of the prompt has no logprob."""
         places = range(start + 1, len(prompt))
         rows = [(prompt[place - self.law.lag(place)], prompt[place]) for place in places]
         for name, values in scores(self.law, rows, log.top_logprobs_num, log.token_ids_logprob).items():
@@ -496,10 +497,10 @@ def run_scheduler_process(server_args: Any, port_args: Any, gpu_id: int, *rest: 
 
 
 def publish(server_args: Any, gpu_id: int) -> None:
-    """Publish the server's settings within this process, as each release does."""
+    """Publish the server's settings within this process, in the way of the installed release."""
     try:
         context = import_module("sglang.srt.runtime_context")
-    except ImportError:  # releases up to 0.5.13
+    except ImportError:  # Releases up to 0.5.13 do not have this module.
         import_module("sglang.srt.server_args").set_global_server_args_for_scheduler(server_args)
         return
     ranks = context.SpawnRanks(world_rank=0, dp_rank=None, gpu_id=gpu_id)
@@ -513,7 +514,7 @@ def main() -> None:
     launch(arguments, run_scheduler_process_func=run_scheduler_process)
 
 
-if __name__ in {"__main__", "__mp_main__"}:  # the latter in the processes that SGLang starts
+if __name__ in {"__main__", "__mp_main__"}:  # `__mp_main__` is the name in processes that SGLang starts
     sys.meta_path.append(WithoutKernels())
 if __name__ == "__main__":
     main()

@@ -1,8 +1,8 @@
 """The engine's side of the protocol between vLLM's front ends and their engine process.
 
 The front end binds the sockets, and the engine connects. A handshake is followed by inputs and outputs for
-each API server. All payloads are msgpack. Requests and outputs are arrays; new releases append fields to
-them.
+each API server. All payloads are msgpack. Requests and outputs are arrays, to which new releases append
+fields.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ _UTILITIES: Mapping[str, Any] = {
 _EVENT_QUEUED, _EVENT_SCHEDULED, _EVENT_PREEMPTED = 1, 2, 3
 _TICK_MS = 1
 _DEATH_S = 0.5
-"""Seconds in which the last message of a crashing engine is sent."""
+"""The time in seconds that a crashing engine waits, so that its last message is sent."""
 
 _pack, _unpack = msgspec.msgpack.encode, msgspec.msgpack.decode
 
@@ -85,7 +85,7 @@ class VllmOptions:
     schedule: Schedule = field(default_factory=Schedule)
     """The schedule of requests that do not contain one."""
     trace: Path | None = None
-    """A file that records every message as JSON Lines; None for none."""
+    """A file that records every message as JSON Lines; None to record nothing."""
 
 
 def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[Any, ...]:
@@ -106,10 +106,10 @@ def logprob_rows(
     tensors: bool = False,
     nan: frozenset[int] = frozenset(),
 ) -> tuple[Any, ...]:
-    """Return logprob arrays. Each row is the likeliest id and the id at that position.
+    """Return logprob arrays for rows of (likeliest id, output id).
 
-    A row has the latter id first, and then the top logprobs, or those of named ids. For rows in `nan`, the
-    logprob is NaN.
+    A row of the arrays begins with the output id. Then it has the top logprobs, or the logprobs of named ids.
+    For rows in `nan`, the logprob is NaN.
     """
     ids: list[int] = []
     values: list[float] = []
@@ -167,7 +167,10 @@ class VllmEngine:
     """The engine from the point of view of vLLM's front ends: it receives and sends messages."""
 
     def __init__(self, options: VllmOptions, send: Callable[[int, bytes], object]) -> None:
-        """Create an engine. `send`: called with the number of an API server and a message for it."""
+        """Create an engine.
+
+        `send` is called with the number of an API server and a message for this server.
+        """
         self.options, self._send = options, send
         self.engine = Engine()
         self._requests: dict[str, dict[str, Any]] = {}
@@ -175,7 +178,10 @@ class VllmEngine:
         self._trace = Trace(options.trace)
 
     def ready(self) -> bytes:
-        """Return the first message to each API server. It has every field that any known release requires."""
+        """Return the first message to each API server.
+
+        The message has every field that any known release requires.
+        """
         longest = self.options.max_model_len
         return _pack(
             {
@@ -201,7 +207,8 @@ class VllmEngine:
         if kind == ADD:
             self._add(dict(zip(REQUEST, content, strict=False)))
         elif kind == ABORT:
-            for name in content:  # vLLM's EngineCore does not send output to a client that aborts, either
+            # Like vLLM's EngineCore, this engine sends no output for a request that the client has aborted.
+            for name in content:
                 self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
@@ -217,7 +224,7 @@ class VllmEngine:
             given = (params.get("extra_args") or {}).get(KEY)
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
             right = answer(self.options.law, prompt, sampling)
-        except Exception as error:  # the error ends only this request, and becomes its answer
+        except Exception as error:  # An error ends only this request, and becomes the answer to the request.
             row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
             self._output(client, [self._row({**row, "error": _error(*refusal(error))})], ended=[name])
             return
@@ -268,7 +275,8 @@ class VllmEngine:
         """Return the fields about the prompt, which a request's first output contains."""
         prompt, law, now = running.prompt, self.options.law, time.monotonic()
         handed_over = (params.get("extra_args") or {}).get("kv_transfer_params") or {}
-        peer = handed_over.get("remote_engine_id")  # a prefill computed all of the prompt but its last token
+        # The prefill server has computed all tokens of the prompt except the last.
+        peer = handed_over.get("remote_engine_id")
         cached = len(prompt) - 1 if peer else min(running.schedule.cached, len(prompt) - 1)
         events = [_EVENT_QUEUED, _EVENT_SCHEDULED, *([_EVENT_PREEMPTED] if emitted.was_preempted else [])]
         found: dict[str, Any] = {

@@ -1,4 +1,4 @@
-"""Judges one answer, or two for comparison, and makes the page's view of them.
+"""Judges one answer, or two answers for comparison, and creates the view of the answers for the page.
 
 This runs in a separate process, so that judging does not distort the arrival times of data.
 """
@@ -45,18 +45,20 @@ class Answer:
 
 @dataclass(frozen=True)
 class Question:
-    """A task for the judging process: judge an answer and, if `number` is set, make its view."""
+    """A task for the judging process: judge an answer and, if `number` is set, create the
+    view of the answer.
+    """
 
     answer: Answer
     number: int | None = None
     beside: Answer | None = None
     root: str = ""
-    """Relative address of the folder with the pages of requirements."""
+    """The relative URL of the folder with the pages of requirements."""
 
 
 @dataclass(frozen=True)
 class Bench:
-    """Judges answers, with what is known about the servers."""
+    """Judges answers, with the known facts about the servers."""
 
     dialects: Mapping[str, Dialect]
     advertised: Mapping[str, Advertised] = field(default_factory=dict)
@@ -91,7 +93,8 @@ class Bench:
     def _run(self, question: Question, stream: Stream, beside: Stream | None) -> Run:
         """Return the run to judge.
 
-        Answers of two servers are compared only if these are a gateway and its worker.
+        Answers of two servers are compared only if one server is a gateway and the other server is its
+        worker.
         """
         run = Run((stream,), self._advertised_by(question.answer), tokenizer=self.tokenizer)
         if question.beside is None or beside is None:
@@ -105,8 +108,8 @@ class Bench:
         return run
 
     def _rows(self, question: Question, stream: Stream) -> list[Requirement] | None:
-        """Return the requirements to judge: those about a single answer, or all (None) for two complete
-        answers.
+        """Return the requirements to judge: the requirements about a single answer, or None (all
+        requirements) for two complete answers.
 
         An incomplete JSON document is not judged.
         """

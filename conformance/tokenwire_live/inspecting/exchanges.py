@@ -1,4 +1,6 @@
-"""Requests that were sent from the page: the running ones and the latest answers, in limited memory."""
+"""Requests that were sent from the page: stores the running requests and the latest answers, in limited
+memory.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +25,9 @@ from tokenwire_live.inspecting.bench import COUNTS, TARGET, Answer, Bench, Quest
 SCENARIO = "by-hand"
 _MOST_ROWS = 200
 _MOST_BYTES = 64 << 20
-"""The most bytes of stored answers. The oldest are deleted first."""
+"""The maximum size of all stored answers in bytes. The oldest answers are deleted first."""
 _MOST_WAITING = 1000
-"""The most requests that may run or wait."""
+"""The maximum number of requests that may run or wait."""
 
 
 @dataclass
@@ -39,9 +41,9 @@ class Asked:
     tap: Tap = field(default_factory=Tap)
     ended: Exchange | None = None
     refused: str = ""
-    """The reason why the request could not be sent; empty if it was."""
+    """The reason why the request could not be sent; empty if it was sent."""
     counts: Mapping[str, Any] | None = None
-    """The verdict on the complete answer; None until it was judged."""
+    """The verdict on the complete answer; None until the answer is judged."""
     so_far: Mapping[str, Any] = field(default_factory=dict)
     """The verdict on the part of the answer that the page showed last."""
     task: asyncio.Task[None] | None = None
@@ -100,13 +102,14 @@ class Exchanges:
         return {dialect.name: dialect for dialect in self.targets[TARGET].found.asked}
 
     def send(self, dialect: str, body: str, to: str = TARGET) -> int:
-        """Send a request; return its number. Raises UsageError."""
+        """Send a request, and return the number of the request. Raises UsageError."""
         if dialect not in self.dialects or to not in self.targets:
             raise UsageError(f"server {to!r} does not support dialect {dialect!r}")
         if sum(asked.ended is None for asked in self.known.values()) >= _MOST_WAITING:
             raise UsageError(f"{_MOST_WAITING} requests are already waiting; wait until some have ended")
         endpoint = self.dialects[dialect].endpoint
-        try:  # JSON is parsed and sent in the suite's format, anything else unchanged
+        # If the body is JSON, it is parsed and sent in the suite's format. Any other text is sent unchanged.
+        try:
             sent = self._addressed(strict_json.loads(body), self.dialects[dialect], to)
             request = HttpRequest(endpoint.methods[0], endpoint.path, sent)
         except ValueError:
@@ -134,13 +137,13 @@ class Exchanges:
         self._judging.set()
 
     def stop(self, number: int) -> None:
-        """Disconnect from the server."""
+        """Close the connection of a running request."""
         asked = self.known[number]
         if asked.ended is None:
             asked.tap.hang_up(reset=False)
 
     async def abort(self, number: int) -> str:
-        """Send an abort for a request; describe the result."""
+        """Send an abort for a request, and return a description of the result."""
         asked = self.known[number]
         request_id = asked.dialect.read_asked(asked.request).request_id
         control = load_controls().get(asked.dialect.family)
@@ -155,7 +158,10 @@ class Exchanges:
         return f"{request.method} {request.path} for {named!r} was answered {answer.status or answer.detail}"
 
     async def view(self, number: int, beside: int = 0) -> dict[str, Any]:
-        """Return the page's view of an answer, compared with another one if `beside` names it."""
+        """Return the page's view of an answer.
+
+        If `beside` names another answer, the view compares both answers.
+        """
         asked = self.known[number]
         other = self.known[beside].answer if beside in self.known else None
         view = await self._judged(Question(asked.answer, number, other))

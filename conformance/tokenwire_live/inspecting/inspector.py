@@ -1,4 +1,4 @@
-"""Connects the page's views with the actions that they trigger."""
+"""The inspector: serves its page, and performs the actions that the user triggers on the page."""
 
 from __future__ import annotations
 
@@ -34,10 +34,9 @@ _pulse = asyncio.sleep
 
 
 class Inspector:
-    """Serves the page in this context (async).
-
-    targets: the target and, if they are named, its worker and its twin. folder: where answers are stored on a
-    click. parrot: writes prompts for a parrot.
+    """Serves the page while the (async) context is open. targets: the target and, if they are given, its
+    worker and its twin. folder: the folder in which a click stores an answer. parrot: writes prompts if the
+    target is a parrot.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class Inspector:
     def _presets(self) -> asyncio.Future[dict[str, HttpRequest]]:
         """Return the task that computes the presets.
 
-        It starts when the page first needs them, because it takes seconds.
+        The task takes seconds, so it starts only when the page first needs the presets.
         """
         return asyncio.wrap_future(self._rehearsing.submit(None))
 

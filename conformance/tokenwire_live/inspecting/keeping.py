@@ -25,8 +25,8 @@ def keep(
     urls: Sequence[str],
     asked_with: Sequence[str] = (),
 ) -> list[str]:
-    """Store exchanges. Each has the URL of its server. Return shell commands that use the files, and that
-    check `urls`.
+    """Store exchanges. Each has the URL of its server. Return shell commands that use the stored files, and
+    that check the servers at `urls`.
 
     Raises OSError and UsageError.
     """
@@ -49,7 +49,7 @@ def keep(
 
 
 def _free(folder: Path, name: str) -> str:
-    """Return the name; if it is in use, with a number appended."""
+    """Return the name. If the name is in use, append a number."""
     taken = {path.name.partition(".")[0] for path in folder.iterdir()}
     names = (name, *(f"{name}-{number}" for number in range(2, len(taken) + 2)))
     return next(free for free in names if free not in taken)

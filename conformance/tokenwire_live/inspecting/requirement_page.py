@@ -1,4 +1,4 @@
-"""The page about a requirement. Violations link to it."""
+"""The page about a requirement, to which violations link."""
 
 from __future__ import annotations
 

@@ -36,13 +36,13 @@ _HEADERS = ("Referrer-Policy: no-referrer", "Cross-Origin-Resource-Policy: same-
 Get = Callable[[str], Awaitable[tuple[str, str]]]
 """Returns the media type and the text of a page. The argument is the path after the page's name."""
 Post = Callable[[Mapping[str, Any]], Awaitable[Any]]
-"""Handles a POST request of the page. Argument and result are JSON values."""
+"""Handles a POST request of the page. The argument and the result are JSON values."""
 Events = Callable[[Mapping[str, str]], AsyncIterator[Any]]
-"""Yields messages to the page as JSON. The argument is the query of its address."""
+"""Yields messages to the page as JSON. The argument is the query in the request's URL."""
 
 
 def _document(status: HTTPStatus, kind: str, text: str | None, *headers: str) -> bytes:
-    """Return a response that closes its connection. Without text, it is only the head."""
+    """Return a response that closes the connection. Without text, the response is only the head."""
     data = b"" if text is None else inert(text).encode()
     lines = [
         f"HTTP/1.1 {status.value} {status.phrase}",
@@ -167,7 +167,7 @@ class PageServer:
     async def _stream(self, writer: asyncio.StreamWriter, events: AsyncIterator[Any]) -> None:
         """Send server-sent events.
 
-        Each waits until the previous one was sent, so that a slow page does not fill memory.
+        Each event waits until the previous event was sent, so that a slow page does not fill memory.
         """
         writer.write(_document(HTTPStatus.OK, "text/event-stream", None))
         async for data in events:

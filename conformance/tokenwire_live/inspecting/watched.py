@@ -78,7 +78,10 @@ def live_page(
 
 
 def _recorded(opinion: Opinion) -> bool:
-    """True if the capture of an exchange still exists. Above --record-cap, the oldest are deleted."""
+    """True if the capture of an exchange still exists.
+
+    Above --record-cap, the oldest captures are deleted.
+    """
     return bool(opinion.recorded) and Path(opinion.recorded).is_file()
 
 
@@ -104,7 +107,7 @@ def exchange_page(opinion: Opinion) -> str:
 
 
 class WatchPages:
-    """Serves the pages in this context (async).
+    """Serves the pages while the (async) context is open.
 
     Without the token, a page shows only counts by requirement, by dialect and by model. Model names come from
     requests. Everything else that clients have sent or received needs the token. `names`: further host names

@@ -10,11 +10,14 @@ from tokenwire_live.watch.judging import Opinion, Violation
 from tokenwire_live.watch.latency import Latencies
 
 _MOST_FINDINGS = 50
-"""The most findings that are stored. The one that was seen least recently is dropped first."""
-_MOST_SERVED = 50
-"""The most models that are counted separately.
+"""The maximum number of findings that are stored.
 
-Clients may name any model, so further names are counted together.
+The finding that was seen least recently is dropped first.
+"""
+_MOST_SERVED = 50
+"""The maximum number of models that are counted separately.
+
+Clients may send any model name, so further models are counted together.
 """
 _OTHERS = "(others)"
 
@@ -115,6 +118,6 @@ class Counts:
             del self.findings[next(iter(self.findings))]
 
     def missed(self, reason: str, exchanges: int = 1) -> None:
-        """Count traffic that could not be judged. `exchanges`: how many exchanges; 0 if unknown."""
+        """Count traffic that could not be judged. `exchanges`: the number of exchanges; 0 if unknown."""
         self.exchanges += exchanges
         self.gaps[reason] += exchanges or 1

@@ -48,9 +48,9 @@ class Budget:
     """The memory that exchanges in progress may use."""
 
     most: int
-    """The most bytes of all exchanges together."""
+    """The maximum number of bytes of all exchanges together."""
     largest: int
-    """The most bytes of the bodies of one exchange."""
+    """The maximum number of bytes of the bodies of one exchange."""
     taken: int = 0
     exchanges: int = 0
     """The number of exchanges in progress."""
@@ -84,7 +84,7 @@ class _Request:
             elif isinstance(event, h11.EndOfMessage):
                 self.over, self.rest = True, self._http.trailing_data[0]
                 return size
-            else:  # more data is needed
+            else:  # The parser needs more data.
                 return size
 
 
@@ -93,7 +93,7 @@ class _OpenExchange:
 
     def __init__(self) -> None:
         self.position = -1
-        """The position of its first record; -1 before that record."""
+        """The position of the exchange's first record; -1 before that record."""
         self.began = 0.0
         self.request = _Request()
         self.answer: AnswerReader | None = None
@@ -104,8 +104,8 @@ class _OpenExchange:
         self.taken = 0
         """The number of bytes that this exchange has taken from the budget."""
         self.skipped = ""
-        """The reason why the bytes of this exchange are not stored, although they are parsed; empty if they
-        are.
+        """The reason why the bytes of this exchange are only parsed and not stored; empty
+        if they are stored.
         """
 
     def completed(self, ended: float, ending: Ending, detail: str) -> Exchange:
@@ -166,7 +166,8 @@ class ConnectionReader:
             self._stop("unreadable")
         except Exception:  # a bug in our own code must not affect the other connections
             self._stop("reader-crashed")
-        while self._finished:  # not within `try`, because exceptions of the receiver must be raised
+        # This call is not within `try`, because exceptions of the receiver must be raised.
+        while self._finished:
             self._receiver.finished(*self._finished.pop(0))
 
     def end(self) -> None:
@@ -237,21 +238,24 @@ class ConnectionReader:
             self._finish_if_complete(record)
 
     def _begin(self, record: Record) -> _OpenExchange:
-        """Return the exchange in progress. If it has no records yet, it begins with this one."""
+        """Return the exchange in progress. If the exchange has no records yet, it begins with this record."""
         exchange = self._open
         if exchange.position < 0:
             exchange.position, exchange.began = record.position, record.time
         return exchange
 
     def _keep_rest(self, ended: _Request | AnswerReader, data: Piece) -> None:
-        """Store bytes of the next exchange that arrive before this one has ended."""
+        """Store bytes of the next exchange that arrive before the current exchange has ended."""
         if len(ended.rest) + len(data) > self._budget.largest:
             self._stop("too-large")
         else:
             ended.rest += data
 
     def _charge(self, size: int) -> None:
-        """Take bytes from the budget. If it is exhausted, the stored bytes of this exchange are dropped."""
+        """Take bytes from the budget.
+
+        If the budget is exhausted, the stored bytes of this exchange are dropped.
+        """
         exchange, budget = self._open, self._budget
         if not exchange.skipped:
             if exchange.size > budget.largest:
@@ -272,14 +276,14 @@ class ConnectionReader:
         exchange.taken = 0
 
     def _finish_if_complete(self, record: Record) -> None:
-        """End the exchange if it is complete, and begin the next one with the remaining bytes."""
+        """End the exchange if it is complete, and begin the next exchange with the remaining bytes."""
         exchange = self._open
         if exchange.answer is None or not (exchange.answer.over and exchange.request.over):
             return
         self._finish(record.time, Ending.COMPLETE)
         for kind, rest in ((Kind.SENT, exchange.request.rest), (Kind.RECEIVED, exchange.answer.rest)):
             if rest:
-                # This position is within the record, so no other exchange can have it as its name.
+                # This position is within the current record, so no other exchange can have the same position.
                 self._take(record._replace(position=exchange.position + 1, kind=kind, data=rest))
 
     def _target_ended(self, record: Record) -> None:

@@ -31,19 +31,19 @@ from tokenwire_live.watch.violation_folder import ViolationFolder
 
 @dataclass(frozen=True)
 class JudgePlan:
-    """Settings for judging and recording. They are the argument of the judging process."""
+    """Settings for judging and recording, which the judging process gets as its argument."""
 
     spool_fd: int = -1
     spool_size: int = 0
     """The size of the spool in bytes. The main process sets it."""
     most_open: int = 256 << 20
-    """The most memory in bytes for exchanges in progress. Further exchanges are not judged."""
+    """The maximum memory in bytes for exchanges in progress. Exchanges beyond this limit are not judged."""
     largest_exchange: int = 64 << 20
-    """The most bytes of an exchange's bodies. Larger exchanges are not judged."""
+    """The maximum number of bytes of an exchange's bodies. Larger exchanges are not judged."""
     record: str = ""
     """The folder for violating exchanges; empty to store none."""
     record_cap: int = 256 << 20
-    """The most bytes in this folder."""
+    """The maximum number of bytes in the folder for violating exchanges."""
     profiles: Sequence[str] = ()
     """The profiles whose requirements are judged; empty for all requirements about a single answer."""
 

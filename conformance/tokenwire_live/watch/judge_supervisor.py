@@ -26,17 +26,20 @@ from tokenwire_live.watch.spool import Spool
 TICK_S = 0.5
 """Seconds between two rounds of sending batches and reading results.
 
-With a tenth of this, the throughput of large events was a quarter lower: the judging process then reads
-memory that is still in the processor cache of the proxy.
+With a tenth of this interval, the throughput of large events was a quarter lower, because the judging process
+then reads memory that is still in the processor cache of the proxy.
 """
 _LAST_TICK_S = 0.02
 _MOST_SENT = 256
-"""The most batches that the process has at a time.
+"""The maximum number of batches that the process has at a time.
 
-Their lines fit into a pipe, so that writing never blocks.
+The lines of so many batches fit into a pipe, so that writing never blocks.
 """
 _MOST_REPORTED = 1000
-"""The most positions of reported exchanges that a new process gets. A batch with more is lost."""
+"""The maximum number of positions of reported exchanges that a new process gets.
+
+A batch with more reported exchanges is lost.
+"""
 _PIECE = 64 << 10
 _LONGEST_LINE = 16 << 20
 CRASHED = "judge-crashed"
@@ -77,14 +80,14 @@ class JudgeSupervisor:
         self._last_output = 0.0
         """The time of the latest output; for an idle process, the time at which it got its first batch."""
         self._sent = 0
-        """The number of batches that the process has and has not finished."""
+        """The number of batches that were sent to the process and are not finished."""
         self._judging: int | None = None
-        """The position of the exchange that is being judged; None if there is none."""
+        """The position of the exchange that is being judged; None if no exchange is being judged."""
         self._reported: set[int] = set()
         """The positions of exchanges that were reported since the latest batch was finished."""
         self.open = 0
-        """The number of exchanges in progress when that batch was finished."""
-        self._start()  # started now, because loading takes a second or two
+        """The number of exchanges in progress when the latest batch was finished."""
+        self._start()  # The process is started now, because loading takes a second or two.
         self._work = asyncio.create_task(self._follow())
 
     async def _follow(self) -> None:
@@ -143,7 +146,8 @@ class JudgeSupervisor:
         for batch in islice(self._spool.batches, self._sent, _MOST_SENT):
             reported = [] if self._sent else sorted(self._reported)
             line = json.dumps([batch.start, batch.end, batch.position, reported]).encode() + b"\n"
-            with contextlib.suppress(BrokenPipeError):  # the process has ended, which its output will show
+            # The process has ended. The next reading of its output detects this.
+            with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
             self._sent += 1
 
@@ -193,8 +197,8 @@ class JudgeSupervisor:
     def _abandon(self, reason: str, *, all_batches: bool = False) -> None:
         """Kill the process, and count the exchanges that are lost with it.
 
-        These are the exchanges in progress, and the exchange or the batch that it was processing.
-        all_batches: all published batches are lost.
+        The lost exchanges are the exchanges in progress, and the exchange or the batch that the process was
+        processing. all_batches: True to count all published batches as lost.
         """
         self._end_process()
         batches = self._spool.batches

@@ -28,7 +28,9 @@ _NEEDS: Mapping[str, str] = {
     "side-effect": "control calls",
     "tokenizer": "a tokenizer",
 }
-"""For each oracle: what is needed to judge its requirements, which the proxy does not have."""
+"""For each oracle that the proxy cannot apply: the data that the proxy lacks to judge the oracle's
+requirements.
+"""
 _NEEDED_ALWAYS = frozenset(_NEEDS) - {"across-responses", "refusal"}
 _LONGEST_MODEL = 100
 _AS_IT_IS = frozenset({"", "identity"})
@@ -52,7 +54,9 @@ class Opinion:
 
     judged: bool = False
     gap: str = ""
-    """The reason why the exchange was not judged; empty if it was, or if no dialect has its endpoint."""
+    """The reason why the exchange was not judged; empty if it was judged, or if no
+    dialect has its endpoint.
+    """
     violations: tuple[Violation, ...] = ()
     crashed: tuple[str, ...] = ()
     """The requirements whose checks crashed."""
@@ -68,7 +72,7 @@ class Opinion:
     path: str = ""
     """The path of the request, with credentials removed."""
     model: str = ""
-    """The model name in the request; if it has none, that in the response."""
+    """The model name in the request. If the request has no model name, the model name in the response."""
     latencies: Latencies | None = None
     """The token latencies of a stream; None for other responses."""
 
@@ -76,14 +80,17 @@ class Opinion:
 def single_answer_requirements(profiles: Collection[str] = ()) -> list[Requirement]:
     """Return the requirements about a single answer.
 
-    `profiles`: only those of these profiles; empty for all.
+    `profiles`: only the requirements of these profiles; empty for all requirements.
     """
     rows = selected(profiles) if profiles else load_requirements().values()
     return [row for row in rows or () if not row.excluded and not _need(row)]
 
 
 def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
-    """Return the requirements that the proxy cannot judge, by what they need. `profiles`: as above."""
+    """Return the requirements that the proxy cannot judge, by the missing data.
+
+    `profiles`: only the requirements of these profiles; empty for all requirements.
+    """
     rows = selected(profiles) if profiles else load_requirements().values()
     lacking: dict[str, list[str]] = {}
     for row in rows or ():
@@ -93,7 +100,10 @@ def unwatched(profiles: Collection[str] = ()) -> dict[str, list[str]]:
 
 
 def _need(row: Requirement) -> str:
-    """Describe what a requirement needs besides a single answer; empty if nothing."""
+    """Describe the data that a requirement needs besides a single answer.
+
+    Return an empty text if it needs nothing else.
+    """
     check = CHECKS.get(row.id)
     sees = check is not None and check.seen_in_one_answer
     return "" if sees and row.oracle not in _NEEDED_ALWAYS else _NEEDS.get(row.oracle, "several answers")
@@ -103,7 +113,8 @@ def _need(row: Requirement) -> str:
 class ExchangeJudge:
     """Judges exchanges one by one.
 
-    It remembers only what the target reports about itself, and its dialects.
+    It remembers only the target's responses with information about the target, and the dialects of the
+    target.
     """
 
     requirements: list[Requirement] = field(default_factory=single_answer_requirements)
@@ -114,7 +125,7 @@ class ExchangeJudge:
     """For dialects that share an endpoint, the dialect whose mark was seen in a response."""
 
     def judge(self, exchange: Exchange) -> Opinion:
-        """Judge an exchange. Nothing that a target may send raises an exception."""
+        """Judge an exchange. A response never causes an exception, whatever the target sends."""
         information = information_path(exchange.request)
         if information is not None:
             if exchange.status == 200:

@@ -55,7 +55,7 @@ class Latencies:
 def latencies(stream: Stream) -> Latencies | None:
     """Return the latencies of a stream; None for other responses.
 
-    If an event has several tokens, its time is divided among them.
+    If an event has several tokens, the time since the previous event is divided among them.
     """
     if not stream.asked.stream:
         return None
@@ -70,5 +70,8 @@ def latencies(stream: Stream) -> Latencies | None:
 
 
 def _brings(emission: Emission) -> bool:
-    """True if an emission has new tokens; without token counts, if it has any content."""
+    """True if an emission has new tokens.
+
+    If the server reports no token counts, True if the emission has any content.
+    """
     return emission.new > 0 or bool(emission.text or emission.reasoning or emission.calls)

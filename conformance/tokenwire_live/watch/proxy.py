@@ -1,8 +1,8 @@
 """The proxy: forwards bytes between a client and the target as they arrive.
 
-Each connection of a client has one connection to the target. Nothing is parsed, so nothing is changed:
-headers, framing, chunk borders, half-closes and resets are forwarded as they are. What was read from one side
-is written to the other side first. Reading pauses while the other side does not accept data.
+Each connection of a client has one connection to the target. The bytes are not parsed and not changed:
+headers, framing, chunk borders, half-closes and resets are forwarded as they are. Bytes from one side are
+written to the other side before they are observed. Reading pauses while the other side does not accept data.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _ConnectionObserver(Protocol):
     """Receives the bytes of one connection. It must not raise exceptions or block."""
 
     def sent(self, data: bytes) -> None:
-        """Receive bytes from the client. They were already written to the target."""
+        """Receive bytes from the client, which were already written to the target."""
 
     def buffer(self) -> memoryview:
         """Return the buffer for the next bytes from the target."""
@@ -33,14 +33,14 @@ class _ConnectionObserver(Protocol):
     def received(self, size: int) -> None:
         """Receive the number of bytes that the target has written into the last buffer.
 
-        They were forwarded to the client.
+        The bytes were already forwarded to the client.
         """
 
     def unsent(self) -> None:
         """Called if bytes in the last buffer were not sent yet, so the buffer must not be reused."""
 
     def resent(self) -> None:
-        """Called if these bytes were sent, or will never be sent."""
+        """Called after `unsent`, when the bytes in the buffer were sent or will never be sent."""
 
     def client_ended(self) -> None:
         """Called if the client will not send any more."""
@@ -254,8 +254,8 @@ class Proxy:
     async def _connect(self, client: _ClientSide, target: _TargetSide) -> None:
         """Connect to the target, and then start to read from the client."""
         assert client.transport is not None
-        # Not done in `connection_made`: Python 3.11.2 (Debian 12) begins to read after that, even if reading
-        # was paused.
+        # Reading is paused here and not in `connection_made`, because Python 3.11.2 (Debian 12) begins to
+        # read after `connection_made` even if reading was paused.
         client.transport.pause_reading()
         try:
             await asyncio.get_running_loop().create_connection(

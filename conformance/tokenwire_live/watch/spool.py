@@ -1,9 +1,9 @@
 """The spool: a buffer that carries the bytes of all connections, with their times, from the proxy to the
 judging process.
 
-It is a file without a name, mapped into the memory of both processes. The proxy only appends records.
-Requests in it contain credentials, so it is a file in memory if the system supports that. Otherwise it is
-deleted from its folder immediately.
+The spool is a file without a name, mapped into the memory of both processes. The proxy only appends records.
+Recorded requests contain credentials, so the file is in memory if the system supports this. Otherwise the
+file is deleted from its folder immediately.
 
 The file has segments. The records since the last `publish` are a batch, which lies within one segment; the
 judging process reads batches in order. A segment is reused when all of its batches are released. The latest
@@ -29,7 +29,7 @@ SEGMENT = 1 << 20
 _LEAST_BUFFER = 128 << 10
 """The least size of a buffer for bytes from the target.
 
-If less of a segment is left, the next segment is used.
+If a segment has less free space than this, the next segment is used.
 """
 _HEADER = struct.Struct("<IBdI")
 """The header of a record: connection, kind, time, and size of the data."""
@@ -65,13 +65,16 @@ class Record(NamedTuple):
     """A record: something that happened on a connection."""
 
     position: int
-    """The total size of all earlier records in bytes. It identifies the record."""
+    """The total size of all earlier records in bytes, which identifies the record."""
     connection: int
     kind: Kind
     time: float
     """The time on the monotonic clock, which all processes on a machine share."""
     data: Piece
-    """The bytes. They may be a view into the spool, which is valid until the batch is released."""
+    """The bytes of the record.
+
+    They may be a view into the spool, which is valid until the batch is released.
+    """
 
 
 class Batch(NamedTuple):
@@ -80,9 +83,9 @@ class Batch(NamedTuple):
     start: int
     end: int
     position: int
-    """The position of its first record."""
+    """The position of the batch's first record."""
     requests: int
-    """The number of its REQUEST records."""
+    """The number of REQUEST records in the batch."""
 
 
 class Spool:
@@ -100,7 +103,9 @@ class Spool:
         self._few = count // 2
         self._free = list(reversed(range(1, count)))
         self._pins = Counter[int]()
-        """The number of reasons to keep each segment: its batches, and pending sends from its memory."""
+        """The number of reasons not to reuse each segment: the batches in the segment, and pending sends from
+        its memory.
+        """
         self.scratch = memoryview(bytearray(_LEAST_BUFFER))
         """A buffer outside of the spool, for bytes that are dropped."""
         self._segment = 0
@@ -114,7 +119,7 @@ class Spool:
         self._dropped: list[tuple[int, Kind]] = []
         """The connections and kinds of records that were dropped and must be appended later."""
         self.batches: deque[Batch] = deque()
-        """Batches that were published and not released, the oldest first."""
+        """The batches that were published and are not released yet, the oldest first."""
 
     @property
     def crowded(self) -> bool:
@@ -181,7 +186,7 @@ class Spool:
         if self._free:
             self._write_from(self._free.pop())
             return True
-        self._end = self._next  # a later, smaller record must not be written before the dropped one
+        self._end = self._next  # A later, smaller record must not be written before the dropped record.
         return False
 
     def _drop(self, connection: int, kind: Kind) -> bool:
@@ -207,14 +212,14 @@ class Spool:
             self._start, self._requests = self._next, 0
 
     def release(self) -> Batch:
-        """Release the oldest batch, which was read or is given up."""
+        """Release the oldest batch, which was read or is lost."""
         batch = self.batches.popleft()
         self.unpin(batch.start // SEGMENT)
         return batch
 
     def pin(self) -> int:
         """Keep the segment of the last buffer until `unpin`, because its bytes are still to be sent."""
-        # These bytes may be in `scratch`, so it is replaced.
+        # The pending bytes may be in `scratch`, so a new scratch buffer is created.
         self.scratch = memoryview(bytearray(len(self.scratch)))
         self._pins[self._segment] += 1
         return self._segment

@@ -1,7 +1,7 @@
 """The folder of violations: a capture for each violating exchange, in a folder for the requirement.
 
-`tokenwire replay` can judge the folder. If it exceeds its limit, the oldest captures of the requirement that
-uses most space are deleted. So a frequent violation does not displace a rare one.
+`tokenwire replay` can judge the folder. If the folder exceeds its limit, the oldest captures of the
+requirement that uses most space are deleted. So a frequent violation does not displace a rare one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from tokenwire.wire.exchange import Exchange
 class ViolationFolder:
     """Writes captures of violating exchanges.
 
-    cap: the most bytes of all captures together. Raises OSError if the folder cannot be created.
+    cap: the maximum number of bytes of all captures together. Raises OSError if the folder cannot be created.
     """
 
     def __init__(self, folder: Path, cap: int) -> None:

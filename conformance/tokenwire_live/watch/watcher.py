@@ -28,7 +28,10 @@ class WatchPlan:
     sample: float = 1.0
     """The share of exchanges that are judged."""
     most_waiting: int = 128 << 20
-    """The size of the spool in bytes. If more than half of it is in use, new exchanges are not judged."""
+    """The size of the spool in bytes.
+
+    If more than half of the spool is in use, new exchanges are not judged.
+    """
     judge_patience_s: float = DEFAULT_LIMIT_S
     """Seconds in which one exchange must be judged."""
     drain_s: float = 10.0
@@ -59,7 +62,7 @@ class _Observer:
         self._append = spool.append
         self._append_received = spool.append_received
         self._pinned: int | None = None
-        """The segment whose bytes are still to be sent; None if there is none."""
+        """The segment whose bytes are still to be sent; None if no bytes are pending."""
         self._counts = counts
         counts.connections += 1
         counts.open_connections += 1
@@ -77,8 +80,8 @@ class _Observer:
                 if sampled:
                     self._counts.missed(TOO_SLOW)
                 if not self._dropping:
-                    # Otherwise, the judging process would assign the bytes of a later request to this
-                    # exchange.
+                    # Without this record, the judging process would assign the bytes of a later request to
+                    # this exchange.
                     self._append(self._number, Kind.LOST)
             self._dropping = dropped
             self._known = self._known or not dropped
@@ -86,7 +89,10 @@ class _Observer:
             self._dropping = not self._append(self._number, Kind.SENT, data)
 
     def _sampled(self, data: bytes) -> bool:
-        """True if a request belongs to the sample. Requests for the server's own information always do."""
+        """True if a request belongs to the sample.
+
+        Requests for information about the server are always in the sample.
+        """
         counts = self._counts
         if data.startswith(b"GET "):
             return True
@@ -98,7 +104,7 @@ class _Observer:
     def buffer(self) -> memoryview:
         """Return a buffer for bytes from the target.
 
-        While records are dropped, this is a buffer outside of the spool. In the spool, the next record would
+        While records are dropped, return a buffer outside of the spool, because a buffer in the spool could
         overwrite bytes that are still to be sent.
         """
         return self._spool.scratch if self._dropping else self._spool.buffer()
@@ -134,7 +140,7 @@ class _Observer:
 
 
 class Watcher:
-    """Runs the proxy and the judging process in this context (async).
+    """Runs the proxy and the judging process while the (async) context is open.
 
     on_opinion: called with each result of judging. Entering the context raises OSError if an address is in
     use.
