@@ -194,7 +194,7 @@ def parse_schedule(text: str) -> Schedule:
             raise ValueError(f"schedule word {word!r}: {error}") from error
         if field in found:
             raise ValueError(
-                f"schedule word {word!r}: the word occurs twice, or an earlier word already ends the request; "
+                f"schedule word {word!r}: the word occurs twice, or an earlier word ends the request; "
                 "keep one of them"
             )
         found[field] = parsed

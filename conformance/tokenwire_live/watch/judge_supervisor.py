@@ -33,7 +33,7 @@ _LAST_TICK_S = 0.02
 _MOST_SENT = 256
 """The maximum number of batches that the process has at a time.
 
-The lines of so many batches fit into a pipe, so that writing never blocks.
+The lines of these batches fit into a pipe, so that writing never blocks.
 """
 _MOST_REPORTED = 1000
 """The maximum number of positions of reported exchanges that a new process gets.
