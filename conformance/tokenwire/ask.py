@@ -341,5 +341,5 @@ class Asked(RequestFields):
 
 def _is_default(name: str, value: object) -> bool:
     """True if a parsed field has the value and the type of its default."""
-    default = getattr(Asked, name, ...)  # missing if the default is mutable
+    default = getattr(Asked, name, ...)  # dataclasses set no attribute for a mutable default
     return type(value) is type(default) and value == default

@@ -68,7 +68,7 @@ class _ImportingGroup(TyperGroup):
         return super().list_commands(ctx)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> tuple[Any, Any, list[str]]:
-        if args[0] not in COMMANDS:  # finding tools takes time, so they are searched only for unknown names
+        if args[0] not in COMMANDS:  # tools are searched only for unknown names, to save time
             self.list_commands(ctx)
         if not (args[0] in COMMANDS or tool_commands()):
             ctx.fail(

@@ -152,7 +152,7 @@ class _Json:
         try:
             value, end = json.JSONDecoder().raw_decode(text)
         except RecursionError as error:
-            raise UntoldError("the text is nested too deep") from error
+            raise UntoldError("the text is nested too deeply") from error
         except ValueError:
             pass
         else:
@@ -306,7 +306,7 @@ class _Tags:
             case {"format": {"type": "tag"} as tag}:
                 self._tags = [_tag(tag)]
             case _:
-                raise UntoldError("structural tags of this form are not supported")
+                raise UntoldError("the value has neither structures with triggers, nor a format of type tag")
 
     def has(self, text: str) -> bool:
         return self._matched(text) == (True, True)
@@ -344,7 +344,7 @@ def _tag(tag: Any) -> _Tag:
             place = {"json_schema": kind, "regex": "pattern", "grammar": kind}.get(kind, "")
             if place in value:
                 return _Tag(begin, _LANGUAGES[kind](value[place]), end)
-    raise UntoldError("a tag of this form is not supported")
+    raise UntoldError("a tag without a begin, an end, and a schema, regex or grammar is not supported")
 
 
 _LANGUAGES: Mapping[str, Callable[[Any], _Language]] = {

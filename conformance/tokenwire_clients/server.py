@@ -130,7 +130,7 @@ class _Handler(LocalHandler):
         self.send_header("Transfer-Encoding", "chunked")
         if behaviour.keeps is False:
             self.send_header("Connection", "close")
-            self.close_connection = False  # if the client uses the connection nevertheless, this is detected
+            self.close_connection = False  # a client that uses the connection nevertheless is detected
         self.end_headers()
         for _ in range(behaviour.keep_alives):
             self.pause(behaviour.slow_s)

@@ -38,7 +38,7 @@ def architecture(parrot: Parrot, head_size: int, *, llama: bool) -> Mapping[str,
         "hidden_act": "silu",
         "rms_norm_eps": 1e-12,
         "max_position_embeddings": positions_of(parrot.distance),
-        # Two names for one field: servers until 2025 parse the first, later ones the second.
+        # One field has two names: servers until 2025 parse the first name, later servers the second.
         "rope_theta": ROPE_THETA,
         "rope_parameters": {"rope_theta": ROPE_THETA, "rope_type": "default"},
         "attention_dropout": 0.0,

@@ -104,7 +104,9 @@ def _of_another(folder: Path) -> tuple[TokenizerFiles, int]:
         known |= {token["content"]: token["id"] for token in document["added_tokens"]}
         size = max(known.values()) + 1
     except (KeyError, TypeError, AttributeError, ValueError) as error:
-        raise ValueError(f"{path} has no model.vocab and added_tokens, as fast tokenizers have") from error
+        raise ValueError(
+            f"{path} lacks model.vocab or added_tokens; name a model with a fast tokenizer"
+        ) from error
     settings = _read(folder / "tokenizer_config.json")
     named = settings if isinstance(settings, dict) else {}
     eos = _id_of(named.get("eos_token"), known)

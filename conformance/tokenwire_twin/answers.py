@@ -605,7 +605,7 @@ def _record(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
             yield pair.differs(Gravity.FINISH, ("counter", counter, says), message, places)
 
 
-# Values outside of the record.
+# The following functions compare values outside of the abstract record.
 
 
 def _values(stream: Stream, volatile: frozenset[str]) -> dict[str, tuple[Any, Place]]:
@@ -792,7 +792,7 @@ def held(both: Comparison) -> frozenset[tuple[Gravity, int]]:
     )
 
 
-# Contradictions between answers of one side.
+# The following function returns the values in which answers of one side may contradict each other.
 
 
 def aspects(stream: Stream, gravity: Gravity) -> dict[str, Any]:

@@ -173,7 +173,7 @@ def _family_blocks(families: Sequence[Family], width: int, *, verbose: bool) -> 
     counts = Counter[str]()
     for family in families:
         counts[_heading(family)] += family.count
-    # Families without a heading come first, then those with the most frequent statuses.
+    # Families without a heading come first, then families with the most frequent statuses.
     order = {heading: (bool(heading), -count) for heading, count in counts.items()}
     lines = sorted(_lines(families), key=lambda several: order[_heading(several[0])])
     for heading, group in groupby(lines, key=lambda several: _heading(several[0])):

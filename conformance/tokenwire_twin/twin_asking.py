@@ -307,7 +307,7 @@ def _ids(scoring: Scoring) -> tuple[int, ...]:
 
 def _keeps_seeds(first: Mapping[str, Stream], again: Mapping[str, Stream]) -> bool | None:
     """True if repeated samples with a seed are equal. None if there are no such samples."""
-    # Some endpoints do not support a seed. Their samples have none.
+    # Some endpoints do not support a seed. The samples of such an endpoint have none.
     labels = [label for label in again if label.startswith(SEEDED) and again[label].asked.seed is not None]
     kept = [_ids(_written(first.get(label))) == _ids(_written(again[label])) for label in labels]
     return all(kept) if kept else None

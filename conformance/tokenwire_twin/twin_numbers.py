@@ -236,7 +236,7 @@ def _gap(first: Position, second: Position) -> float:
     mine, yours = max(ours, key=ours.__getitem__), max(theirs, key=theirs.__getitem__)
     if mine == yours:
         return 0.0
-    # Not 0, which would mean that both sides choose the same id.
+    # The result must not be 0, which would mean that both sides choose the same id.
     return min(
         ours[mine] - ours.get(yours, min(ours.values())),
         theirs[yours] - theirs.get(mine, min(theirs.values())),

@@ -27,7 +27,7 @@ Some engines recognize the token by its name, others only if the model's files l
 MARKERS = ("<think>", "</think>", "<tool_call>", "</tool_call>")
 """Markers of reasoning and tool calls, for the parsers of servers.
 
-They are ordinary tokens, not special ones.
+The vocabulary has the markers as ordinary tokens, not as special tokens.
 """
 
 CHAT_TEMPLATE = (

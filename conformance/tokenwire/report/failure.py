@@ -17,7 +17,7 @@ _LEAST_ROOM = 20
 
 
 def _column(label: str, words: str, width: int) -> list[str]:
-    """Return text after a label, wrapped as a column. Words that are too long are broken."""
+    """Return text after a label, wrapped as a column. A word that is longer than the column is divided."""
     return textwrap.wrap(
         words,
         max(width, _LABEL + _LEAST_ROOM),

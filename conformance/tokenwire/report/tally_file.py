@@ -389,7 +389,8 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
         ):
             if not same:
                 raise UsageError(
-                    f"{name} was judged with different {what} from {first_name}; replay both alike"
+                    f"{name} was judged with different {what} from {first_name}; replay both with equal "
+                    "options"
                 )
     subjects = [part.subject for _, part in parts]
     # In reverse order, so that the text of the first replay wins, as in a single replay.

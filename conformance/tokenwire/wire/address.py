@@ -49,6 +49,6 @@ class Address:
             raise UsageError(f"{shown!r} is not the URL of a server; write http://host:port")
         if parts.path not in {"", "/"} or parts.query or parts.fragment:
             raise UsageError(
-                f"{shown!r} has a path; requests go through as they are, so write http://host:port alone"
+                f"{shown!r} has a path, but requests have paths of their own; write only http://host:port"
             )
         return cls(parts.hostname, port or _PORTS[parts.scheme], parts.scheme == "https")

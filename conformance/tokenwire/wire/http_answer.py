@@ -110,7 +110,7 @@ class AnswerReader:
 
     def _plain_chunks(self, data: Piece) -> Iterator[Piece]:
         # Parsing with h11 makes an event a quarter more expensive (benchmarks/NOTES.md). So the framing that
-        # all servers write is parsed here. Anything else (extensions, trailers) is left to h11.
+        # all servers write is parsed here. Everything else (extensions, trailers) is left to h11.
         position, size, left = 0, len(data), self._left
         self._begun = b""
         while position < size:

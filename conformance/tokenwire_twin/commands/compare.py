@@ -174,7 +174,7 @@ def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Sta
                 f"{label} is missing; name a server or file, or add --{label.lower()}-command"
             )
     if named:
-        raise typer.BadParameter(f"{named[0]} is a third side; remove it, or remove a command")
+        raise typer.BadParameter(f"{named[0]} is a third side; remove this argument, or remove a command")
     return sides[0], sides[1]
 
 
