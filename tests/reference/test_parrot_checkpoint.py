@@ -209,5 +209,5 @@ def test_a_gguf_file_leaves_no_id_to_llama_cpp(tmp_path: Path) -> None:
 
 
 def test_a_gguf_file_is_written_of_byte_level_vocabularies_only(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match="a GGUF file is written with a byte-level vocabulary"):
+    with pytest.raises(ValueError, match="a GGUF file needs the vocabulary byte-level or split-markers"):
         write_parrot(tmp_path, vocabulary=Vocabulary.SENTENCEPIECE, gguf=True)

@@ -84,7 +84,7 @@ def test_only_what_supervisors_ask_is_open(answers, call, scripted_engine):
 
 def test_the_page_on_security_names_what_is_open_and_flags_that_are_there():
     page = (Path(__file__).parents[3] / "SECURITY.md").read_text("utf-8")
-    _, _, rest = page.partition("every call needs the key but ")
+    _, _, rest = page.partition("every endpoint needs the key, except ")
     opened, _, _ = rest.partition(". With")
     assert set(re.findall(r"`([^`]+)`", opened)) == OPEN_PATHS
     flags = set(re.findall(r"`--([a-z-]+)`", page.partition("## The reference engine")[2]))

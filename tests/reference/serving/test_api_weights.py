@@ -66,7 +66,7 @@ def test_an_update_that_is_refused_changes_nothing(url):
         running = pool.submit(generate, url, 1500)
         while not (loopback.get(f"{url}/get_load").json()[0]["num_reqs"] or running.done()):
             pass
-        assert "under way" in update(url, **OTHER).text
+        assert "requests are running" in update(url, **OTHER).text
         assert update(url, **OTHER, abort_all_requests=True).status_code == 200
         assert len(running.result()[0]) < 1500
     assert generate(url)[3] == "v2"

@@ -208,7 +208,7 @@ def test_many_constraints_of_one_request_are_refused(answer, engine, tried):
     body = {"text": ["hi"] * 65, "sampling_params": params}
     response = answer(engine, "/generate", body, tokenizer=byte_level_tokenizer())
     assert response.status_code == 400
-    assert "regex: 65 different ones" in response.text
+    assert "regex: 65 different constraints are in one request" in response.text
     assert not tried
 
 
