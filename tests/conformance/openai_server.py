@@ -311,12 +311,20 @@ def _demand_legal(body: Mapping[str, Any], fields: Mapping[str, tuple[type, ...]
         raise _UnknownModelError(f"The model {body.get('model')!r} does not exist")
 
 
+def text_of(message: Mapping[str, Any]) -> str:
+    """Return the content of a message: a text, or the joined texts of its parts."""
+    content = message.get("content", "")
+    if isinstance(content, list):
+        return "".join(part["text"] for part in content if isinstance(part.get("text"), str))
+    return str(content)
+
+
 def _prompts(chat: bool, body: Mapping[str, Any]) -> list[str]:
     if chat:
         messages = body.get("messages")
         if not messages or not all(isinstance(message, dict) and "role" in message for message in messages):
             raise _RefusalError(f"Invalid value for messages: {messages!r:.80}")
-        return [" ".join(str(message.get("content", "")) for message in messages)]
+        return [" ".join(text_of(message) for message in messages)]
     prompt = body.get("prompt")
     prompts = [prompt] if isinstance(prompt, str) else prompt
     if not prompts or not all(isinstance(item, str) and item for item in prompts):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from item_answers import events, message, response
-from openai_server import COMPLETIONS, OpenAIServer
+from openai_server import COMPLETIONS, OpenAIServer, text_of
 
 from tokenwire.wire.exchange import HttpRequest
 
@@ -51,7 +51,7 @@ class ResponsesServer(OpenAIServer):
         if not isinstance(turns, list) or not turns or not all(isinstance(turn, dict) for turn in turns):
             return _refusal(400, f"Invalid value for input: {turns!r:.80}")
         asked = {name: body[name] for name in _OF_CHAT if name in body and name != "stream"}
-        asked["prompt"] = " ".join(str(turn.get("content", "")) for turn in turns)
+        asked["prompt"] = " ".join(text_of(turn) for turn in turns)
         asked |= {"max_tokens": body["max_output_tokens"]} if "max_output_tokens" in body else {}
         status, kind, data = super()._answer(HttpRequest("POST", COMPLETIONS, asked))
         if status != 200:

@@ -71,8 +71,8 @@ def test_lists_have_rows_of_any_shape() -> None:
     ("encoding", "value", "words"),
     [
         (Encoding.LISTS, "AAAA", "a str, not a list"),
-        (Encoding.LISTS, [[True]], "holds a bool"),
-        (Encoding.LISTS, [["1"]], "holds a str"),
+        (Encoding.LISTS, [[True]], "contains a bool"),
+        (Encoding.LISTS, [["1"]], "contains a str"),
         (Encoding.BASE64_INT32, [1], "a list, not base64"),
         (Encoding.BASE64_INT32, "é", "is not base64"),
         (Encoding.BASE64_INT32, "AAA=", "2 bytes"),

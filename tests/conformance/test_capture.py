@@ -250,7 +250,7 @@ REQUEST, RESPONSE, READ, *_, END = map(json.dumps, exchange_lines(EXCHANGE))
         ([REQUEST.replace('"POST"', "null")], "method is None"),
         ([REQUEST.replace('"/generate?x=1"', "7")], "path is 7"),
         ([REQUEST.replace('"2026-11-20T13:36:15.000+00:00"', "null")], "started is None"),
-        ([REQUEST.replace('["X-Trace", "7"]', '[null, "7"]')], "not a header"),
+        ([REQUEST.replace('["X-Trace", "7"]', '[null, "7"]')], "is not a pair of strings"),
         ([REQUEST.replace('["--stream-interval", "4"]', "[1]")], "not a list of strings"),
         ([REQUEST, RESPONSE.replace("200", '"200"')], "not a status"),
         ([REQUEST, RESPONSE, READ.replace("0.25", "NaN")], "not a number of seconds"),

@@ -47,5 +47,5 @@ def test_the_guide_computes_as_the_judge_does() -> None:
 def test_the_guide_names_how_often_an_answer_is_asked_for_again() -> None:
     text = " ".join(GUIDE.read_text("utf-8").split())
     words = {2: "twice", 6: "six times"}
-    assert f"one at a time: {words[AGAIN]}, or" in text
-    assert f"{words[OFTEN]} if any request" in text
+    assert f"It repeats them {words[AGAIN]}, or" in text
+    assert f"{words[OFTEN]} if any request of the run" in text

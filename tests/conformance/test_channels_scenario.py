@@ -104,7 +104,7 @@ def test_a_server_without_a_grammar_is_asked_no_texts_and_the_report_says_why() 
     sender = Grammatical(grammar=False)
     _, transcript = talked(sender)
     assert len(sender.names) == 2
-    assert "no grammar holds" in transcript.not_asked["sglang-chat/channels/texts"]
+    assert "no grammar applies" in transcript.not_asked["sglang-chat/channels/texts"]
     plain = Grammatical()
     talked(plain, "openai-chat")
     assert plain.names == []

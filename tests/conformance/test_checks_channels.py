@@ -190,7 +190,11 @@ def test_markup_is_known_by_an_answer_that_was_taken_apart_by_it() -> None:
 
 
 def test_a_server_without_parsers_is_not_asked_for_channels() -> None:
-    rows = [row for row in load_requirements().values() if row.chapter == "channels"]
+    rows = [
+        row
+        for row in load_requirements().values()
+        if row.chapter == "channels" and {"channels", "reasoning"}.intersection(row.applies_when)
+    ]
     plain = (whole("Hello.", "Hello.", tools=None), streamed("Hello.", text("Hello."), tools=None))
     assert {judgement.verdict for judgement in judge([Run(plain)], rows)} == {Verdict.UNSUPPORTED}
 

@@ -497,7 +497,7 @@ def test_what_a_session_ran_before_is_part_of_the_prompt() -> None:
     assert not turn.input_ids
     assert (turn.prompt_key, turn.ids_key) == ("", "")
     assert turn.key not in {"", first.key}
-    assert turn.turn == Turn("first", 0, (200, 201))
+    assert turn.turn == Turn("first", 0, (200, 201), "s")
     assert turn.sent.keys() >= {"input_ids"}  # else it would be a request without a prompt
 
 

@@ -139,7 +139,7 @@ def test_checks_of_a_whole_run_share_what_they_read(monkeypatch: pytest.MonkeyPa
     (run,) = replay([CAPTURE], store=nothing_held()).runs
     offsets.clear()
     judge([run])
-    assert len(offsets) < 64 * len(run.streams)
+    assert len(offsets) < 72 * len(run.streams)
 
 
 def test_a_selection_reads_nothing_again(monkeypatch: pytest.MonkeyPatch, most_alive: list[int]) -> None:
@@ -303,8 +303,8 @@ def test_a_process_that_is_killed_ends_the_replay_in_one_sentence(
     monkeypatch.setattr("tokenwire.commands.replay.AnswerStore", nothing_held)
     result = CliRunner().invoke(app, ["replay", str(folder), "--jobs", "2"])
     assert result.exit_code == ExitStatus.HARNESS_ERROR
-    words = "a process that read or judged was killed, as the system does where memory runs out"
-    assert result.stderr == f"{words}; give fewer --jobs\n"
+    words = "a judging process was killed, perhaps because memory ran out"
+    assert result.stderr == f"{words}; use fewer --jobs\n"
 
 
 def test_a_spill_file_reads_what_was_written() -> None:

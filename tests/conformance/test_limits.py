@@ -118,6 +118,6 @@ def test_a_plan_counts_what_the_limits_count(tokenwire: Run) -> None:
         planned = tokenwire("check", "--target", url, *ONE_DIALECT, "--plan").stdout
         most = planned.partition("At most ")[2].partition(" requests")[0].replace(",", "")
         ran = tokenwire("check", "--target", url, *ONE_DIALECT, "--max-requests", most, "--json", "r.json")
-    assert "the limits count them, too" in planned
+    assert "The limits count them." in planned
     assert "not asked" not in ran.stdout
     assert int(most) > FIRST

@@ -167,7 +167,7 @@ def test_a_script_that_no_text_becomes_is_not_said_in_words() -> None:
     assert speaker.ask(load_dialects()["sglang-generate"], (5,) * 1025) is None
 
 
-@pytest.mark.parametrize(("name", "most"), [("sglang-generate", 64), (IDS_CHAT, 60), ("openai-chat", 60)])
+@pytest.mark.parametrize(("name", "most"), [("sglang-generate", 64), (IDS_CHAT, 80), ("openai-chat", 80)])
 def test_scenarios_of_scripts_are_asked_of_parrots_alone_and_take_few_requests(name: str, most: int) -> None:
     dialect, sender = load_dialects()[name], CannedSender()
     found = {item.name: item for item in load_scenarios().values() if item.parrot}
@@ -183,6 +183,6 @@ def test_scenarios_of_scripts_are_asked_of_parrots_alone_and_take_few_requests(n
     in_words = {"script-abort", "script-prompts", *(name for name in found if name.startswith("scheduled-"))}
     """No text becomes these scripts, or the family knows no abort, or passes no schedule on."""
     asked = {item.split("/")[1] for item in sender.names}
-    of_messages = set() if dialect.chat else {"plain-path"}
+    of_messages = set() if dialect.chat else {"plain-path", "usual-shapes"}
     assert asked == found.keys() - of_messages - (in_words if name == "openai-chat" else set())
     assert len(sender.names) == len(set(sender.names)) <= most

@@ -121,7 +121,7 @@ def test_what_was_answered_is_not_asked_again(
         (("--scenario", "greedy-stream", "--header", "X-A: b", "--resume", "kept"), "recorded with header"),
         (("--resume", "nowhere"), "is not a folder"),
         (("--resume", "empty"), "cannot be resumed"),
-        (("--resume", "kept", "--record", "new"), "drop --record"),
+        (("--resume", "kept", "--record", "new"), "exclude each other"),
     ],
 )
 def test_another_run_is_refused(
