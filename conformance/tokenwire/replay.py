@@ -262,7 +262,7 @@ def replay(
             detected = resolver.why | detected
             reported += remarks(run, unknown)
     if not any(run.streams for run in runs):
-        raise UsageError(f"no exchange in {', '.join(map(str, paths))} has an endpoint that is in a dialect")
+        raise UsageError(f"no exchange in {', '.join(map(str, paths))} is in a known dialect")
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
     answers = [stream for run in runs for stream in (*run.streams, *(pair.other for pair in run.beside))]
     spoken = {stream.dialect for stream in answers if stream.answered}

@@ -47,7 +47,7 @@ class _Handler(LocalHandler):
     number = -1
     """The number of the connection. One handler serves one connection."""
     begins = True
-    """True until the first request on the connection."""
+    """True until the first request on the connection has arrived."""
 
     def setup(self) -> None:
         super().setup()

@@ -25,7 +25,7 @@ _PAUSE_S = 0.2
 _ANSWER_S = 5.0
 _END_S = 15.0
 _SHOWN_BYTES = 2_000
-"""The number of bytes of a server's output that are shown if it does not start."""
+"""The number of bytes of a server's output that are shown if the server does not start."""
 
 
 @dataclass(frozen=True)

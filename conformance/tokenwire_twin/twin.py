@@ -121,9 +121,10 @@ class TwinReport:
     besides: tuple[Difference, ...]
     """Differences between answers that are not a consequence of different logprobs."""
     histograms: tuple[tuple[int, ...], ...]
-    """Numbers of tokens by the size of the difference, for A repeated, B repeated, and A against B.
+    """Three histograms of the size of the difference: for A repeated, for B repeated, and for A against B.
 
-    The first bin has the tokens without any difference. Each other bin begins at one of `edges`.
+    Tokens are counted. The first bin has the tokens without any difference. Each other bin begins at one of
+    `edges`.
     """
     edges: tuple[float, ...] = (0.0, *_EDGES)
 

@@ -279,7 +279,7 @@ def run_status(
     """Return the exit status of a run from its judgements."""
     # A known failure does not fail the run, but it shows that something was evaluated.
     status = exit_status(Verdict.INFO if judgement.known else judgement.verdict for judgement in ran)
-    # If the target lacks what a profile is about, other requirements' PASS is not evidence for the profile.
+    # If the target lacks a capability of a profile, a PASS of other requirements does not show the profile.
     unshown = any(standing.missing for standing in standings)
     if (broken_off or unshown) and status == ExitStatus.CONFORMS:
         status = ExitStatus.NOTHING_EVALUATED

@@ -44,7 +44,7 @@ LEAST_DISTANCE = 16
 def bias(token: int) -> float:
     """Return the bias of an id's logit.
 
-    It is the same at all positions: a multiple of 1/32 that is less than `STEP`.
+    The bias is the same at all positions. It is a multiple of 1/32 that is less than `STEP`.
     """
     # A multiplicative hash (2**32 divided by the golden ratio): neighbouring ids get different biases.
     return ((token * 2654435769 >> 7) & 15) / 32

@@ -101,7 +101,7 @@ def _unpacked(value: Any) -> Any:
     if kind in _COLLECTIONS:
         return _COLLECTIONS[kind](map(_unpacked, content))
     if kind not in {"float", "words"}:
-        raise ValueError(f"{kind!r} is not a kind of value")
+        raise ValueError(f"{kind!r} is not a type of value")
     return float(content) if kind == "float" else str(content)
 
 
@@ -202,7 +202,7 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
         judgements = list(chain.from_iterable(judged))
         yield _run_line(run, judgements)
-        # Answers of a worker and its gateway may be shown. They are not in `run.streams`.
+        # A report may also show answers of a worker and its gateway, which are not in `run.streams`.
         alone = {stream.exchange.name for stream in run.streams}
         for stream in _answers_of_report(run, judgements, shown_witnesses):
             exchange = stream.exchange.load()
