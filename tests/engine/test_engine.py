@@ -160,7 +160,7 @@ def test_a_law_of_biases_penalties_and_bars() -> None:
     barred = answer(LAW, PROMPT, Sampling(budget=3, least=2, ends=ends, barred=ends))
     assert not ends.intersection(barred.ids)
     assert barred.likeliest == PROMPT[:3]
-    with pytest.raises(UncomputedError, match="does not compute an answer if all ids are excluded"):
+    with pytest.raises(UncomputedError, match="does not compute an answer for which all ids are excluded"):
         answer(LAW, PROMPT, Sampling(budget=1, allowed=frozenset()))
 
 

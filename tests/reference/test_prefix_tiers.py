@@ -230,7 +230,7 @@ class TestSizeLimit:
         files.write(page_key(b"\x00"), PAGE_PAYLOAD)
         draft = tmp_path / "kept" / "model" / f"01.{os.getpid()}"
         draft.write_bytes(b"")
-        with pytest.raises(TierError, match="was not finished"):
+        with pytest.raises(TierError, match="was not written completely"):
             files.check_integrity()
         draft.unlink()
         PageFiles(tmp_path / "kept", "model").write(page_key(b"\x01"), PAGE_PAYLOAD)

@@ -48,7 +48,9 @@ def encode(text: str, name: str, served: Served) -> list[int]:
     refuse_long_text(name, text, served.model.context_length)
     ids = served.tokenizer.encode(text)
     if not ids:
-        raise RefusalError(f"{name} {text!r} has no tokens; send a prompt that has", param=name)
+        raise RefusalError(
+            f"{name} {text!r} has no tokens; send a prompt with at least one token", param=name
+        )
     return ids
 
 

@@ -22,7 +22,7 @@ async def tokenize(http_request: HttpRequest) -> Response:
     body = await read_body(http_request, "tokenize-request")
     prompt, messages = body.get("prompt"), body.get("messages")
     if (prompt is None) == (messages is None):
-        raise RefusalError("prompt and messages: send one of them, and not both", param="prompt")
+        raise RefusalError("send either prompt or messages, not both", param="prompt")
     tokenizer = _tokenizer(served)
     if messages is not None:
         generate = body.get("add_generation_prompt", True)

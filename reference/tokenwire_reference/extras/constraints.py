@@ -190,7 +190,7 @@ def grammar_of(given: Mapping[str, Any]) -> tuple[str, str] | None:
     constraints = {name: given[name] for name in CONSTRAINTS if given.get(name) is not None}
     outputs = constraints.pop("structured_outputs", {"": None})
     if not isinstance(outputs, dict) or not outputs:
-        raise ValueError(f"structured_outputs is {outputs!r}; it names one constraint")
+        raise ValueError(f"structured_outputs is {outputs!r}; give exactly one constraint")
     constraints |= {name: value for name, value in outputs.items() if value not in (None, False)}
     if constraints.get("response_format", {}) == {"type": "text"}:
         del constraints["response_format"]
@@ -215,7 +215,9 @@ def _source(name: str, value: Any) -> str:
             return "word: " + " | ".join(map(json.dumps, value))
         case ("ebnf" | "grammar", str(rules)):
             return re.sub(r"^start:", "word:", _lark(rules), flags=re.MULTILINE)
-    raise ValueError(f"{name} is {str(value)[:80]!r}, and the reference engine keeps no such constraint")
+    raise ValueError(
+        f"{name} is {str(value)[:80]!r}, and the reference engine does not support this constraint"
+    )
 
 
 def _parsed(schema: str) -> Any:

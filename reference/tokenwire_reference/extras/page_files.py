@@ -123,7 +123,7 @@ class PageFiles:
             raise TierError(f"{self._directory} holds {used} bytes, and may hold {self._max_bytes}")
         drafts = sorted(self._pages.glob(f"*.{os.getpid()}"))
         if drafts:
-            raise TierError(f"{drafts[0]} was not finished")
+            raise TierError(f"the file {drafts[0]} was not written completely")
 
     def _make_room(self, size: int) -> None:
         """Remove files until `size` more bytes fit, including files of dead servers."""

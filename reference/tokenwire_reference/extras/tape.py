@@ -119,7 +119,7 @@ class _RecordedAttention:
         self._calls = calls
 
     def plan(self, batch: Any) -> None:
-        raise NotImplementedError("a batch is planned before its pass")
+        raise NotImplementedError("a recorded pass cannot plan a batch; call plan before the pass")
 
     def attend(
         self, layer: int, query: Tensor, key: Tensor, value: Tensor, *, scaling: float, window: int | None

@@ -257,7 +257,7 @@ def _refuse_logprobs_without_asking(body: Mapping[str, Any], requests: Sequence[
     named = [name for name, default in _OF_LOGPROBS.items() if body.get(name) not in (None, default)]
     if named and not any(request.return_logprob for request in requests):
         raise RefusalError(
-            f"{' and '.join(named)} asks for logprobs, and return_logprob does not; set it to true"
+            f"{' and '.join(named)} requests logprobs, but return_logprob is not true; set it to true"
         )
 
 
