@@ -159,7 +159,7 @@ class PagePool:
         """Hold `count` fresh pages. Raises OutOfPagesError, without an effect, if there are too few."""
         if count > self.available:
             raise OutOfPagesError(
-                f"{count} pages were requested, but only {self.available} of {self.num_pages - 1} are available"
+                f"{count} pages were requested, but {self.available} of {self.num_pages - 1} are available"
             )
         pages = [self._free.pop() if self._free else self._evict() for _ in range(count)]
         self._holders.update(pages)
