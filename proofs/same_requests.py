@@ -200,6 +200,11 @@ def read_digests() -> dict[str, str]:
     return written
 
 
+def updated(written: dict[str, str], now: dict[str, str], parts: Sequence[str] = ()) -> dict[str, str]:
+    """Return the recorded digests with new ones for the chosen scenarios, and without those that are gone."""
+    return {name: digest for name, digest in written.items() if not is_chosen(name, parts)} | now
+
+
 def main() -> int:
     """Print the differences. Return 1 if there are differences."""
     parser = argparse.ArgumentParser(
@@ -221,7 +226,7 @@ def main() -> int:
         now = {name: digest for result in results for name, digest in result.items()}
     written = read_digests() if DIGESTS.exists() else {}
     if asked.update:
-        DIGESTS.write_text(json.dumps(written | now, indent=0, sort_keys=True) + "\n")
+        DIGESTS.write_text(json.dumps(updated(written, now, asked.parts), indent=0, sort_keys=True) + "\n")
         return 0
     changed = [
         name

@@ -93,12 +93,12 @@ def test_vocabularies_keep_text_and_split_what_they_should(kind: Vocabulary) -> 
 @pytest.mark.parametrize(
     ("document", "words"),
     [
-        ("{}", "has no model.vocab and added_tokens"),
-        ('{"model": {"vocab": {}}}', "has no model.vocab and added_tokens"),
-        ('{"model": 3, "added_tokens": 7}', "has no model.vocab and added_tokens"),
-        ('{"model": {"vocab": {"a": "b"}}, "added_tokens": []}', "has no model.vocab and added_tokens"),
+        ("{}", "lacks model.vocab or added_tokens"),
+        ('{"model": {"vocab": {}}}', "lacks model.vocab or added_tokens"),
+        ('{"model": 3, "added_tokens": 7}', "lacks model.vocab or added_tokens"),
+        ('{"model": {"vocab": {"a": "b"}}, "added_tokens": []}', "lacks model.vocab or added_tokens"),
         ('{"model"', "is not JSON"),
-        ("[]", "has no model.vocab and added_tokens"),
+        ("[]", "lacks model.vocab or added_tokens"),
     ],
 )
 def test_a_file_that_is_no_fast_tokenizer_is_refused_by_its_name(

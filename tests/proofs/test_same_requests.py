@@ -36,3 +36,10 @@ def test_another_request_changes_the_digest(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(SCENARIOS, "probe", replace(scenario, run=twice))
     (name, now), *_ = same_requests.digests(same_requests.circumstances()[0], ["probe"]).items()
     assert same_requests.read_digests()[name] != now
+
+
+def test_an_update_drops_the_scenarios_that_are_gone_and_keeps_those_that_were_not_chosen() -> None:
+    written = {"gone quick": "1 a", "stop quick": "1 b", "usage quick": "1 c"}
+    now = {"stop quick": "2 d"}
+    assert same_requests.updated(written, now, ["stop"]) == written | now
+    assert same_requests.updated(written, now) == now
