@@ -27,8 +27,9 @@ from tokenwire.report.excerpt import written
 from tokenwire.report.wording import clause, cut, value
 from tokenwire.target.alike import alike, known_by
 from tokenwire.target.determinism import Comparison
+from tokenwire.typed_table import counted
 from tokenwire.wire import strict_json
-from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_pointer import join
 
 _NAMES = frozenset({"model", "rid", "request_id"})
@@ -46,6 +47,7 @@ _NOT_BUILT = 501
 NO_ANSWER = "no answer"
 _ABSENT = object()
 _LONGEST_REASON = 120
+_LONGEST_REQUEST = 240
 _AROUND = 24
 """The number of characters that are shown before and after the first difference between two texts."""
 _SHORT_WORD = 40
@@ -58,8 +60,10 @@ Such a keyword becomes part of the name of a family of differences.
 class Gravity(StrEnum):
     """The subjects of differences, the most serious first."""
 
-    SERVED = "not served"
     FAILED = "server errors"
+    SERVED = "endpoints not served"
+    REFUSED_B = "refused by B alone"
+    REFUSED_A = "refused by A alone"
     PROMPT = "prompt ids"
     IDS = "output ids"
     TEXT = "text"
@@ -94,6 +98,8 @@ class Difference:
     """The values of both sides at the place of the difference, as text."""
     sizes: tuple[int, int] | None = None
     """The number of entries on each side, if the two numbers differ."""
+    request: str = ""
+    """The request in one line, for a server error."""
 
     @property
     def family(self) -> tuple[str, str, str]:
@@ -232,7 +238,9 @@ class _Pair:
 
 
 def _reason(stream: Stream) -> str:
-    """Return the error message of a refusal."""
+    """Return the error message of a refusal, or the way in which a connection ended without an answer."""
+    if stream.exchange.status is None:
+        return _no_answer(stream.exchange)
     error = stream.error
     found = [
         held
@@ -241,6 +249,31 @@ def _reason(stream: Stream) -> str:
     ]
     words = found[0] if found else stream.exchange.body[:_LONGEST_REASON].decode(errors="replace")
     return " ".join(words.split())
+
+
+def _no_answer(exchange: Exchange) -> str:
+    """Describe how a connection ended without an answer."""
+    match exchange.ending:
+        case Ending.TIMEOUT:
+            return f"the time limit was reached after {exchange.duration:.0f} s"
+        case Ending.UNREACHABLE:
+            return "the connection failed"
+        case _:
+            return "the connection was closed"
+
+
+def _left_early(stream: Stream) -> bool:
+    """True if the suite closed the connection before an answer began."""
+    exchange = stream.exchange
+    return exchange.status is None and exchange.ending in {Ending.HUNG_UP, Ending.CANCELLED}
+
+
+def _request_line(stream: Stream) -> str:
+    """Return the method and the path of a request, and the names of its fields."""
+    request = stream.exchange.request
+    body = body_of(request)
+    fields = f" with {', '.join(body)}" if isinstance(body, dict) and body else ""
+    return cut(f"{request.method} {request.path}{fields}", _LONGEST_REQUEST)
 
 
 def _did(label: str, status: int | None) -> str:
@@ -267,15 +300,21 @@ def _statuses(pair: _Pair) -> Iterator[Difference]:
     words = pair.in_sides(*map(_answer_in_words, sides))
     refusing = [stream for stream in sides if stream.exchange.status != _OK]
     reason = _reason(refusing[-1])
-    gravity = Gravity.SERVED if len(refusing) == 1 else Gravity.ERRORS
+    gravity = Gravity.ERRORS
+    if len(refusing) == 1:
+        gravity = Gravity.REFUSED_A if refusing[0] is pair.first else Gravity.REFUSED_B
     if _broken(sides[0].exchange.status) != _broken(sides[1].exchange.status):
         gravity = Gravity.FAILED
     lasting = cut(lasting_words(reason), _LONGEST_REASON)
     says = f"{words}: {lasting}" if lasting else words
     did = ", ".join(_did(*side) for side in zip(pair.names, (s.exchange.status for s in sides), strict=True))
-    message = f"{did}: {value(reason)}" if reason else did
+    silent = refusing[-1].exchange.status is None
+    speaker = pair.names[refusing[-1] is pair.second]
+    quoted = value(reason) if silent else f"{speaker} says: {value(reason)}"
+    message = f"{did}: {quoted}" if reason else did
     places = start_place(pair.first), start_place(pair.second)
-    yield pair.differs(gravity, ("status", "", says), message, places)
+    found = pair.differs(gravity, ("status", "", says), message, places)
+    yield replace(found, request=_request_line(pair.first)) if gravity is Gravity.FAILED else found
 
 
 # Fields.
@@ -449,10 +488,11 @@ def _channels(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]
     places = tuple(channels.place(found[0].channel) for channels in both)
     if held[0] != held[1]:
         words = [" and ".join(names) or "nothing" for names in held]
-        moved = all(len(names) == 1 for names in held) and _all_text(both[0]) == _all_text(both[1])
         says = f"{words[0]} in {pair.names[0]}, {words[1]} in {pair.names[1]}"
-        if moved:
+        if all(len(names) == 1 for names in held):
             says = f"the whole text is {words[0]} in {pair.names[0]} and {words[1]} in {pair.names[1]}"
+            if _all_text(both[0]) != _all_text(both[1]):
+                says += ", and the texts differ"
     else:
         says = f"other {' and '.join(CHANNEL_WORDS[difference.channel] for difference in found)}"
     yield pair.differs(Gravity.CHANNELS, ("channels", "", says), message, (places[0], places[1]))
@@ -490,7 +530,19 @@ class _Way:
     sizes: tuple[int, int] | None = None
 
 
-def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[_Way]:
+def _numbers(sizes: tuple[int, int], path: str, pair: _Pair) -> str:
+    """Describe the numbers of entries of two lists, and the requested number if it is known.
+
+    `path`: the series, and the field of its entry.
+    """
+    if not path.endswith("top_logprobs"):
+        return pair.in_sides(counted(sizes[0], "entry"), str(sizes[1]))
+    wanted = pair.first.asked.top_logprobs
+    requested = f"; {wanted} requested" if wanted else ""
+    return pair.in_sides(counted(sizes[0], "candidate"), str(sizes[1])) + requested
+
+
+def _ways(ours: Any, theirs: Any, pair: _Pair, series: str, path: str = "") -> Iterator[_Way]:
     """Yield each difference between two entries of a series, with the value of each side."""
     if alike(ours, theirs, DRIFT):
         return
@@ -501,11 +553,11 @@ def _ways(ours: Any, theirs: Any, pair: _Pair, path: str = "") -> Iterator[_Way]
                 says = f"only in {pair.names[name not in ours]}"
                 yield _Way(f"{path}{join(name)}", says, value((theirs if name not in ours else ours)[name]))
             else:
-                yield from _ways(ours[name], theirs[name], pair, f"{path}{join(name)}")
+                yield from _ways(ours[name], theirs[name], pair, series, f"{path}{join(name)}")
     elif isinstance(ours, list | Mapping) and isinstance(theirs, type(ours)):
         sizes = len(ours), len(theirs)
         if sizes[0] != sizes[1]:
-            message = pair.in_sides(f"{sizes[0]} of them", f"{sizes[1]}")
+            message = _numbers(sizes, f"{series}{path}", pair)
             yield _Way(path, f"more in {pair.longer(ours, theirs)}", message, sizes)
         else:
             found = _parting(ours, theirs, tolerance=DRIFT)
@@ -544,7 +596,7 @@ def _series(pair: _Pair, ours: Choice, theirs: Choice) -> Iterator[Difference]:
                 continue
             if not pair.both.steady and entries_go_apart((ours, theirs), position, entries):
                 continue
-            for way in _ways(first, second, pair):
+            for way in _ways(first, second, pair, name):
                 ways.setdefault((way.path, way.says), (position, way))
         for (path, says), (where, way) in ways.items():
             places = bringing(ours, name, where), bringing(theirs, name, where)
@@ -704,11 +756,12 @@ def _differences(pair: _Pair) -> Iterator[Difference]:
 
     Values are compared only if both sides are deterministic and the requests are equal. Values that may
     differ by chance are compared only if each side always gave the same answer to this request. Differences
-    that depend on timing do not count: the length of an aborted answer, and the choice between two requests
-    with the same id. If samples differ, their other fields are not compared.
+    that depend on timing do not count: the length of an aborted answer, an answer that began before the suite
+    closed the connection, and the choice between two requests with the same id. If samples differ, their
+    other fields are not compared.
     """
     first, second = pair.first, pair.second
-    if first.exchange.scenario in RACING:
+    if first.exchange.scenario in RACING or _left_early(first) or _left_early(second):
         return
     asked = asked_otherwise(first, second)
     if asked is not None:

@@ -33,6 +33,8 @@ _MOST_OBJECTS = 32
 """The most objects of a list that are examined."""
 _NESTED = "/sampling_params"
 """An object whose members other endpoints have at the top level of a request."""
+BODY_POSITION = re.compile(r" at line \d+ column \d+")
+"""Matches the place in a body that a JSON parser reports."""
 _WORD = re.compile(r"[A-Za-z_][\w.-]{0,23}")
 _NEARLY_ALL_TIMES = 0.9
 """The least share of differences that concurrent requests must explain."""
@@ -97,10 +99,11 @@ def _walked(thing: Any, path: str) -> Iterator[tuple[str, Any]]:
                     yield from _walked(value, f"{path}/{name}")
 
 
-def in_common(family: Sequence[Asked], others: Sequence[Asked]) -> str:
+def in_common(family: Sequence[Asked], others: Sequence[Asked], reason: str = "") -> str:
     """Describe the fields that nearly all requests of a family have, and that no other request has.
 
-    Return an empty text if there are no such fields, or too many to be a cause.
+    Return an empty text if there are no such fields, or too many to be a cause. If the server's `reason`
+    names one of several fields, or its value, only this field is described.
     """
     if not family or len(others) < _FEWEST_OTHERS:
         return ""
@@ -115,10 +118,21 @@ def in_common(family: Sequence[Asked], others: Sequence[Asked]) -> str:
             found[path] = told
     if not found:
         return ""
+    named = [path for path, (words, _) in found.items() if _names(reason, path, words)]
+    if len(named) == 1:
+        found = {named[0]: found[named[0]]}
     most = max(count for _, count in found.values())
     words = [words for words, count in found.values() if count == most]
     times = "" if most == len(family) else f" ({most} of {len(family)})"
     return " and ".join(words) + times if len(words) <= _MOST_NAMED else ""
+
+
+def _names(reason: str, path: str, words: str) -> bool:
+    """True if the message of a server contains the name or the value of a field."""
+    _, _, number = words.partition(" of ")
+    names = [path.rpartition("/")[2], *([number] if number else [])]
+    reason = BODY_POSITION.sub("", reason)
+    return any(re.search(rf"(?<![\w.-]){re.escape(name)}(?!\w|\.\d)", reason) for name in names)
 
 
 def _apart(path: str, family: Sequence[Asked], others: Sequence[frozenset[Any]]) -> tuple[str, int] | None:

@@ -295,7 +295,9 @@ _OUTPUTS = frozenset({Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
 _FEW = 2
 """The most requests whose fields are listed if no field distinguishes them from other requests."""
 _USUAL = frozenset({"model", "stream", "stream_options"})
-_EXPLAINED = frozenset({Gravity.SERVED, Gravity.FAILED, Gravity.PROMPT, Gravity.IDS, Gravity.TEXT})
+_EXPLAINED = frozenset(
+    {Gravity.FAILED, Gravity.REFUSED_A, Gravity.REFUSED_B, Gravity.PROMPT, Gravity.IDS, Gravity.TEXT}
+)
 """Subjects of differences that are explained by the fields of their requests first."""
 
 
@@ -317,7 +319,7 @@ def _explained(
         Neighbours([answer for answers in side.runs.values() for answer in answers]) for side in sides
     )
     for family in families:
-        if family.gravity in _EXPLAINED and family.kind != "endpoint":
+        if family.gravity in _EXPLAINED:
             mine = frozenset(family.exchanges)
             of_family = [requests[name].asked for name in mine if name in requests]
             others = [
@@ -325,7 +327,7 @@ def _explained(
                 for name, request in requests.items()
                 if name not in mine and request.dialect in family.at and request.served
             ]
-            common = in_common(of_family, others)
+            common = in_common(of_family, others, family.example.message if family.kind == "status" else "")
             if not common and len(of_family) <= _FEW and family.gravity in _OUTPUTS:
                 names = sorted({name for asked in of_family for name in asked} - _USUAL)
                 yield replace(family, asked=f"the request has {', '.join(names)}")

@@ -64,8 +64,16 @@ class Family:
         return self.gravity is not Gravity.REMARKS and not self.by_chance and not self.known
 
     @property
-    def rank(self) -> tuple[int, bool, bool, int, str]:
-        return _ORDER[self.gravity], self.by_chance, not self.leak, -self.count, self.name
+    def harmless(self) -> bool:
+        """True if clients usually ignore it: an additional field of B, or another message of an error."""
+        if self.kind == "field":
+            return self.says == "only in B"
+        return self.kind == "value" and self.gravity is Gravity.ERRORS
+
+    @property
+    def rank(self) -> tuple[int, bool, bool, bool, int, str]:
+        """The order of families: by subject, then those that harm most, then the most frequent."""
+        return _ORDER[self.gravity], self.by_chance, not self.leak, self.harmless, -self.count, self.name
 
 
 @dataclass
@@ -174,7 +182,14 @@ def _by_chance(
     """
     if group[0].kind == "status" and NO_ANSWER in group[0].says:
         return all(side.answers_elsewhere(difference.key) for difference in group for side in sides)
-    if group[0].gravity in {Gravity.SERVED, Gravity.REMARKS, Gravity.ERRORS, Gravity.PROMPT}:
+    if group[0].gravity in {
+        Gravity.SERVED,
+        Gravity.REFUSED_A,
+        Gravity.REFUSED_B,
+        Gravity.REMARKS,
+        Gravity.ERRORS,
+        Gravity.PROMPT,
+    }:
         return False
     if len({difference.key for difference in group}) >= SURELY_SEEN_IN:
         return False

@@ -4,6 +4,7 @@ serious first.
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,6 +18,7 @@ from tokenwire.record import Place
 from tokenwire.report.wording import cut, where
 from tokenwire.typed_table import counted
 from tokenwire_twin.answers import Gravity
+from tokenwire_twin.causes import BODY_POSITION
 from tokenwire_twin.difference_report import LABELS, DifferenceReport
 from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference
@@ -26,6 +28,8 @@ _WIDEST = 100
 _LONGEST_REASON = 160
 _MOST_NAMED = 2
 _MOST_SCENARIOS = 2
+_MOST_FIELDS = 4
+"""The most fields of refused requests in the summary."""
 _MOST_LINES = 118
 """The most lines of a comparison without -v."""
 _KEPT = 10
@@ -37,8 +41,15 @@ _MOST_NAMES_LINES = 2
 """The most lines for the names of families that are left out."""
 _PLAIN = frozenset({"field", "endpoint", "status", "finish"})
 """Kinds of differences that are clear without an example."""
+_NAME = 20
+"""The width of a subject's name in the summary."""
+_BRACKETS = "in brackets: the number of exchanges with the difference"
+_LONGEST_MESSAGE = 100
+"""The length up to which a server's message is printed whole."""
+_CLAUSE = re.compile(r"(?<=[:;.,])(?= )")
+"""Matches the border between two clauses of a message."""
+_REFUSED = frozenset({Gravity.REFUSED_A, Gravity.REFUSED_B})
 _OF_THE_SUMMARY = tuple(gravity for gravity in Gravity if gravity is not Gravity.REMARKS)
-_BROKEN = frozenset({Verdict.FAIL, Verdict.WARN})
 _HOLDS: Mapping[Gravity, str] = {
     Gravity.PROMPT: "the ids or the number of its prompt",
     Gravity.IDS: "output ids",
@@ -56,10 +67,18 @@ def _named(names: Sequence[str], most: int = _MOST_NAMED) -> str:
     return ", ".join([*names[:most], *([f"{more} more"] if more > 0 else [])])
 
 
+def _scenario(exchange: str) -> str:
+    """Return the scenario in the name of an exchange."""
+    return exchange.split("/")[-2] if "/" in exchange else exchange
+
+
 def _scenarios(names: Iterable[str]) -> str:
-    """Return the scenarios of exchanges, the most frequent first."""
-    counts = Counter(name.split("/")[-2] if "/" in name else name for name in names)
-    return _named([f"{name} ({count})" for name, count in counts.most_common()], _MOST_SCENARIOS)
+    """Count the exchanges of each scenario, the most frequent first."""
+    counts = Counter(map(_scenario, names)).most_common()
+    words = [f"{count} of {name}" for name, count in counts[:_MOST_SCENARIOS]]
+    if others := counts[_MOST_SCENARIOS:]:
+        words.append(f"{sum(count for _, count in others)} of {counted(len(others), 'other scenario')}")
+    return ", ".join(words)
 
 
 def _place(label: str, place: Place | None, excerpt: str) -> str:
@@ -84,8 +103,10 @@ def _folded(words: str, width: int, *, first: str = "", rest: str = "", most: in
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines]
 
 
-_Block = tuple[str, list[tuple[str, list[Text]]]]
-"""A subject, with a short name (or an empty one) and the lines of each of its families."""
+_Item = tuple[Sequence[str], list[Text]]
+"""The lines of one family, or of a requirement and its consequences, whose names are given."""
+_Block = tuple[str, list[_Item]]
+"""A subject, with its families or requirements."""
 
 # Families.
 
@@ -102,9 +123,10 @@ def _lines(families: Iterable[Family]) -> _Lines:
     """Group families that have the same description and were seen in the same exchanges, because the families
     of a group share a line.
     """
-    groups: dict[tuple[str, str, tuple[str, ...]], list[Family]] = {}
+    groups: dict[tuple[str, str, str, tuple[str, ...]], list[Family]] = {}
     for family in families:
-        groups.setdefault((family.kind, family.says, family.exchanges), []).append(family)
+        key = family.gravity, family.kind, family.says, family.exchanges
+        groups.setdefault(key, []).append(family)
     return list(groups.values())
 
 
@@ -114,7 +136,10 @@ def _says(families: Sequence[Family]) -> str:
     subjects = ", ".join(filter(None, (family.subject for family in families)))
     match family.kind:
         case "status" | "channels":
-            words = family.example.message if family.kind == "status" else family.says
+            words = family.says
+            if family.kind == "status":
+                did, separator, reason = family.example.message.partition(": ")
+                words = f"{did}{separator}{_short(reason)}"
         case "endpoint":
             words = f"{subjects}: {family.example.message}"
         case "field" if len(families) > 1:
@@ -124,12 +149,35 @@ def _says(families: Sequence[Family]) -> str:
     return f"{words}, {family.leak}" if family.leak else words
 
 
+def _short(words: str) -> str:
+    """Return a message without the place in a body, and without its last clauses if it is long."""
+    words = BODY_POSITION.sub("", words)
+    if len(words) <= _LONGEST_MESSAGE:
+        return words
+    clauses = _CLAUSE.split(words)
+    kept = clauses.pop(0)
+    while clauses and len(kept) + len(clauses[0]) < _LONGEST_MESSAGE:
+        kept += clauses.pop(0)
+    return f"{cut(kept, _LONGEST_REASON)}{' …' if clauses else ''}"
+
+
 def _explained(families: Sequence[Family]) -> str:
     """Return the common description of several families, with a common field of their requests."""
     family, words = families[0], _says(families)
     if family.kind != "status":
         return f"{words}; {family.asked}" if family.asked else words
-    return ": ".join(filter(None, (family.asked, words.removeprefix(f"{_heading(family)}: "))))
+    words = words.removeprefix(f"{_heading(family)}: ")
+    if family.gravity is Gravity.FAILED:
+        return ": ".join(filter(None, (family.asked, words)))
+    return f"{family.asked or _requests_of(family)}: {words}"
+
+
+def _requests_of(family: Family) -> str:
+    """Name the scenarios of requests that have no field in common."""
+    if family.count == 1:
+        return f"in {family.exchanges[0]}"
+    names = [name for name, _ in Counter(map(_scenario, family.exchanges)).most_common()]
+    return f"in {_named(names)}{' scenarios' if len(names) > _MOST_NAMED else ''}"
 
 
 def _heading(family: Family) -> str:
@@ -154,7 +202,11 @@ def _family_lines(families: Sequence[Family], width: int, *, verbose: bool) -> I
     elif first.by_chance:
         words += " by chance: a side contradicts itself there"
     indent = "    " if _heading(first) else "  "
-    folded = [f"{indent}{words}"] if verbose else _folded(words, width, first=indent, rest=f"{indent}    ")
+    folded = (
+        [f"{indent}{words}".replace("\N{NO-BREAK SPACE}", " ")]
+        if verbose
+        else _folded(words, width, first=indent, rest=f"{indent}    ")
+    )
     yield from (Text(line, style) for line in folded)
     if verbose:
         for family in families:
@@ -162,8 +214,8 @@ def _family_lines(families: Sequence[Family], width: int, *, verbose: bool) -> I
             sides = zip(LABELS, (example.one, example.other), example.excerpts, strict=True)
             detail = f"    {family.name}\n    in {_named(family.exchanges)}: {example.message}"
             yield Text(detail + "".join(_place(*side) for side in sides), "dim")
-    elif first.kind not in _PLAIN and first.example.message != first.says:
-        words = f"{first.example.exchange}: {first.example.message}"
+    elif first.example.request or (first.kind not in _PLAIN and first.example.message != first.says):
+        words = f"{first.example.exchange}: {first.example.request or first.example.message}"
         folded = _folded(words, width, first="      ", rest="      ", most=_EXAMPLE_LINES)
         yield from (Text(line, "dim") for line in folded)
 
@@ -200,13 +252,25 @@ def _why_not_compared(gravity: Gravity, report: DifferenceReport) -> str:
     return f"no answer of {other} has {what}, {sum(held):,} of {holder} have"
 
 
+def _refused(lines: _Lines) -> str:
+    """Name the fields of the requests that were refused most often; if they are unknown, one refusal."""
+    asked = [family.asked.removeprefix("with ") for family, *_ in lines if family.asked]
+    if not asked:
+        return _explained(lines[0])
+    shown = asked[:_MOST_FIELDS]
+    more = len(lines) - len(shown)
+    return f"with {', '.join([*shown, *([f'{more} more'] if more else [])])}"
+
+
 def _subject_words(gravity: Gravity, report: DifferenceReport, count: int) -> str:
     """Return the sentence about a subject for the summary."""
     families = [family for family in report.families if family.gravity is gravity]
     deciding = [family for family in families if family.decides]
     if deciding:
         differing = len({name for family in deciding for name in family.exchanges})
-        return f"{count:>5}{differing:>11,}  {_says(_lines(deciding)[0])}"
+        lines = _lines(deciding)
+        words = _refused(lines) if gravity in _REFUSED else _says(lines[0])
+        return f"{count:>5}{differing:>11,}  {words}"
     known = sum(bool(family.known) for family in families)
     beside = f"; {known} known" if known else ""
     chance = sum(family.by_chance for family in families)
@@ -214,7 +278,7 @@ def _subject_words(gravity: Gravity, report: DifferenceReport, count: int) -> st
     if answers := report.compared.get(gravity, 0):
         return f" same in {answers:,} answers{beside}"
     if gravity not in _HOLDS:
-        return f" same{beside}"
+        return f" {'same' if gravity is Gravity.ERRORS else 'none'}{beside}"
     return f" not compared: {_why_not_compared(gravity, report)}{beside}"
 
 
@@ -231,14 +295,14 @@ def _row_words(report: DifferenceReport) -> str:
 _BROKEN_BY = {
     "B": "B alone",
     "A": "A alone",
-    "both": "both in different ways",
+    "both": "both, but differently",
     "": "neither",
 }
 """Groups of requirements by the sides that violate them, in the order of the report."""
 
 
 def _summary(report: DifferenceReport, width: int) -> Iterator[Text]:
-    heads = f"  {'':16}kinds  exchanges  the first of them"
+    heads = f"  {'':{_NAME}}kinds  exchanges  the first of them"
     if any(row.decides for row in report.rows):
         yield Text(heads, "dim")
     for gravity in _OF_THE_SUMMARY:
@@ -249,9 +313,11 @@ def _summary(report: DifferenceReport, width: int) -> Iterator[Text]:
             words = _row_words(report)
         else:
             words = _subject_words(gravity, report, count)
-        indent = 36 if count else 19
-        head, words = words[: indent - 18], words[indent - 18 :]
-        folded = _folded(words, width, first=f"  {gravity:<16}{head}", rest=" " * indent, most=_SUMMARY_LINES)
+        indent = _NAME + 20 if count else _NAME + 3
+        head, words = words[: indent - _NAME - 2], words[indent - _NAME - 2 :]
+        folded = _folded(
+            words, width, first=f"  {gravity:<{_NAME}}{head}", rest=" " * indent, most=_SUMMARY_LINES
+        )
         yield from (Text(line, "bold" if count else "dim") for line in folded)
 
 
@@ -263,20 +329,30 @@ def _row_blocks(rows: Sequence[VerdictDifference], width: int, *, verbose: bool)
 
     Consequences are listed below their cause.
     """
-    following: dict[str, list[str]] = {}
-    names = {row.requirement for row in rows}
-    for row in rows:
-        if row.follows in names:
-            following.setdefault(row.follows, []).append(row.requirement)
     for who, title in _BROKEN_BY.items():
-        causes = [row for row in rows if row.broken_by == who and (row.follows not in names or verbose)]
+        mine = {row.requirement: row for row in rows if row.broken_by == who}
+        following: dict[str, list[str]] = {}
+        for row in mine.values():
+            if (cause := _cause(row, mine)) is not row:
+                following.setdefault(cause.requirement, []).append(row.requirement)
+        causes = [row for row in mine.values() if verbose or _cause(row, mine) is row]
         causes.sort(key=lambda row: (row.worst is not Verdict.FAIL, -row.count))
-        if causes:
-            lines = (
-                (row.requirement, [*_row(row, following.get(row.requirement, []), width, verbose=verbose)])
-                for row in causes
-            )
-            yield f"{Gravity.ROWS} broken by {title}", list(lines)
+        items: list[_Item] = []
+        for row in causes:
+            consequences = following.get(row.requirement, [])
+            lines = list(_row(row, consequences, width, verbose=verbose))
+            items.append(((row.requirement, *consequences), lines))
+        if items:
+            yield f"{Gravity.ROWS} broken by {title}: {len(mine)}", items
+
+
+def _cause(row: VerdictDifference, rows: Mapping[str, VerdictDifference]) -> VerdictDifference:
+    """Return the first cause of a requirement's violations among some rows, which may be the row itself."""
+    seen = {row.requirement}
+    while row.follows in rows and row.follows not in seen:
+        row = rows[row.follows]
+        seen.add(row.requirement)
+    return row
 
 
 def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbose: bool) -> Iterator[Text]:
@@ -294,7 +370,7 @@ def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbos
         [line] = _folded(words, width, first="  ", most=1)
         yield Text(line, style)
     if following:
-        words = f"and by the same answers: {', '.join(following)}"
+        words = f"the same answers also break {', '.join(following)}"
         folded = _folded(words, width, first="      ", rest="      ")
         yield from (Text(line, "dim") for line in folded)
 
@@ -302,11 +378,12 @@ def _row(row: VerdictDifference, following: Sequence[str], width: int, *, verbos
 # Shortening:
 
 
-def _cut_to(families: Sequence[tuple[str, list[Text]]], most: int, width: int) -> list[Text]:
+def _cut_to(families: Sequence[_Item], most: int, width: int) -> list[Text]:
     """Return the lines of the first families, and a line about those that are left out."""
     lines = [line for _, some in families[:most] for line in some]
-    if left := [name for name, _ in families[most:]]:
-        words = f"… {len(left)} more: {', '.join(left) if all(left) else '-v shows them'}"
+    if left := families[most:]:
+        names = [name for names, _ in left for name in names]
+        words = f"… {len(names) or len(left)} more: {', '.join(names) or '-v shows them'}"
         folded = _folded(words, width, first="  ", rest="    ", most=_MOST_NAMES_LINES)
         lines += [Text(line, "dim") for line in folded]
     return lines
@@ -345,17 +422,19 @@ def print_difference(console: Console, report: DifferenceReport, *, verbose: boo
         head += [Text(line) for line in _folded(name, width, first=f"{label}: ", rest="   ")]
     for hint in report.hints:
         head += [Text(line, "yellow") for line in _folded(f"mind: {hint}", width, rest="  ")]
-    head += [
-        Text(line, "dim") for words in _not_compared(report) for line in _folded(words, width, rest="  ")
-    ]
+    if count := _not_compared_count(report):
+        words = f"{counted(count, 'exchange')} {'is' if count == 1 else 'are'} not compared: see the end"
+        head += [Text(line, "dim") for line in _folded(words, width, rest="  ")]
     head += [Text(report.outcome, "bold"), *_summary(report, width)]
+    blocks = list(_blocks(report, width, verbose=verbose))
+    head += [Text(f"  {_BRACKETS}", "dim")] if blocks else []
     for fault in report.faults:
         words = f"known differences: {fault}"
         head += [Text(line, "bold red") for line in _folded(words, width, rest="  ")]
     for line in head:
         say(line)
-    blocks = list(_blocks(report, width, verbose=verbose))
-    foot = [Text(line, "bold") for line in _folded(_counted(report), width)]
+    foot = [Text(line, "dim") for words in _not_compared(report) for line in _folded(words, width, rest="  ")]
+    foot += [Text(line, "bold") for line in _folded(_counted(report), width)]
     room = 10**6 if verbose else _MOST_LINES - len(head) - len(foot)
     for subject, lines in _shortened(blocks, room, width):
         say(Text(f"\n{subject}"))
@@ -370,9 +449,20 @@ def _blocks(report: DifferenceReport, width: int, *, verbose: bool) -> Iterator[
     for gravity, group in groupby(report.families, key=lambda family: family.gravity):
         families = [family for family in group if verbose or family.decides]
         if families:
-            yield gravity, [("", lines) for lines in _family_blocks(families, width, verbose=verbose)]
+            yield gravity, [((), lines) for lines in _family_blocks(families, width, verbose=verbose)]
     rows = [row for row in report.verdicts if row.decides or verbose]
     yield from _row_blocks(rows, width, verbose=verbose)
+
+
+def _unlike(report: DifferenceReport) -> frozenset[str]:
+    """Return the exchanges in which A and B were asked differently."""
+    return frozenset(
+        name for family in report.families if family.kind == "request" for name in family.exchanges
+    )
+
+
+def _not_compared_count(report: DifferenceReport) -> int:
+    return len(report.only_one) + len(report.only_other) + len(_unlike(report))
 
 
 def _not_compared(report: DifferenceReport) -> Iterator[str]:
@@ -381,10 +471,12 @@ def _not_compared(report: DifferenceReport) -> Iterator[str]:
     """
     for label, only in zip(LABELS, (report.only_one, report.only_other), strict=True):
         if only:
-            yield f"asked of {label} alone: {counted(len(only), 'exchange')} of {_scenarios(only)}"
-    asked = {name for family in report.families if family.kind == "request" for name in family.exchanges}
-    if asked:
-        which = f"{counted(len(asked), 'exchange')} of {_scenarios(sorted(asked))}"
+            yield (
+                f"not compared, because only {label} was asked: "
+                f"{counted(len(only), 'exchange')}, {_scenarios(only)}"
+            )
+    if asked := _unlike(report):
+        which = f"{counted(len(asked), 'exchange')}, {_scenarios(sorted(asked))}"
         yield f"not compared, because A and B were asked differently: {which}"
 
 

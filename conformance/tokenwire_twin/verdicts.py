@@ -225,9 +225,7 @@ def _apart(
     if not shown:
         return None
     name = shown[0]
-    parts = [f"{len(few)} in {label} alone" for label, few in zip("AB", alone, strict=True) if few]
-    parts += [f"{len(both)} otherwise in A and B"] if both else []
-    words = ", ".join(parts)
+    words = _in_answers(len(alone[0]), len(alone[1]), len(both))
     if name in both:
         example = f"{ours[name]} in A, {theirs[name]} in B"
     else:
@@ -236,9 +234,19 @@ def _apart(
     return _Apart(
         _Why(name, ours.get(name, kept)),
         _Why(name, theirs.get(name, kept)),
-        len(shown),
+        len(alone[0]) + len(alone[1]) + len(both),
         f"{words}; {example}",
     )
+
+
+def _in_answers(first: int, second: int, both: int) -> str:
+    """Describe in how many answers A alone, B alone, and both in different ways violate a requirement."""
+    counts = {"A": first, "B": second}
+    alone = [label for label, count in counts.items() if count]
+    if not both and len(alone) == 1:
+        return f"{alone[0]} breaks it in {counts[alone[0]]} more answers"
+    parts = [f"{label} alone in {counts[label]}" for label in alone]
+    return ", ".join([*parts, *([f"both differently in {both}"] if both else [])])
 
 
 def decided_by_both(first: Mapping[str, Any], second: Mapping[str, Any]) -> int:

@@ -35,5 +35,19 @@ def test_what_a_family_asks_for_and_no_other_request_does_is_named(
     assert in_common([*map(asked_for, family)], [*map(asked_for, OTHERS)]) == words
 
 
+@pytest.mark.parametrize(
+    ("reason", "words"),
+    [
+        ("invalid value: integer `-1`, expected u32 at line 1 column 1", "top_k of -1"),
+        ("top_k must be positive", "top_k of -1"),
+        ("bad request", "min_p of 2 and top_k of -1"),
+        ("top_k and min_p are wrong", "min_p of 2 and top_k of -1"),
+    ],
+)
+def test_only_the_field_that_the_server_names_is_the_cause(reason: str, words: str) -> None:
+    family = [asked_for({"top_k": -1, "min_p": 2})]
+    assert in_common(family, [*map(asked_for, OTHERS)], reason) == words
+
+
 def test_few_other_requests_show_nothing() -> None:
     assert in_common([asked_for({"n": 2})], [*map(asked_for, OTHERS[:3])]) == ""

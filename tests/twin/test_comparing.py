@@ -19,8 +19,8 @@ from tokenwire.report.console import make_console
 from tokenwire.report.document import as_json as in_json
 from tokenwire.target.death import DIED
 from tokenwire.usage_error import UsageError
-from tokenwire.wire.exchange import Exchange, HttpRequest, Read
-from tokenwire_twin.answers import ABORTING, RACING
+from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
+from tokenwire_twin.answers import ABORTING, RACING, Gravity
 from tokenwire_twin.difference_report import (
     DifferenceReport,
     Side,
@@ -31,6 +31,7 @@ from tokenwire_twin.difference_report import (
 )
 from tokenwire_twin.families import Family
 from tokenwire_twin.terminal import print_difference
+from tokenwire_twin.verdicts import verdict_differences
 
 
 def test_scenarios_that_hang_on_the_moment_are_called_by_their_names() -> None:
@@ -184,7 +185,9 @@ def test_a_status_that_differs_is_all_that_is_said_of_the_answer(tmp_path: Path)
     refused = replace(answered("w"), status=400, reads=(Read(0.1, b'{"error":{"message":"no"}}'),))
     report = compared(tmp_path, (answered("w"),), (refused,))
     assert [family.name for family in report.families] == ["status: 200 in A, 400 in B: no"]
-    assert [family.example.message for family in report.families] == ["A answers, B refuses with 400: no"]
+    assert [family.example.message for family in report.families] == [
+        "A answers, B refuses with 400: B says: no"
+    ]
 
 
 def test_unlike_requests_are_not_held_against_each_other(tmp_path: Path) -> None:
@@ -353,3 +356,82 @@ def test_choices_that_one_side_lacks_are_one_difference(tmp_path: Path) -> None:
     family = deciding(report)["choices"]
     assert family.name == "choices: only in A"
     assert [member.message for member in family.members] == [f"choice {n}: only in A" for n in (1, 2, 3)]
+
+
+def unanswered(exchange: Exchange, ending: Ending) -> Exchange:
+    return replace(exchange, status=None, reads=(), ending=ending, duration=60.0)
+
+
+@pytest.mark.parametrize(
+    ("ending", "words"),
+    [
+        (Ending.TRUNCATED, "the connection was closed"),
+        (Ending.UNREACHABLE, "the connection failed"),
+        (Ending.TIMEOUT, "the time limit was reached after 60 s"),
+    ],
+)
+def test_a_missing_answer_is_shown_with_its_request_and_its_end(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], ending: Ending, words: str
+) -> None:
+    report = compared(tmp_path, (answered("w"),), (unanswered(answered("w"), ending),))
+    [family] = [family for family in report.families if family.decides]
+    assert family.gravity is Gravity.FAILED
+    print_difference(make_console(), report)
+    printed = capsys.readouterr().out
+    assert f"A answers, B does not answer:\n    {words} [1 at sglang-generate]\n" in printed
+    assert "      w: POST /generate with input_ids, sampling_params, stream\n" in printed
+
+
+def test_an_answer_for_which_the_suite_did_not_wait_is_not_missing(tmp_path: Path) -> None:
+    left = unanswered(answered("w"), Ending.HUNG_UP)
+    assert compared(tmp_path, (answered("w"),), (left,)).families == ()
+
+
+def test_violations_of_both_sides_add_up() -> None:
+    """Violations of one requirement: six of A alone, one of B alone, and two with other messages."""
+    ours = {f"a{n}": "wrong" for n in range(6)} | {"x": "one", "y": "one"}
+    theirs = {"b": "wrong", "x": "another", "y": "another"}
+    rows = [
+        {"requirement": "r", "level": "MUST", "scenario": "s", "verdict": "FAIL", "message": "m"}
+        | {"witnesses": 1, "evidence": [{"exchange": name, "message": "m"} for name in found]}
+        for found in (ours, theirs)
+    ]
+    reports = [{"verdicts": [row], "target": {}} for row in rows]
+    names = {*ours, *theirs}
+    [row] = verdict_differences(
+        (reports[0], reports[1]), (names, names), ({"r": ours}, {"r": theirs}), beside=()
+    )
+    assert row.count == 9
+    assert row.message == "A alone in 6, B alone in 1, both differently in 2; wrong in A"
+    del theirs["x"], theirs["y"], theirs["b"]
+    theirs["a0"] = "wrong"
+    [row] = verdict_differences(
+        (reports[0], reports[1]), (names, names), ({"r": ours}, {"r": theirs}), beside=()
+    )
+    assert row.count == 7
+    assert row.message.startswith("A breaks it in 7 more answers; ")
+
+
+def test_a_missing_field_comes_before_an_additional_one(tmp_path: Path) -> None:
+    names = [f"w{number}" for number in range(3)]
+    ours = [answered(name) for name in names]
+    theirs = [answering(answered(name), _set("meta_info/new", 1)) for name in names[:2]]
+    theirs.append(answering(answered(names[2]), _set("meta_info/weight_version", None)))
+    report = compared(tmp_path, tuple(ours), tuple(theirs))
+    fields = [(family.subject, family.count) for family in report.families if family.kind == "field"]
+    assert fields == [("/meta_info/weight_version", 1), ("/meta_info/new", 2)]
+
+
+def test_refused_requests_without_a_common_field_are_named_by_their_scenario(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    names = ["a/greedy/0", "a/greedy/1", "a/sampled/0"]
+    refused = [
+        replace(answered(name), status=400, reads=(Read(0.1, b'{"error":{"message":"no"}}'),))
+        for name in names
+    ]
+    report = compared(tmp_path, tuple(map(answered, names)), tuple(refused))
+    print_difference(make_console(), report)
+    assert "    in greedy, sampled: B says: no [3 at sglang-generate]\n" in capsys.readouterr().out
+    print_difference(make_console(), report, verbose=True)
+    assert "    in greedy, sampled: B says: no [3 at sglang-generate]\n" in capsys.readouterr().out

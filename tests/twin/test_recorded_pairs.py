@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import date
 from functools import cache
@@ -82,12 +83,59 @@ def test_the_first_screen_answers_the_question(
     text = " ".join(text.split())
     assert "/v1/messages: B does not serve it: status 501" in text
     assert "prompt as a list of lists" in text, "batches are refused"
-    assert "Only n=1 is supported." in text
+    assert re.search(r"with prompt [^:]*\bn of 2", text), "samples are refused"
     if sides is PARSERS:
         assert "the whole text is reasoning in A and content in B" in text
     else:
         assert "channels not compared: no answer of A or B has text that is split into reasoning" in text
     assert "top_logprobs: more in B, as many as a concurrent request asked for" in text
+
+
+_TOTAL = re.compile(r"requirements broken by (?:B alone|A alone|both, but differently): (\d+)")
+
+
+@pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
+def test_all_numbers_add_up(sides: tuple[Path, Path], monkeypatch, capsys) -> None:
+    report = compared(*sides)
+    text = "\n".join(printed(report, 100, monkeypatch, capsys))
+    head, *blocks = text.split("\n\n")
+    kinds = [int(found) for found in re.findall(r"^  [a-z, A-Z]+? +(\d+) +[\d,]+  ", head, re.MULTILINE)]
+    assert f"({sum(kinds)} kinds of difference" in " ".join(blocks[-1].split())
+    for block in blocks:
+        if total := _TOTAL.match(block):
+            lines = block.splitlines()[1:]
+            shown = sum(line.startswith(("  FAIL", "  WARN")) for line in lines)
+            also = re.findall("the same answers also break ((?:\\S+, )*\\S+)", " ".join(block.split()))
+            more = re.search("… (\\d+) more: ", block)
+            count = shown + sum(len(names.split(", ")) for names in also) + int(more[1] if more else 0)
+            assert count == int(total[1]), block
+    uncompared = re.search(r"^([\d,]+) exchanges? (?:is|are) not compared: see the end$", head, re.MULTILINE)
+    end = " ".join(blocks[-1].split())
+    parts = re.findall(
+        r"not compared, because [^:]+: (\d+) exchanges?((?:, \d+ of [\w-]+(?: other \w+)?)+)", end
+    )
+    assert int(uncompared[1] if uncompared else 0) == sum(int(count) for count, _ in parts)
+    for count, scenarios in parts:
+        assert sum(map(int, re.findall(r"(\d+) of ", scenarios))) == int(count)
+
+
+def test_a_server_error_comes_before_a_refusal() -> None:
+    gravities = [family.gravity for family in compared(*STANDARD).families]
+    assert gravities[0] is Gravity.FAILED
+    refused = named(compared(*STANDARD), "stop is not supported")
+    assert refused.gravity is Gravity.REFUSED_B
+
+
+def test_each_message_of_a_server_has_its_speaker(monkeypatch, capsys) -> None:
+    text = " ".join(" ".join(printed(compared(*STANDARD), 100, monkeypatch, capsys)).split())
+    assert "with stop: B says: stop is not supported." in text
+    assert "B fails with 500: B says: failed to submit chat request" in text
+    assert "at line 1 column" not in text
+
+
+def test_the_alternatives_of_a_position_are_called_candidates() -> None:
+    leaks = [family for family in compared(*STANDARD).families if family.leak]
+    assert all(" candidate" in family.example.message for family in leaks)
 
 
 def test_no_line_counts_more_exchanges_than_were_asked() -> None:
@@ -106,7 +154,7 @@ def test_what_a_neighbour_asked_for_is_named_as_the_cause() -> None:
 def test_an_error_of_the_server_is_no_refusal() -> None:
     family = named(compared(*STANDARD), "status: 400 in A, 500 in B")
     assert family.gravity is Gravity.FAILED
-    assert family.example.message.startswith("A refuses with 400, B fails with 500: failed to submit")
+    assert family.example.message.startswith("A refuses with 400, B fails with 500: B says: failed to")
 
 
 def test_what_refused_requests_have_in_common_is_named() -> None:
@@ -150,11 +198,21 @@ def test_usage_that_one_endpoint_lacks_is_one_field() -> None:
     assert family.count > 50
 
 
+WHOLE_TEXT = "the whole text is reasoning in A and content in B"
+
+
+def family_of(sides: tuple[Path, Path], says: str) -> Family:
+    """Return the family with a description."""
+    [family] = [family for family in compared(*sides).families if family.says == says]
+    return family
+
+
 def test_text_in_another_channel_is_one_sentence() -> None:
     for sides in (PARSERS, CHANNELS):
-        family = named(compared(*sides), "the whole text is reasoning in A and content in B")
+        family = family_of(sides, WHOLE_TEXT)
         assert family.gravity is Gravity.CHANNELS
-    assert named(compared(*PARSERS), "the whole text is reasoning in A and content in B").count > 100
+    assert family_of(PARSERS, WHOLE_TEXT).count > 100
+    assert family_of(PARSERS, f"{WHOLE_TEXT}, and the texts differ").count > 10
     lost = named(compared(*CHANNELS), "channels: tool calls in A, content and tool calls in B")
     assert any("behind-a-call" in name for name in lost.exchanges)
 
@@ -173,7 +231,7 @@ def test_another_prompt_comes_before_all_that_follows_from_it() -> None:
     family = named(report, "prompt ids: differ")
     assert family.exchanges == ("chat-prompts/python/two-text-parts",)
     gravities = [family.gravity for family in report.families if family.decides]
-    assert gravities[:2] == [Gravity.SERVED, Gravity.PROMPT]
+    assert gravities[:2] == [Gravity.REFUSED_B, Gravity.PROMPT]
 
 
 def test_sides_without_a_common_request_are_not_the_same() -> None:
