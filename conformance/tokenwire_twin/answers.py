@@ -537,8 +537,8 @@ def _numbers(sizes: tuple[int, int], path: str, pair: _Pair) -> str:
     """
     if not path.endswith("top_logprobs"):
         return pair.in_sides(counted(sizes[0], "entry"), str(sizes[1]))
-    wanted = pair.first.asked.top_logprobs
-    requested = f"; {wanted} requested" if wanted else ""
+    asked = pair.first.asked
+    requested = f"; {counted(asked.top_logprobs, 'top candidate')} requested" if asked.logprobs else ""
     return pair.in_sides(counted(sizes[0], "candidate"), str(sizes[1])) + requested
 
 

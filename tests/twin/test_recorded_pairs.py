@@ -135,7 +135,10 @@ def test_each_message_of_a_server_has_its_speaker(monkeypatch, capsys) -> None:
 
 def test_the_alternatives_of_a_position_are_called_candidates() -> None:
     leaks = [family for family in compared(*STANDARD).families if family.leak]
-    assert all(" candidate" in family.example.message for family in leaks)
+    words = [family.example.message for family in leaks]
+    assert words
+    wanted = r"entry \d+: \d+ candidates? in A, \d+ in B; \d+ top candidates? requested"
+    assert all(re.fullmatch(wanted, message) for message in words), words
 
 
 def test_no_line_counts_more_exchanges_than_were_asked() -> None:
