@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import chain, groupby
 from operator import itemgetter
@@ -50,19 +50,22 @@ def capture_files(path: Path) -> list[Path]:
     return files
 
 
-def captures(path: Path, store: AnswerStore | None = None) -> Iterator[tuple[str, list[ExchangeHead]]]:
+def captures(
+    path: Path, store: AnswerStore | None = None, is_whole: Callable[[Path], bool] = lambda _: False
+) -> Iterator[tuple[str, list[ExchangeHead]]]:
     """Yield the exchanges at a path, with one list for each recorded server.
 
     Without a store, all exchanges stay in memory. A file with many exchanges belongs to one server. Files
-    with one exchange each, as `--record` writes them, belong together. If adjacent folders contain the same
-    requests, each folder belongs to its own server.
+    with one exchange each, as `--record` writes them, belong together, except for those that are whole
+    captures by `is_whole`. If adjacent folders contain the same requests, each folder belongs to its own
+    server.
     """
     store = store or AnswerStore(held=sys.maxsize)
     together: list[tuple[Path, Parsed]] = []
     chunks = chain.from_iterable(map(any_chunks, capture_files(path)))
     for file, read in groupby(store.parse(chunks), key=itemgetter(0)):
         parsed = list(chain.from_iterable(some for _, some in read))
-        if len(parsed) == 1 and path.is_dir():
+        if len(parsed) == 1 and path.is_dir() and not is_whole(file):
             together += [(file, only) for only in parsed]
         else:
             yield str(file), store.exchanges(parsed)

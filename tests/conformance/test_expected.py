@@ -103,6 +103,15 @@ def test_a_capture_without_expected_verdicts_differs(tmp_path: Path) -> None:
     assert "--update" in ran.output
 
 
+def test_a_capture_of_one_exchange_with_expected_verdicts_is_a_capture_of_its_own(tmp_path: Path) -> None:
+    folder = tmp_path / "captures"
+    folder.mkdir()
+    alone = write_file(folder / "alone.jsonl", whole("whole"))
+    assert replay("--update", alone).exit_code == ExitStatus.CONFORMS
+    ran = replay(folder)
+    assert ran.output == "0 of 1 captures have other verdicts than expected\n"
+
+
 @pytest.mark.parametrize("text", ["[]", "FAIL: 3", "GREEN: [a]", "{"])
 def test_a_file_that_holds_no_verdicts_is_named(text: str, capture: Path) -> None:
     file = expected_file(str(capture))

@@ -134,12 +134,12 @@ def _outcomes(judgements: Iterable[Judgement]) -> tuple[dict[str, _Outcome], dic
 
 
 def judged(path: Path, requirements: Collection[Requirement] | None = None) -> Iterator[Judged]:
-    """Judge the captures at a path one by one.
+    """Judge the captures at a path one by one. A file with expected verdicts beside it is a capture.
 
     The expected verdicts of a capture name its tokenizer. `requirements`: the requirements to judge; None for
     all. Raises UsageError and OSError.
     """
-    for name, exchanges in captures(path):
+    for name, exchanges in captures(path, is_whole=lambda file: expected_file(str(file)).is_file()):
         file = expected_file(name)
         expected = read_expected(file) if file.is_file() else None
         folder = file.parent / expected.tokenizer if expected and expected.tokenizer else None
