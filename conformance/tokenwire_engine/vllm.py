@@ -106,10 +106,10 @@ def logprob_rows(
     tensors: bool = False,
     nan: frozenset[int] = frozenset(),
 ) -> tuple[Any, ...]:
-    """Return logprob arrays for rows of (likeliest id, output id).
+    """Return logprob arrays for pairs of (likeliest id, output id).
 
-    A row of the arrays begins with the output id. Then it has the top logprobs, or the logprobs of named ids.
-    For rows in `nan`, the logprob is NaN.
+    The first column belongs to the output id, the others to the top ids or to the named ids. The logprob of
+    the output id is NaN in the rows that `nan` names.
     """
     ids: list[int] = []
     values: list[float] = []

@@ -23,9 +23,9 @@ from tokenwire.target.alike import ROUNDING
 _OF_NOISE = 4
 """The limit for differences between two sides, as a multiple of the noise of both."""
 _OF_NOISE_LASTING = 2
-"""The limit for the lasting part of the differences, as a multiple of the noise.
+"""The limit for the part of the differences that another prompt shows again, as a multiple of the noise.
 
-No kernel was seen to exceed 1.
+No kernel was seen to exceed a multiple of 1.
 """
 _ROUNDING_LASTS = 0.2
 """The largest lasting share of differences that are caused by rounding alone (measured by `proofs/twins.py`).
@@ -349,7 +349,7 @@ def weigh(texts: Sequence[Counted]) -> Weighed:
     if apart.high <= ROUNDING:
         return decided(Outcome.NOISE)
     if lasting is None or share is None:
-        # Without a second prompt, the difference may only be as large as the noise that repetition shows.
+        # Without a second prompt, only a difference no larger than that of repetitions counts as noise.
         own = math.hypot(*(side.repeated for side in noise))
         if apart.high <= own:
             return decided(Outcome.NOISE)

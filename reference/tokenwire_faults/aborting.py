@@ -54,8 +54,9 @@ _LATER_S = 0.25
 Real servers act later, but this model generates a thousand tokens in a second.
 """
 _AGAIN_S = (_LATER_S, 0.5, 1.0, 2.0, 4.0)
-"""The delays in seconds of an action that is repeated, because on a busy machine the request with the reused
-id may arrive late.
+"""The delays in seconds of a repeated action.
+
+The action is repeated because the request with the reused id may arrive late on a busy machine.
 """
 
 

@@ -120,7 +120,7 @@ def test_the_command_line_of_a_watcher_beats_the_file(servers: Sequence[Server],
         (
             'profiles = ["gateway"]\ntarget = "http://h"\n',
             ["--listen", "127.0.0.1:0"],
-            "none can violate gateway",
+            "no single answer can violate gateway",
         ),
         ("", ["--listen", "127.0.0.1:0"], "Missing option '--target'"),
     ],

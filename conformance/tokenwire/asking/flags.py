@@ -47,7 +47,7 @@ def plain(dialect: Dialect) -> Ask:
 
 
 def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
-    """Return the request with each flag that the dialect supports, by label, without duplicates."""
+    """Return a variant of the request for each flag of the dialect, by label, without duplicates."""
     asks = {
         label: replace(ask, **fields)
         for label, fields in FLAGS.items()

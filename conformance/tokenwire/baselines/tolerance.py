@@ -370,7 +370,7 @@ def _tolerated(run: Sequence[Outcome], known: Mapping[_Known, Entry]) -> dict[st
             known_cause = bool(of_cause) and of_cause <= tolerated.keys()
             reason = f"it follows from {outcome.follows_from}, which is known" if known_cause else ""
             following.setdefault(outcome.name, []).append(reason)
-    # If outcomes have equal names, the run has several servers, and each of them must be explained.
+    # Outcomes of several servers may have equal names. Each of these outcomes must be explained.
     explained = {name: reasons[0] for name, reasons in following.items() if all(reasons)}
     return {**tolerated, **explained}
 

@@ -32,8 +32,7 @@ from tokenwire.typed_table import counted
 from tokenwire.wire.exchange import Ending, ExchangeHead
 
 TOKENS_AFTER_LEAVING = int(tolerance("tokens_after_leaving"))
-"""The number of tokens that a neighbour may get before the request of a disconnected client must have ended.
-"""
+"""A disconnected request must end before another running request has received this many tokens."""
 
 
 def _single(stream: Answer) -> bool:
@@ -367,11 +366,11 @@ check_run_rows(
 def _after_leaving(left: list[Answer], streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that the load falls after clients have disconnected.
 
-    The load must fall before a neighbour has received many more tokens. A load response shows the state at an
-    unknown time between the load request and the response. A response that arrived in time and counts fewer
-    requests proves that the disconnected requests ended. A load request that was sent too late proves a
-    violation if its response still counts the disconnected requests. A late response that does not count the
-    disconnected requests proves nothing, because they may have ended at any earlier time.
+    The load must fall before another running request has received many more tokens. A load response shows the
+    state at an unknown time between the load request and the response. A response that arrived in time and
+    counts fewer requests proves that the disconnected requests ended. A load request that was sent too late
+    proves a violation if its response still counts the disconnected requests. A late response that does not
+    count the disconnected requests proves nothing, because they may have ended at any earlier time.
     """
     scenario, dialect = left[0].exchange.scenario, left[0].dialect
     loads = _loads(target, scenario, dialect)

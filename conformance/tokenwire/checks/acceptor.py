@@ -167,7 +167,7 @@ def _judge_series(
         whole, entries = record.series.get(name), emission.series.get(name)
         due = ids - start
         if whole is not None and emission.finish is not None and not record.output_ids:
-            due = len(whole)  # an answer to a budget of zero may have one entry without an id
+            due = len(whole)  # a request for zero tokens may be answered with one entry that has no id
         if entries is None:
             if due and whole is not None and any(entry is not None for entry in whole[start:ids]):
                 return Illegal(name, f"is missing beside {due} output ids")

@@ -284,8 +284,8 @@ def _is_escaped(token: object) -> bool:
 def _ends(text: str | None, begin: int, name: str) -> list[int]:
     """Return the offsets at which a token that begins at `begin` may end.
 
-    The token ends after its text, or at `begin` if the text does not contain the token. A tokenizer may omit
-    the blank before a single token.
+    The token may end after its name. It may end one character later if the text has a blank before the name,
+    because a tokenizer may omit this blank. It may end at `begin` if the text does not contain the name.
     """
     after = [begin + len(name)]
     if text is not None and text.startswith(f" {name}", begin):

@@ -93,8 +93,8 @@ def _refused_request_harms_nobody(streams: tuple[Answer, ...], target: Target) -
     for key, delivered, stream in good:
         disturbed = stream.exchange.name in after_bad
         reported[key, delivered, disturbed] += 1
-        # Two answers are enough: the request after a bad one, and the same request elsewhere. Further
-        # answers add no evidence.
+        # Two answers are enough: one after a bad request, and one elsewhere. Further answers add no
+        # evidence.
         if reported[key, delivered, disturbed] <= 2:
             answers.setdefault(key, []).append(stream)
         if key in results and not disturbed:

@@ -338,7 +338,7 @@ def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Ite
 
 @check("zero-budget-has-no-ids")
 def _zero_budget_has_no_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Check that an answer to a budget of zero has no ids and no entries."""
+    """Check that a request for zero tokens is answered without ids and entries."""
     if stream.asked.max_new_tokens != 0 or _budget_of(stream) is None:
         return
     if was_refused(stream):

@@ -137,7 +137,7 @@ def _penalised(stream: Stream) -> bool:
 
 @check_run("frequency-penalty-is-kept", alone=True)
 def _frequency_penalty_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that an id that a bias forces stops repeating when the accumulated penalty exceeds the bias."""
+    """Check that an id forced by a bias stops repeating when the accumulated penalty exceeds the bias."""
     for stream in _penalised(streams):
         asked = stream.asked
         for choice in finished_choices(stream):

@@ -31,8 +31,7 @@ _SINGLE = re.compile(
 )
 # A race may lose an entry in either of two answers. Which answer lacks it is not part of the kind.
 _ONE_SIDE_HAS_MORE = re.compile(r"is (?:missing|too much): # instead of the #")
-# Two requests must be accepted or refused alike. Which one is compared with the other is not part of the
-# kind.
+# Two requests must be accepted or refused alike. The kind of a failure does not depend on their order.
 _ONE_WAS_REFUSED = re.compile(r"were (?:refused, and answered|answered, and refused) in")
 _LETTERS_OF_A_FINGERPRINT = 12
 _DEEPEST_LIST = 50

@@ -30,7 +30,7 @@ _MOST_TEXTS = 32
 _LEAST_TEXT = 16
 """The least number of characters with which a text counts as evidence."""
 _UNSEEN = 512
-"""Upper bound of the tokens in a conversation that the server stores, for requests that continue it."""
+"""The most tokens of a stored conversation in a request that continues this conversation."""
 _MOST_ENDED = 256
 """The most answers whose end is compared with the rules."""
 

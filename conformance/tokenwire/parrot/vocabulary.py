@@ -134,7 +134,7 @@ class Words:
     fallback: frozenset[int] = frozenset()
     """Ids of single bytes.
 
-    A run of such ids is decoded at once. If the run is not valid UTF-8, all its bytes become invalid
+    A run of such ids is decoded as a whole. If the run is not valid UTF-8, all its bytes become invalid
     characters.
     """
 

@@ -39,7 +39,7 @@ def ends_within_a_character(choice: Choice | None) -> int | None:
 
 @scenario(chat=False, at_most=len(_PROMPTS) + 7)
 async def _broken_characters(talk: Conversation) -> None:
-    """A token limit that ends within a character, and a prompt that ends within one.
+    """Requests whose token limit or prompt ends within a character.
 
     The incomplete text of the answer arrives at the end. The incomplete text of the prompt does not arrive.
     """

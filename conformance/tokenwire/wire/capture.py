@@ -343,7 +343,7 @@ def chunks(path: Path, cut: Cut, read: Callable[[CaptureChunk], Iterator[Located
     """
     number, offset, begun, looked = 1, 0, bytearray(), 0
     for piece in pieces(path):
-        # A chunk contains only whole exchanges, because each chunk is parsed and read again separately.
+        # A chunk contains only whole exchanges, because it is parsed without the other chunks.
         begun += piece
         complete = begun.rfind(b"\n", looked) + 1
         # The last exchange may be incomplete, so its lines stay in the buffer.

@@ -77,8 +77,8 @@ def _watch(settings: Settings) -> None:
     """
     if not single_answer_requirements(settings.profile):
         raise typer.BadParameter(
-            f"the proxy sees single answers, and none can violate {', '.join(settings.profile)}; name "
-            "another --profile"
+            "the proxy judges each answer alone, and no single answer can violate "
+            f"{', '.join(settings.profile)}; name another --profile"
         )
     plan = WatchPlan(
         listen=Address.listening(settings.listen),

@@ -146,7 +146,7 @@ class JudgeSupervisor:
         for batch in islice(self._spool.batches, self._sent, _MOST_SENT):
             reported = [] if self._sent else sorted(self._reported)
             line = json.dumps([batch.start, batch.end, batch.position, reported]).encode() + b"\n"
-            # The process has ended. The next reading of its output detects this.
+            # If the process has ended, this is detected when its output is read next.
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.write(line)
             self._sent += 1

@@ -158,7 +158,7 @@ def _compare(
 
 
 def _names(first: str, other: str, commands: tuple[str, str]) -> tuple[str | Start, str | Start]:
-    """Return the two sides: the arguments in their order, or the server that a command starts.
+    """Return sides A and B. Each is the server that its command starts, or else the next argument.
 
     Raises BadParameter.
     """

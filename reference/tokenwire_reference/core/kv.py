@@ -97,7 +97,7 @@ class PagePool:
         if num_pages < 2 or page_size < 1:
             raise ValueError(
                 f"a pool of {num_pages} pages of {page_size} positions holds nothing; "
-                "give at least 2 pages, for page 0 is padding"
+                "give at least 2 pages of at least 1 position, because page 0 is padding"
             )
         self.num_pages = num_pages
         self.page_size = page_size

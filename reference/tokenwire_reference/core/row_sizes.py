@@ -47,7 +47,7 @@ def stable_row_sizes(module: nn.Module, largest: int) -> tuple[int, ...]:
 
 
 def _few_rows(layers: Sequence[nn.Linear]) -> Iterator[int]:
-    """Yield the numbers of rows in `FEW_ROWS` with which the values of every layer fill whole vectors."""
+    """Yield each row count of `FEW_ROWS` at which the values of every layer fill whole vectors."""
     widths = [width for layer in layers for width in (layer.in_features, layer.out_features)]
     for rows in FEW_ROWS:
         if all(layer.weight.device.type == "cpu" for layer in layers) and all(

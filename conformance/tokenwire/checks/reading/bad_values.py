@@ -176,7 +176,7 @@ def _unknown_ids(asked: Asked, name: str, vocabulary: int | None) -> Iterator[Ba
 
 
 def unreadable_body(request: HttpRequest) -> str:
-    """Describe why a body is not a JSON object. Empty if a parser may accept it as one.
+    """Describe why a body is not a JSON object. Empty if a parser may accept the body as an object.
 
     NaN and duplicate keys are not valid JSON, but many parsers accept them. A request without a body is not
     judged.

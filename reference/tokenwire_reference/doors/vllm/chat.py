@@ -144,7 +144,7 @@ class _ChatAnswer(VllmAnswer):
         return chunks
 
     def _joined_delta(self, deltas: Sequence[Delta]) -> dict[str, Any]:
-        """Return one delta that joins the deltas of all channels, with each call once.
+        """Return one delta that joins the deltas of all channels. Pieces of one call become one piece.
 
         If no channel has text, the delta has empty content.
         """
