@@ -209,7 +209,7 @@ TRIALS: Mapping[str, Mapping[str, Callable[[Listener], None]]] = {
         "passed on": partial(is_passed_on, name="Origin"),
     },
     "token or key": {"a token in the address": a_token_in_the_address, "none": no_token},
-    "shown without one": {
+    "shown without token or key": {
         "counts, and the names of models": counts_and_models,
         "nothing": nothing,
         "what the target shows": what_the_target_shows,

@@ -167,6 +167,7 @@ MADE_AT_RUN_TIME: Mapping[str, Callable[[], Sequence[str]]] = {
     "tokenwire.dialects.policy:Policy.__post_init__": _of_policies,
     "tokenwire.parrot.encoding:encoder": lambda: [f"({ESCAPED}|{ESCAPED}x)"],
     "tokenwire.parrot.script:_compiled": lambda: OF_A_REQUEST,
+    "tokenwire_twin.causes:_names": lambda: [rf"(?<![\w.-]){ESCAPED}(?!\w|\.\d)"],
 }
 """Examples of the patterns that are made at run time, by the function that makes them."""
 SHARES = 6
