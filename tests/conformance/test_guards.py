@@ -212,7 +212,7 @@ TRIALS: Mapping[str, Mapping[str, Callable[[Listener], None]]] = {
     "shown without token or key": {
         "counts, and the names of models": counts_and_models,
         "nothing": nothing,
-        "what the target shows": what_the_target_shows,
+        "the responses of the target": what_the_target_shows,
         "everything": everything,
     },
     "contacts on request": {
