@@ -8,8 +8,8 @@ from itertools import groupby
 from tokenwire.checks.about import about, streamed, undisturbed_choices
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.channels import CALLED, CHANNEL_WORDS, Channels, MarkedText, said_of
-from tokenwire.checks.reading.right_channels import right_marked_text
+from tokenwire.checks.reading.channels import CALLED, CHANNEL_WORDS, Channels, MarkedText
+from tokenwire.checks.reading.right_channels import known_marked_text
 from tokenwire.dialects.dialect import has_items
 from tokenwire.record import Choice, Emission, Stream
 
@@ -22,7 +22,7 @@ _Come = tuple[str, Emission]
 def _channels_keep_their_order(stream: Stream, target: Target) -> Iterator[Observation]:
     """Check that the channels have the order of the tokens, in streams and in lists of items."""
     for choice in undisturbed_choices(stream) if streamed(stream) or has_items(stream) else ():
-        stated, channels = _marked_text(stream, choice, target), Channels.of(stream, choice)
+        stated, channels = known_marked_text(stream, choice, target), Channels.of(stream, choice)
         settled = stated is not None and (stated.settled if streamed(stream) else not stated.disputed)
         if stated is None or not settled or not _is_parted_so(stated, channels):
             continue
@@ -38,16 +38,6 @@ def _channels_keep_their_order(stream: Stream, target: Target) -> Iterator[Obser
         if place is not None:
             message = f"the order of the channels is {actual}; in the tokens it is {expected}"
             yield expect(place, expected, actual, message, holds=late is None)
-
-
-def _marked_text(stream: Stream, choice: Choice, target: Target) -> MarkedText | None:
-    """Return the text of the tokens of a choice. If the tokens are unknown, return the text of the right
-    answer.
-    """
-    stated = said_of(stream, choice, target.markup, target.detokenizer)
-    if stated is not None or target.model is None:
-        return stated
-    return right_marked_text(target.model, stream, choice, target.markup)
 
 
 def _is_parted_so(stated: MarkedText, channels: Channels) -> bool:

@@ -1,14 +1,14 @@
-"""Checks of custom tools, whose input is a text, and of events of unknown types."""
+"""Checks of custom tools, whose input is a text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from tokenwire.checks.about import EVENTS, about, undisturbed_choices
+from tokenwire.checks.about import about, undisturbed_choices
 from tokenwire.checks.check import Target, check
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.channels import Channels, piece_place, said_of
-from tokenwire.checks.reading.right_channels import right_marked_text
+from tokenwire.checks.reading.channels import Channels, piece_place
+from tokenwire.checks.reading.right_channels import known_marked_text
 from tokenwire.dialects.demands import ToolBinding
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.dialects.item_binding import INPUT
@@ -18,9 +18,7 @@ from tokenwire.record import Choice, Stream
 
 def _due(stream: Stream, choice: Choice, target: Target, free: frozenset[str]) -> list[str] | None:
     """Return the inputs of the calls of custom tools in the text of a choice; None if they are unknown."""
-    said = said_of(stream, choice, target.markup, target.detokenizer)
-    if said is None and target.model is not None:
-        said = right_marked_text(target.model, stream, choice, target.markup)
+    said = known_marked_text(stream, choice, target)
     if said is None or said.markup.form is None or not said.settled or said.reading.cut is not None:
         return None
     calls = [call.arguments.get(INPUT) for call in said.reading.calls if call.name in free]
@@ -64,19 +62,3 @@ def _calls(
         holds = text == expected if due is not None else not wrapped
         message = f"the input of {call.name} is {'JSON around the text' if wrapped else 'another text'}"
         yield expect(place, expected, text, message, holds=holds)
-
-
-@check("other-events-may-come", EVENTS)
-def _other_events_may_come(stream: Stream, _target: Target) -> Iterator[Observation]:
-    """Report each type of event that the event grammar of the endpoint does not have."""
-    dialect = dialect_of(stream)
-    grammar = dialect.grammar if dialect is not None else None
-    named: set[str] = set()
-    for event in stream.events if grammar is not None and stream.answered else ():
-        kind = grammar.kind_of(event.data) if grammar is not None and not event.done else ""
-        if grammar is not None and kind and kind not in grammar.known and kind not in named:
-            named.add(kind)
-            message = f"events of type {kind} are in no grammar here, and their content is not judged"
-            yield expect(event.at("/type"), "a known type", kind, message, holds=False)
-    if grammar is not None and stream.events and not named:
-        yield expect(stream.events[0].at("/type"), "known types", "known types", holds=True)

@@ -141,6 +141,24 @@ def _deltas_add_up(stream: Stream, _target: Target) -> Iterator[Observation]:
     )
 
 
+@check("other-events-may-come", EVENTS)
+def _other_events_may_come(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Report each type of event that the event grammar of the endpoint does not have."""
+    grammar = _grammar(stream)
+    if grammar is None or not stream.events:
+        return
+    named: dict[str, Event] = {}
+    for event in stream.events if stream.answered else ():
+        kind = "" if event.done else grammar.kind_of(event.data)
+        if kind and kind not in grammar.known:
+            named.setdefault(kind, event)
+    for kind, event in named.items():
+        message = f"events of type {kind} are in no grammar here, and their content is not judged"
+        yield expect(event.at("/type"), "a known type", kind, message, holds=False)
+    if not named:
+        yield expect(stream.events[0].at("/type"), "known types", "known types", holds=True)
+
+
 def _json_type(value: Any) -> str:
     """Return the name of a value's JSON type."""
     if value is ABSENT or value is None:

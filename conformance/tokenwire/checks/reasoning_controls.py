@@ -12,7 +12,7 @@ from tokenwire.checks.check import Target, check, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import Channels, fits, has_markup, said_of, token_spans
 from tokenwire.checks.reading.fields import end_place, usage_count
-from tokenwire.checks.reading.right_channels import right_marked_text
+from tokenwire.checks.reading.right_channels import known_marked_text
 from tokenwire.dialects.demands import ReasoningControls
 from tokenwire.dialects.dialect import dialect_of
 from tokenwire.record import Answer, Choice, Stream, fact
@@ -131,9 +131,7 @@ def _reasoning_off_has_none(stream: Stream, target: Target) -> Iterator[Observat
     if not _controls(stream).are_off(stream.exchange.request.body):
         return
     for choice in undisturbed_choices(stream):
-        said = said_of(stream, choice, target.markup, target.detokenizer)
-        if said is None and target.model is not None:
-            said = right_marked_text(target.model, stream, choice, target.markup)
+        said = known_marked_text(stream, choice, target)
         if said is None or has_markup(said.text):
             continue
         channels = Channels.of(stream, choice)

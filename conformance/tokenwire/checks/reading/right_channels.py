@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from tokenwire.ask import Asked
-from tokenwire.checks.reading.channels import SPENT, MarkedText, hides_reasoning, offered
+from tokenwire.checks.check import Target
+from tokenwire.checks.reading.channels import SPENT, MarkedText, hides_reasoning, offered, said_of
 from tokenwire.checks.reading.fields import usage_count
 from tokenwire.dialects.dialect import is_chat
 from tokenwire.dialects.markup import Markup
@@ -26,6 +27,16 @@ _LEAVE_TOKENS = frozenset(
     }
 )
 """Request fields that do not change the generated tokens, unless they force or forbid a call."""
+
+
+def known_marked_text(stream: Stream, choice: Choice, target: Target) -> MarkedText | None:
+    """Return the text of the tokens of a choice. If the tokens are unknown, return the text of the right
+    answer. None if both are unknown.
+    """
+    stated = said_of(stream, choice, target.markup, target.detokenizer)
+    if stated is not None or target.model is None:
+        return stated
+    return right_marked_text(target.model, stream, choice, target.markup)
 
 
 def right_marked_text(model: KnownModel, stream: Stream, choice: Choice, markup: Markup) -> MarkedText | None:
