@@ -9,7 +9,7 @@ from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.times import began, over
-from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.dialects.control import UNDER_WAY, Action, ControlCall
 from tokenwire.dialects.dialect import dialect_of, has_items
 from tokenwire.record import Answer, Stream, fact
 
@@ -18,7 +18,6 @@ _FIELDS = (
     *("output", "usage"),
 )
 """The fields of a response that do not change once it has ended."""
-_UNDER_WAY = ("queued", "in_progress")
 _ONLY_THERE = frozenset({"background", "store"})
 """The request fields that only a request in the background has.
 
@@ -155,7 +154,7 @@ def _background_response_ends(streams: tuple[Answer, ...], target: Target) -> It
             continue
         answer = next((other for other in beside if _outlived(looked, begun, other)), None)
         status, label = looked.document.get("status"), looked.exchange.label
-        if status in _UNDER_WAY:
+        if status in UNDER_WAY:
             if answer is not None:
                 message = f"{label}: it is {status} after {answer.exchange.label} began later and ended"
                 yield expect(end_place(answer), "an ended response", status, message, holds=False)
@@ -186,7 +185,7 @@ def _cancelled_response_ends(streams: tuple[Answer, ...], target: Target) -> Ite
         for name in call.ids:
             if call.action is Action.CANCEL:
                 message = f"{label}: a response is {status} after its cancellation was answered"
-                holds = isinstance(status, str) and status not in _UNDER_WAY
+                holds = isinstance(status, str) and status not in UNDER_WAY
                 yield expect(end_place(beside), "a last status", status, message, holds=holds)
                 if holds:
                     ended.setdefault(name, status)

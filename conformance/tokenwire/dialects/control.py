@@ -47,6 +47,8 @@ class Action(StrEnum):
 _WITH_ID = frozenset({Action.RETRIEVE, Action.CANCEL, Action.DELETE})
 """Actions on a stored response, whose id is a part of the path."""
 _ID = "{id}"
+UNDER_WAY = ("queued", "in_progress")
+"""The statuses of a stored response that has not ended."""
 
 
 @dataclass(frozen=True)
@@ -343,5 +345,9 @@ def read_call(exchange: ExchangeHead) -> ControlCall | None:
 
 def is_begin(exchange: ExchangeHead) -> bool:
     """True if a request begins a response in the background. Its answer contains no output."""
-    call = read_call(exchange)
-    return call is not None and call.action is Action.BEGIN
+    request = exchange.request
+    named = (request.method, request.path.partition("?")[0])
+    rows = (control.table.get(Action.BEGIN) for control in load_controls().values())
+    return any(
+        row is not None and named == (row["method"], row["path"]) and _is_meant(row, exchange) for row in rows
+    )

@@ -196,12 +196,13 @@ class _Schemas:
 
         Raises FileNotFoundError if the schema is missing.
         """
-        validator, name = self.validator(kind), self._names[kind]
-        of = f" (by the schema {name} of Tokenwire; copy it to schemas/{name}.json and adapt it)"
-        whose = of if name in self._borrowed else ""
+        validator = self.validator(kind)
         try:
             if validator.is_valid(data):
                 return ()
+            name = self._names[kind]
+            of = f" (by the schema {name} of Tokenwire; copy it to schemas/{name}.json and adapt it)"
+            whose = of if name in self._borrowed else ""
             reported = (fault + whose for error in validator.iter_errors(data) for fault in _faults(error))
             return tuple(islice(reported, _SCHEMA_ERRORS))
         except UnicodeEncodeError:

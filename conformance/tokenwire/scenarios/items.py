@@ -7,7 +7,7 @@ from typing import Any
 
 from tokenwire.ask import Ask, Budget, Tool
 from tokenwire.asking.scenario import Conversation, scenario
-from tokenwire.dialects.control import Action, ControlCall
+from tokenwire.dialects.control import UNDER_WAY, Action, ControlCall
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.dialects.item_binding import INPUT
 from tokenwire.dialects.markup import load_markup
@@ -90,7 +90,6 @@ _THIRD = {"role": "user", "content": "And one more."}
 _PATIENCE_S = 10.0
 """The most seconds for a response in the background, after the same request was answered normally."""
 _BRIEF = "Answer in one word, and do not explain it."
-_UNDER_WAY = ("queued", "in_progress")
 _LONG = 600
 """More tokens than a server can generate while a cancellation is on its way."""
 
@@ -121,7 +120,7 @@ async def _look(talk: Conversation, label: str, name: str) -> None:
     while time.monotonic() < until:
         number += 1
         call = await _call(talk, f"{label}-{number}", Action.RETRIEVE, name)
-        if call is None or call.document.get("status") not in _UNDER_WAY:
+        if call is None or call.document.get("status") not in UNDER_WAY:
             return
         await asyncio.sleep(wait)
         wait = min(2 * wait, 1.0)
