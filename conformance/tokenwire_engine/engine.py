@@ -6,7 +6,7 @@ It is independent of protocols and sockets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
@@ -122,15 +122,18 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
+    seen, given = set(prompt), Counter[int]()
     for place in range(sampling.budget):
         source = length + place - law.lag(length + place)
         likeliest = prompt[source] if source < length else ids[source - length]
         banned = sampling.barred if place < sampling.least else frozenset()
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
-            token = _likeliest(law, likeliest, sampling, banned, prompt=prompt, given=Counter(ids))
+            token = _likeliest(law, likeliest, sampling, banned, seen=seen, given=given)
         ids.append(token)
         law_says.append(likeliest)
+        seen.add(token)
+        given[token] += 1
         if sampling.language is not None:
             sampling.language.take(token)
         if token in sampling.ends and place + 1 > sampling.least:
@@ -144,14 +147,14 @@ def _likeliest(
     sampling: Sampling,
     banned: frozenset[int],
     *,
-    prompt: Sequence[int],
+    seen: Set[int],
     given: Counter[int],
 ) -> int:
     """Return the id with the greatest logit after biases and penalties.
 
-    `given`: the number of occurrences of each id in the answer so far.
+    `seen`: the ids of the prompt and of the answer so far. `given`: the number of occurrences of each id in
+    the answer so far.
     """
-    seen = given.keys() | set(prompt)
 
     def score(token: int) -> float:
         logit = law.logit(likeliest, token)
