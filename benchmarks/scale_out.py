@@ -15,7 +15,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import socket
 import statistics
 import subprocess
 import sys
@@ -31,6 +30,8 @@ import httpx
 from benchmarks.delivery import SERVE, ask, processor_seconds, server
 from rich.console import Console
 from rich.table import Table
+
+from tokenwire.local_server import free_port
 
 GATEWAYS = {"sglang_router": "sglang-router", "smg": "smg"}
 """Modules that are run, and the packages that bring them."""
@@ -54,13 +55,6 @@ class Measured:
     """Microseconds of the processor for each event, of all replicas."""
     gateway: float
     """The same of the gateway."""
-
-
-def free_port() -> int:
-    """Return a free port, for programs that cannot choose and report one."""
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port: int = listening.getsockname()[1]
-        return port
 
 
 @contextmanager
