@@ -16,6 +16,7 @@ from tokenwire.record import Choice, Stream, as_list
 SINGLE = (
     "text",
     "reasoning",
+    "signatures",
     "calls",
     "output_ids",
     "logprobs",
@@ -161,6 +162,7 @@ def _held(choice: Choice) -> dict[str, Any]:
         "index": choice.index,
         "text": choice.text,
         "reasoning": choice.reasoning,
+        "signatures": [signature for signature in choice.details("signature") if signature is not None],
         "calls": [{"id": call.id, "name": call.name, "arguments": call.arguments} for call in choice.calls],
         "output_ids": choice.output_ids,
         "logprobs": [entry["logprob"] if isinstance(entry, dict) else entry[0] for entry in logprobs or ()],

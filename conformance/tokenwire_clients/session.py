@@ -41,6 +41,7 @@ The case with this suffix has the same answer, but its finish is in an event of 
 _OF_FIELD = {
     "choices": "choices-are-kept-apart",
     "reasoning": "reasoning-is-kept-apart",
+    "signatures": "signatures-are-kept",
     "calls": "calls-are-joined",
     "finish": "finish-is-kept",
     "usage": "usage-is-read-where-it-stands",

@@ -16,11 +16,14 @@ def hold(base, case):
                 return {"choices": []}
         done = stream.get_final_message()
     text = "".join(block.text for block in done.content if block.type == "text")
-    thoughts = "".join(block.thinking for block in done.content if block.type == "thinking")
+    thinking = [block for block in done.content if block.type == "thinking"]
+    thoughts = "".join(block.thinking for block in thinking)
+    signatures = [block.signature for block in thinking]
     uses = [block for block in done.content if block.type == "tool_use"]
     calls = [(use.id, use.name, json.dumps(use.input)) for use in uses]
     usage = token_counts(done.usage.input_tokens, done.usage.output_tokens)
-    return {"choices": [held_choice(0, text, done.stop_reason, thoughts, calls)], "usage": usage}
+    held = held_choice(0, text, done.stop_reason, thoughts, calls)
+    return {"choices": [{**held, "signatures": signatures}], "usage": usage}
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from itertools import count, zip_longest
+from itertools import count, groupby, zip_longest
 from typing import Any
 
 TEXT, REASONING = "text", "reasoning"
@@ -98,6 +98,7 @@ def _output(
 GENERATE = frozenset({"sglang-generate-cumulative", "sglang-generate-incremental"})
 CHAT = frozenset({"sglang-chat", "vllm-chat", "openai-chat"})
 ITEMS = frozenset({"openai-responses", "anthropic-messages"})
+_SIGNED = frozenset({"anthropic-messages"})
 COMPLETIONS = frozenset({"openai-completions"})
 DOORS = (*sorted(GENERATE), *sorted(CHAT), *COMPLETIONS, *sorted(ITEMS))
 _PARSED = CHAT | ITEMS
@@ -203,6 +204,13 @@ ANSWERS = (
         doors=_PARSED,
     ),
     Answer(
+        "signatures",
+        "Two blocks of thinking with text between them, each with its own signature",
+        "signatures-are-kept",
+        (_by_turns(_output(reasoning="Is it?| Or not?", text="Perhaps.| Yes.", finish="length")),),
+        doors=_SIGNED,
+    ),
+    Answer(
         "logprobs",
         "A text with the logprob of each token",
         "lists-stay-in-step",
@@ -248,6 +256,7 @@ FIRST = {
     "calls": "call",
     "calls-by-turns": "calls",
     "agent": "reasoning",
+    "signatures": "reasoning",
     "rollout": "logprobs",
     "aborted": "logprobs",
     "three-choices": "choices",
@@ -283,6 +292,8 @@ def record_of(answer: Answer, door: str) -> dict[str, Any]:
                 {"id": call_id(index, number), "name": name, "arguments": output.joined(number)}
                 for number, name in enumerate(output.calls)
             ]
+        if door in _SIGNED:
+            held["signatures"] = signatures(output)
         if door in GENERATE or door == "vllm-chat":
             held["output_ids"] = [token.id for token in output.tokens]
         if answer.asks.get("logprobs"):
@@ -298,8 +309,16 @@ def record_of(answer: Answer, door: str) -> dict[str, Any]:
 
 
 FAILURE = {"message": "no word fits the grammar", "type": "BadRequestError", "param": None, "code": 400}
+_SIGNATURES = ("ErUBCkYICBgCIkA=", "EqoBCkgIBxABGAI=")
+"""A server's signatures of its blocks of thinking, which clients return to the server."""
 LATE = 3
 """The first token with a value of the sampler. The entries of earlier tokens are null."""
+
+
+def signatures(output: Output) -> list[str]:
+    """Return the signature of each block of thinking."""
+    blocks = [channel for channel, _ in groupby(output.tokens, lambda token: token.channel)]
+    return [*_SIGNATURES[: blocks.count(REASONING)]]
 
 
 def margins(output: Output) -> list[float | None]:

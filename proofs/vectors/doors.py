@@ -17,6 +17,7 @@ from proofs.vectors.answers import (
     Token,
     call_id,
     margins,
+    signatures,
     versions,
 )
 
@@ -256,13 +257,14 @@ def _message_events(_: Door, answer: Answer, steps: Sequence[Step], shape: Shape
     message = {"id": "msg_1", "type": "message", "role": "assistant", "model": "m", "content": []}
     begin = {**message, "stop_reason": None, "stop_sequence": None, "usage": usage}
     yield {"type": "message_start", "message": begin}
+    unsent = iter(signatures(output))
     for what, number, channel, text in _shaped(_pieces(output, steps), shape):
         place: dict[str, Any] = {"index": number}
         if what == "idle":
             yield {"type": "ping"}
         elif what == "close":
             if channel == REASONING:
-                signed = {"type": "signature_delta", "signature": SIGNATURE}
+                signed = {"type": "signature_delta", "signature": next(unsent)}
                 yield {"type": "content_block_delta", **place, "delta": signed}
             yield {"type": "content_block_stop", **place}
         elif what == "open":
@@ -388,8 +390,6 @@ DOORS = {
         Door("anthropic-messages", "anthropic-messages", "/v1/messages", _message_events, named=True),
     )
 }
-SIGNATURE = "ErUBCkYICBgCIkA="
-"""A server's signature of the reasoning, which clients return to the server."""
 _TOOLS = (("get_weather", "city"), ("get_time", "zone"))
 
 

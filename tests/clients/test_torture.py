@@ -21,6 +21,7 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Delivery
 from tokenwire.report.files import Outputs, write_reports
+from tokenwire.wire.event_stream import parse_event_stream
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 from tokenwire_clients.behaviour import BEHAVIOURS, all_cases
 from tokenwire_clients.command import app
@@ -168,6 +169,35 @@ def reader_of(bug=""):
     return client
 
 
+def messages_client(bug=""):
+    """A client of Messages that keeps the blocks of an answer, with one bug or none."""
+
+    def client(case) -> dict[str, object]:
+        blocks, finish = {}, None
+        for event in parse_event_stream(b"".join(reads_of(case.reads)))[0]:
+            data = json.loads(event.data)
+            if data["type"] == "content_block_start":
+                blocks[data["index"]] = dict(data["content_block"], partial_json="")
+            for key, value in data.get("delta", {}).items() if data["type"] == "content_block_delta" else ():
+                if key == "signature":
+                    number = 0 if bug == "gives all signatures to the first block" else data["index"]
+                    blocks[number][key] = "" if bug == "drops the signature" else value
+                elif key != "type":
+                    blocks[data["index"]][key] += value
+            if data["type"] == "message_delta":
+                finish = data["delta"]["stop_reason"]
+        thoughts = [block for block in blocks.values() if block["type"] == "thinking"]
+        held = {
+            "text": "".join(block["text"] for block in blocks.values() if block["type"] == "text"),
+            "reasoning": "".join(block["thinking"] for block in thoughts),
+            "signatures": [block["signature"] for block in thoughts],
+            "finish": finish,
+        }
+        return {"choices": [held]}
+
+    return client
+
+
 def judged_alone(bug, door) -> Session:
     session = Session()
     for case in load_doors()[door].cases.values():
@@ -286,6 +316,29 @@ HEADLINES = {
 def test_one_fault_of_a_client_is_one_headline(bug):
     report = judged_alone(bug, "vllm-chat").document()
     assert [cause["requirement"] for cause in report["causes"]] == HEADLINES[bug]
+
+
+SIGNED = ("text", "reasoning", "agent", "signatures", "signatures-all-at-once", "reasoning-opens-with-text")
+
+
+@pytest.mark.parametrize("bug", ["", "drops the signature", "gives all signatures to the first block"])
+def test_a_lost_signature_of_thinking_is_one_headline(bug):
+    session, door = Session(), load_doors()["anthropic-messages"]
+    for name in SIGNED:
+        session.take(door.name, name, messages_client(bug)(door.cases[name]))
+    (judgement,) = (row for row in session.judgements() if row.requirement.id == "signatures-are-kept")
+    assert judgement.verdict is (Verdict.FAIL if bug else Verdict.PASS)
+    causes = session.document()["causes"]
+    assert [cause["requirement"] for cause in causes] == (["signatures-are-kept"] if bug else [])
+
+
+def test_a_client_that_reports_no_signature_is_not_judged_by_them():
+    session, door = Session(), load_doors()["anthropic-messages"]
+    held = messages_client()(door.cases["signatures"])
+    del held["choices"][0]["signatures"]
+    session.take(door.name, "signatures", held)
+    (judgement,) = session.judgements()
+    assert (judgement.requirement.id, judgement.verdict) == ("signatures-are-kept", Verdict.UNSUPPORTED)
 
 
 def test_a_lost_usage_is_not_taken_for_a_stop_at_the_first_finish():

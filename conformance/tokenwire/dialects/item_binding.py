@@ -234,7 +234,7 @@ class ItemBinding:
             ended, pointer = binding.finish.read(part) if binding.finish is not None else (None, "")
             if pointer:
                 finish, pointers["finish"] = ended, place + pointer
-        if not (channels or calls or series or "finish" in pointers):
+        if not (channels or calls or series or details or "finish" in pointers):
             return None
         # Some endpoints write the same finish reason after text and after calls. Chat distinguishes them, and
         # so does the record.
