@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Protocol
 
 from tokenwire.parrot.law import Parrot
-from tokenwire_engine.schedule import End, Schedule
+from tokenwire_engine.schedule import Schedule
 
 RETRACTED_STEPS = 5
 """The number of steps without output after a preemption."""
@@ -86,7 +86,6 @@ class Outcome:
 class Emitted:
     """The output of a request in one step."""
 
-    name: str
     start: int
     """The number of tokens that the request had output before."""
     ids: tuple[int, ...]
@@ -233,31 +232,26 @@ class Running:
         self._steps += 1
         if self._is_reached(schedule.die, count):
             raise EngineDiedError(self.name)
-        if schedule.end is not None and self._is_reached(schedule.end.at, count):
-            return self._ended_early(schedule.end)
-        if count == 0 and self.given < len(self.right.ids):
-            return None
+        end = schedule.end
+        if end is not None and self._is_reached(end.at, count):
+            outcome = Outcome(end.kind, status=end.status if end.kind == "error" else None)
+            return self._emit(max(0, end.at - self.given), outcome)
         is_last = self.given + count == len(self.right.ids)
-        if is_last and schedule.late and count:
-            return self._emit(count, None)
+        if count == 0 and not is_last:
+            return None
         return self._emit(count, self.right.outcome if is_last else None)
 
     def _is_reached(self, place: int | None, count: int) -> bool:
         return place is not None and self.given + count >= place
-
-    def _ended_early(self, end: End) -> Emitted | None:
-        count = max(0, end.at - self.given)
-        if count and self.schedule.late:
-            return self._emit(count, None)
-        return self._emit(count, Outcome(end.kind, status=end.status if end.kind == "error" else None))
 
     def _emit(self, count: int, outcome: Outcome | None) -> Emitted:
         start, ids = self.given, self.right.ids[self.given : self.given + count]
         self.given += count
         if count:
             self.accepted.append(min(count - 1, self.schedule.drafts))
+            outcome = None if self.schedule.late else outcome
         fresh, self._fresh = self._fresh, False
-        return Emitted(self.name, start, ids, outcome, fresh, self._was_preempted)
+        return Emitted(start, ids, outcome, fresh, self._was_preempted)
 
 
 class Engine:

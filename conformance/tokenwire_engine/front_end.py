@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
+
+T = TypeVar("T")
 
 Releases = Mapping[str, Sequence[str]]
 """The fields of an output in each known release, by version."""
@@ -42,6 +45,17 @@ def demand_known(
         f"{server} {version} is unknown to this engine (known: {', '.join(known)})"
         f"{'' if fields is None else change}; --front-end-version {newest(known)} uses that protocol"
     )
+
+
+def waiting(read: Callable[..., T]) -> Iterator[T]:
+    """Yield the messages that have arrived at a socket. `read`: reads one message, given flags."""
+    import zmq
+
+    while True:
+        try:
+            yield read(flags=zmq.NOBLOCK)
+        except zmq.Again:
+            return
 
 
 class Trace:

@@ -18,6 +18,7 @@ import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
+from functools import partial
 from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
@@ -38,7 +39,7 @@ from tokenwire_engine.engine import (
     answer,
     refusal,
 )
-from tokenwire_engine.front_end import Releases, Trace, demand_known
+from tokenwire_engine.front_end import Releases, Trace, demand_known, waiting
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
 
@@ -268,8 +269,7 @@ class Scheduler:
             "enable_hicache_storage": lambda: False,
             "rust_server": self.rust,
             "ps": SimpleNamespace(dp_rank=None, attn_tp_rank=0),
-            "load_inquirer_get_loads": lambda *_, **__: None,
-            "get_loads": lambda *_, **__: None,
+            **dict.fromkeys(("get_loads", "load_inquirer_get_loads"), lambda *_, **__: None),
             "attn_tp_rank": 0,
             "stream_interval": server_args.stream_interval,
         }
@@ -284,16 +284,9 @@ class Scheduler:
 
     def receive(self) -> list[Any]:
         """Return the messages that have arrived."""
-        import zmq
-
         if self.rust is not None:
             return list(self.rust.drain(256))
-        got, socket = [], self.channels.recv_from_tokenizer
-        while True:
-            try:
-                got.append(self.read(socket, zmq.NOBLOCK))
-            except zmq.Again:
-                return got
+        return list(waiting(partial(self.read, self.channels.recv_from_tokenizer)))
 
     def handle(self, message: Any) -> None:
         """Process one message."""
@@ -363,7 +356,6 @@ class Scheduler:
             req.to_finish = self.abort_class(words, status, _ERRORS[status])
             schedule = Schedule(info=self.default.info)
             running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), schedule)
-            running.end(Outcome("abort"))
         self.engine.add(running)
 
     def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
@@ -413,14 +405,13 @@ class Scheduler:
                     continue
                 self.extend(req, running, emitted)
                 ready.append(req)
-                if req.finished():
-                    self.engine.take(running.name)
             if not ready:
                 continue
             self.trace.note("out", [output_of(req) for req in ready])
             self.streamer.stream_output(ready, any(req.return_logprob for req in ready))
             for req in ready:
                 if req.finished():
+                    self.engine.take(req.rid)
                     self.requests.pop(req.rid, None)
 
     def extend(self, req: Any, running: Running, emitted: Emitted) -> None:

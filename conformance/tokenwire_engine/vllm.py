@@ -31,7 +31,7 @@ from tokenwire_engine.engine import (
     rank,
     refusal,
 )
-from tokenwire_engine.front_end import Releases, Trace, newest
+from tokenwire_engine.front_end import Releases, Trace, newest, waiting
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Schedule, schedule_of
 
@@ -52,7 +52,6 @@ _OUTPUT_0_32 = (
 )
 OUTPUTS: Releases = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
 """The fields of an output in each known release, in order."""
-_DEFAULTS = {"num_nans_in_logits": 0}
 _UNCOMPUTED = (
     *("bad_words", "_bad_words_token_ids", "repetition_detection"),
     *("thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
@@ -187,16 +186,11 @@ class VllmEngine:
             {
                 **{"max_model_len": longest, "num_gpu_blocks": 1024, "block_size": 16, "dtype": "float32"},
                 **{"vllm_version": self.options.version, "instance_id": "tokenwire"},
-                **{
-                    "world_size": 1,
-                    "data_parallel_size": 1,
-                    "data_parallel_rank": 0,
-                    "dp_stats_address": None,
-                },
-                **{"tensor_parallel_size": 1, "pipeline_parallel_size": 1, "decode_context_parallel_size": 1},
-                **{"max_num_seqs": 256, "max_num_batched_tokens": 8192},
-                **{"supports_lora": False, "max_loras": 0},
+                **{"world_size": 1, "tensor_parallel_size": 1, "pipeline_parallel_size": 1},
+                **{"data_parallel_size": 1, "data_parallel_rank": 0, "decode_context_parallel_size": 1},
+                **{"max_num_seqs": 256, "max_num_batched_tokens": 8192, "dp_stats_address": None},
                 **{"kv_cache_size_tokens": 4 * longest, "kv_cache_max_concurrency": 4.0},
+                **{"supports_lora": False, "max_loras": 0},
             }
         )
 
@@ -249,7 +243,7 @@ class VllmEngine:
 
     def _fields_of(self, request: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
         params, schedule, right = request["sampling_params"], running.schedule, running.right
-        found: dict[str, Any] = {"request_id": emitted.name, "new_token_ids": list(emitted.ids)}
+        found: dict[str, Any] = {"request_id": running.name, "new_token_ids": list(emitted.ids)}
         top, named = params.get("logprobs"), params.get("logprob_token_ids")
         places = range(emitted.start, emitted.start + len(emitted.ids))
         shown = [place for place in places if schedule.logprobs != ("none", place)]
@@ -293,7 +287,7 @@ class VllmEngine:
         return found
 
     def _row(self, found: Mapping[str, Any]) -> list[Any]:
-        row = [found.get(name, _DEFAULTS.get(name)) for name in self._fields]
+        row = [{"num_nans_in_logits": 0, **found}.get(name) for name in self._fields]
         while row[-1] is None:
             row.pop()
         return row
@@ -355,7 +349,8 @@ def serve(options: VllmOptions) -> None:
     try:
         while True:
             for socket, _ in poller.poll(None if engine.engine.is_idle else _TICK_MS):
-                _take_all(socket, engine)
+                for kind, payload, *_ in waiting(socket.recv_multipart):
+                    engine.receive(kind, payload)
             engine.step()
     except EngineDiedError as died:
         print(f"the schedule of request {died} ends the engine", file=sys.stderr, flush=True)
@@ -363,12 +358,3 @@ def serve(options: VllmOptions) -> None:
             output.send(DEAD)
     finally:
         context.destroy(linger=int(_DEATH_S * 1000))
-
-
-def _take_all(socket: zmq.Socket[bytes], engine: VllmEngine) -> None:
-    while True:
-        try:
-            kind, payload, *_ = socket.recv_multipart(zmq.NOBLOCK)
-        except zmq.Again:
-            return
-        engine.receive(kind, payload)

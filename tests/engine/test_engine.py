@@ -126,7 +126,7 @@ def test_a_request_is_taken_from_wherever_it_is() -> None:
 def test_an_order_to_end_comes_before_the_schedule() -> None:
     request = running("wait=9")
     request.end(Outcome("abort"))
-    assert request.step() == [Emitted("r", 0, (), Outcome("abort"), is_first=True)]
+    assert request.step() == [Emitted(0, (), Outcome("abort"), is_first=True)]
 
 
 def test_a_schedule_ends_the_engine_itself() -> None:
