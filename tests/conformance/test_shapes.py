@@ -20,17 +20,15 @@ def test_a_shape_is_recognised_and_no_other_is_taken_for_it(name: str) -> None:
     assert [*body][: len(shape.body)] == [*shape.body]
     assert body["temperature"] == 0
     assert not {"WORDS", "MODEL", "BUDGET"} & set(_strings(body))
-    assert shape.words_in(body) == "Is it?"
+    assert shape.read(body) == ("Is it?", "m", 9 if "BUDGET" in shape.body.values() else None)
     others = [
         other
         for other, candidate in SHAPES.items()
-        if candidate.path == shape.path
-        and candidate.words_in(body) is not None
-        and candidate.body != shape.body
+        if candidate.path == shape.path and candidate.read(body) is not None and candidate.body != shape.body
     ]
     assert others == []
-    assert shape.words_in({**body, "top_p": 0.5}) is None
-    assert shape.words_in({**body, "model": ["m"]}) is None
+    assert shape.read({**body, "top_p": 0.5}) is None
+    assert shape.read({**body, "model": ["m"]}) is None
 
 
 @pytest.mark.parametrize("path", sorted({shape.path for shape in SHAPES.values()}))

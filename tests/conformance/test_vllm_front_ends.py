@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from item_answers import blocks, messaged_whole, responded, responded_whole, text_block
+from item_pairs import LEGAL
 from live_captures import live_run, verdict
 from stream_builder import refusal, whole
 from test_checks_pairs import observe
@@ -15,6 +17,7 @@ from wire_answers import DONE, answered
 
 from tokenwire.ask import SentField
 from tokenwire.checks.evidence import Observation
+from tokenwire.dialects.shapes import load_shapes
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Stream
@@ -172,3 +175,36 @@ def test_each_failure_of_a_whole_run_is_a_fault_of_the_server(name: str) -> None
         judgement.requirement.id for judgement in judge([live_run(name)]) if judgement.verdict is Verdict.FAIL
     }
     assert failing == RED[name]
+
+
+def shaped(name: str, text: str, budget: int, status: int = 200) -> Stream:
+    """The answer to a request in the shape of a client of Messages."""
+    body = load_shapes()[name].written("Count.", "m", budget)
+    answer = (
+        blocks(text_block(text))
+        if body.get("stream")
+        else [messaged_whole([text_block(text)]).events[0].data]
+    )
+    refused = [{"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}]
+    given = answer if status == 200 else refused
+    return answered("anthropic-messages", body, *given, status=status, label=f"{name}-{budget}")
+
+
+def test_requests_with_other_budgets_are_not_compared() -> None:
+    """A plain request for 4 tokens was compared with a stream of 16, and with a refused budget of -1."""
+    row, plain = "usual-shapes-are-answered-alike", shaped("plain-messages", "Count", 4)
+    assert violated(row, (plain, shaped("anthropic-stream", "Count to", 4)))
+    assert violated(row, (plain, shaped("anthropic-stream", "", 4, status=400)))
+    assert observe(row, (plain, shaped("anthropic-stream", "Count to", 16))) == []
+    assert observe(row, (plain, shaped("anthropic-stream", "", -1, status=400))) == []
+
+
+def test_a_field_that_repeats_the_request_is_compared_where_both_requested_it() -> None:
+    """A whole answer had `top_logprobs`, which the request of the stream did not have."""
+    row, response = "last-event-has-the-fields-of-the-whole", LEGAL[-1]["response"]
+    stream = responded(*LEGAL)
+    whole = responded_whole({**response, "top_logprobs": 2}, top_logprobs=2)
+    assert all(
+        seen.place.pointer != "/response/top_logprobs" for seen in observe(row, Comparison(whole, stream))
+    )
+    assert violated(row, Comparison(responded_whole({**response, "top_logprobs": 2}), stream))

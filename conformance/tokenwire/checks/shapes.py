@@ -10,24 +10,25 @@ from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.channels import Channels
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import was_refused
-from tokenwire.dialects.shapes import Shape, load_shapes
+from tokenwire.dialects.shapes import Filled, Shape, load_shapes
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.requirement import Level
 
 
 @fact(Stream)
-def _shaped(stream: Stream) -> tuple[Shape, str] | None:
-    """Return the client shape that a request has, and the words of its prompt.
+def _shaped(stream: Stream) -> tuple[Shape, Filled] | None:
+    """Return the client shape that a request has, and what the shape leaves open.
 
     None if the request has no known shape.
     """
     path, body = stream.exchange.request.path, stream.exchange.request.body
     shapes = (shape for shape in load_shapes().values() if shape.path == path)
-    return next(((shape, words) for shape in shapes if (words := shape.words_in(body)) is not None), None)
+    return next(((shape, filled) for shape in shapes if (filled := shape.read(body)) is not None), None)
 
 
-def _plain_key(stream: Answer, shape: Shape, words: str) -> tuple[str, str, bool]:
-    return stream.dialect, words, "tools" in shape.body
+def _plain_key(stream: Answer, shape: Shape, filled: Filled) -> tuple[str, Filled, bool]:
+    """Return what a plain request shares with the requests that are compared with it."""
+    return stream.dialect, filled, "tools" in shape.body
 
 
 @check_run("usual-shapes-are-answered-alike")
@@ -35,12 +36,12 @@ def _usual_shapes_are_answered_alike(streams: tuple[Answer, ...], _target: Targe
     """Compare the answers to requests of usual clients with those to plain requests."""
     known = [(stream, *found) for stream in streams if (found := _shaped(stream)) is not None]
     plain = {
-        _plain_key(stream, shape, words): stream
-        for stream, shape, words in known
+        _plain_key(stream, shape, filled): stream
+        for stream, shape, filled in known
         if shape.plain and stream.answered and stream.choices
     }
-    for stream, shape, words in known:
-        base = None if shape.plain else plain.get(_plain_key(stream, shape, words))
+    for stream, shape, filled in known:
+        base = None if shape.plain else plain.get(_plain_key(stream, shape, filled))
         if base is None:
             continue
         if stream.answered and stream.choices:

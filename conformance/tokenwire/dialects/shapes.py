@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from tokenwire.dialects.demands import filled_in
 from tokenwire.spec_files import read_yaml, spec_root
@@ -34,27 +34,39 @@ class Shape:
         filled = filled_in(self.body, {_WORDS: words, _MODEL: model, _BUDGET: budget})
         return {**filled, **_ADDED}
 
-    def words_in(self, body: Any) -> str | None:
-        """Return the words in a body of this shape; None for other bodies."""
-        found: list[str] = []
+    def read(self, body: Any) -> Filled | None:
+        """Return the values at the placeholders of a body of this shape; None for other bodies."""
+        found: dict[str, Any] = {}
         held = isinstance(body, Mapping) and body.keys() == {**self.body, **_ADDED}.keys()
-        return found[0] if held and _fits({**self.body, **_ADDED}, body, found) and found else None
+        if not held or not _fits({**self.body, **_ADDED}, body, found) or _WORDS not in found:
+            return None
+        return Filled(found[_WORDS], found[_MODEL], found.get(_BUDGET))
 
 
-def _fits(template: Any, value: Any, words: list[str]) -> bool:
-    """True if a value matches a template. The texts at the placeholder WORDS are appended to `words`."""
+class Filled(NamedTuple):
+    """The values at the placeholders of a shape."""
+
+    words: str
+    model: str
+    budget: int | None
+    """None if the shape has no budget."""
+
+
+_TYPES = {_WORDS: str, _MODEL: str, _BUDGET: int}
+
+
+def _fits(template: Any, value: Any, found: dict[str, Any]) -> bool:
+    """True if a value matches a template. The first value at each placeholder is added to `found`."""
     match template:
-        case "WORDS" if isinstance(value, str):
-            words.append(value)
-            return True
-        case "MODEL" | "BUDGET":
-            return isinstance(value, str | int)
+        case "WORDS" | "MODEL" | "BUDGET":
+            found.setdefault(template, value)
+            return isinstance(value, _TYPES[template])
         case {**members}:
             same = isinstance(value, Mapping) and value.keys() == members.keys()
-            return same and all(_fits(members[name], value[name], words) for name in members)
+            return same and all(_fits(members[name], value[name], found) for name in members)
         case [*entries]:
             same = isinstance(value, list) and len(value) == len(entries)
-            return same and all(_fits(*pair, words) for pair in zip(entries, value, strict=True))
+            return same and all(_fits(*pair, found) for pair in zip(entries, value, strict=True))
     return bool(template == value)
 
 
