@@ -27,7 +27,6 @@ from tokenwire_reference.doors.fault_package import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Scenarios that are run with every fault."""
-GATEWAY = "gateway"
 DECLARED = {"updated-weights": WEIGHT_UPDATES, "waiting-timeout": WAITING_TIMEOUT}
 """The capability that must be declared for each of these scenarios."""
 AT_ONCE = 3
@@ -56,15 +55,16 @@ def wants_quiet(scenarios: Iterable[str]) -> bool:
 
 
 def settings_for(url: str, scenarios: Sequence[str], timeout: float) -> Settings:
-    """Return the settings for scenarios. A gateway scenario uses the same server, without the fault, as the
-    worker.
+    """Return the settings for scenarios. A scenario for gateways uses the same server, without the fault, as
+    the worker.
     """
+    known = load_scenarios()
     return Settings(
         target=url,
         timeout=timeout,
         scenario=tuple(scenarios),
         declare=tuple(capability for name, capability in DECLARED.items() if name in scenarios),
-        worker=url if GATEWAY in scenarios else "",
+        worker=url if any(known[name].worker for name in scenarios) else "",
     )
 
 

@@ -29,6 +29,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "event": ("fault", "event"),
     "events": ("fault", "event"),
     "frame": ("fault", "frame"),
+    "cut": ("fault", "frames"),
     "stop_rules": ("fault", "rules"),
     "prefix_secrets": ("fault", "secrets"),
     "due": ("fault", "request", "sent", "due"),

@@ -67,6 +67,10 @@ class KnownFault:
         return _kills().get(self.name, ())
 
 
+NO_FAULT = KnownFault("", "", "Nothing.", "", "", {}, ())
+"""A fault without an effect, for requests that name none."""
+
+
 @cache
 def _kills() -> dict[str, tuple[str, ...]]:
     """Return the requirements that name each fault, in the order of the specification."""

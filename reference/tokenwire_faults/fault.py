@@ -107,6 +107,9 @@ class Fault(Seams):
         act = self._act("frame")
         return [frame] if act is None else act(self, frame)
 
+    cut = _passing("cut")
+    """The framed events after a cut, as a gateway writes them whose worker broke off."""
+
     # Seams of the engine, described in `Seams`.
 
     stop_rules = _passing("stop_rules")

@@ -6,7 +6,8 @@ import orjson
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from tokenwire_faults.catalogue import find_fault
+from tokenwire_faults.catalogue import NO_FAULT, find_fault
+from tokenwire_faults.cutting import EVENTS, PATH, Cuts, after_a_cut
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.core.seams import use_seams
 from tokenwire_reference.doors.errors import RefusalError, refusal_answer
@@ -17,19 +18,26 @@ from tokenwire_reference.doors.served import Served
 
 
 class FaultyWire:
-    """Applies the fault that a request names; other requests pass unchanged."""
+    """Applies the fault that a request names, and cuts a stream when it is asked to.
+
+    Other requests pass unchanged.
+    """
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
+        self._cuts = Cuts()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         name = Headers(scope=scope).get(HEADER) if scope["type"] == "http" else None
-        if name is None:
+        if scope["type"] == "http" and scope["path"] == PATH:
+            await self._cuts.answer(scope, receive, send)
+            return
+        if name is None and not self._cuts.due:
             await self._app(scope, receive, send)
             return
         served: Served = scope["app"].state.served
         try:
-            known = find_fault(name)
+            known = find_fault(name) if name is not None else NO_FAULT
         except ValueError as error:
             refused = refusal_answer(scope["path"], RefusalError(str(error)), served.args.api_dialect)
             await refused(scope, receive, send)
@@ -38,7 +46,7 @@ class FaultyWire:
         use_seams(fault)
         # Without extensions, all parts of a stream pass through this middleware.
         scope.pop("extensions", None)
-        await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send))
+        await self._app(scope, await _faulty_receive(fault, receive), _FaultySend(fault, send, self._cuts))
 
 
 async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
@@ -71,9 +79,11 @@ async def _faulty_receive(fault: Fault, receive: Receive) -> Receive:
 class _FaultySend:
     """Sends the changed answer: a JSON body as a whole, a stream event by event."""
 
-    def __init__(self, fault: Fault, send: Send) -> None:
+    def __init__(self, fault: Fault, send: Send, cuts: Cuts) -> None:
         self._fault = fault
         self._send = send
+        self._cuts = cuts
+        self._cut = self._over = False
         self._start: Message = {}
         self._body = b""
         self._is_stream = False
@@ -87,6 +97,7 @@ class _FaultySend:
                 headers["content-type"] = self._fault.media_type(media_type)
             self._start = {**message, "headers": headers.raw}
             if self._is_stream:
+                self._cut = self._cuts.take()
                 await self._send(self._start)
         elif self._is_stream:
             await self._stream(message)
@@ -96,9 +107,17 @@ class _FaultySend:
     async def _stream(self, message: Message) -> None:
         *events, self._body = (self._body + message.get("body", b"")).split(b"\n\n")
         for event in events:
+            if self._over:
+                return
             for frame in self._frames(event + b"\n\n"):
                 for written in self._fault.frame(frame):
                     await self._send({"type": "http.response.body", "body": written, "more_body": True})
+            if self._cut and self._fault.frames >= EVENTS:
+                ending = b"".join(self._fault.cut(after_a_cut(named=event.startswith(b"event:"))))
+                await self._send({"type": "http.response.body", "body": ending, "more_body": False})
+                self._over = True
+        if self._over:
+            return
         if not message.get("more_body", False):
             await self._send({"type": "http.response.body", "body": self._body, "more_body": False})
 

@@ -87,6 +87,16 @@ RUNNING = sent_at(named(incremental(), "generate/running"), 1.5, 5)
 """A stream that gets all its tokens while another request waits."""
 
 
+_UNFINISHED = change(incremental(), finish=None)
+CUT_OFF = with_exchange(replace(_UNFINISHED, events=_UNFINISHED.events[:-1]), ending=Ending.TRUNCATED)
+"""A stream whose connection broke before its finish."""
+
+
+def severed(stream: Stream) -> Target:
+    """A gateway that gave this stream when its worker broke off."""
+    return Target(severed=(stream,))
+
+
 def asking(stream: Stream, **asked: Any) -> Stream:
     """The stream as the answer to a request that asks for more."""
     return replace(stream, asked=replace(stream.asked, **asked))
@@ -310,6 +320,32 @@ FINISH_AND_ERROR_PAIRS = [
         (RUNNING, timed_out("Request waiting timeout reached.")),
         (RUNNING, timed_out("Service Unavailable")),
         target=Target(capabilities=frozenset({WAITING_TIMEOUT})),
+    ),
+    Pair(
+        "gateway-shows-a-cut",
+        (whole(),),
+        (whole(),),
+        6,
+        target=severed(IN_TIME),
+        bad_target=severed(incremental()),
+        why="a finish of its own",
+    ),
+    Pair(
+        "gateway-shows-a-cut",
+        (whole(),),
+        (whole(),),
+        5,
+        target=severed(CUT_OFF),
+        bad_target=severed(with_exchange(CUT_OFF, ending=Ending.COMPLETE)),
+        why="the body ends properly",
+    ),
+    Pair(
+        "gateway-explains-a-cut",
+        (whole(),),
+        (whole(),),
+        5,
+        target=severed(IN_TIME),
+        bad_target=severed(CUT_OFF),
     ),
     Pair("stream-errors-say-why", IN_TIME, with_error(incremental(), {"message": "the worker died"}, 5), 5),
     Pair("stream-errors-are-final", IN_TIME, with_error(incremental(), FAILED, 2), 3),

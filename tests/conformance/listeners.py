@@ -130,6 +130,13 @@ def watch(folder: Path, *, admin: bool) -> Iterator[Listener]:
 
 
 @contextmanager
+def cut(folder: Path) -> Iterator[Listener]:
+    asked: list[Mapping[str, str]] = []
+    with target(asked) as url, _program(folder, "cut", "--target", url) as line:
+        yield Listener(line().split()[2], asked, url)
+
+
+@contextmanager
 def inspect(folder: Path) -> Iterator[Listener]:
     with demo_server() as url, _program(folder, "inspect", "--no-open", "--target", url) as line:
         yield Listener(line().split()[-1], target=url)

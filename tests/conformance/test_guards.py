@@ -31,6 +31,7 @@ OWN = ("localhost:{port}", "127.0.0.1:{port}", "[::1]:{port}", "LOCALHOST", "127
 LISTENERS: Mapping[str, Callable[[Path], contextlib.AbstractContextManager[Listener]]] = {
     "tokenwire watch --listen": partial(listeners.watch, admin=False),
     "tokenwire watch --admin": partial(listeners.watch, admin=True),
+    "tokenwire cut": listeners.cut,
     "tokenwire inspect": listeners.inspect,
     "tokenwire torture": listeners.torture,
     "tokenwire demo": listeners.demo,
@@ -38,12 +39,14 @@ LISTENERS: Mapping[str, Callable[[Path], contextlib.AbstractContextManager[Liste
 MADE_BY = {
     "tokenwire_live/watch/watcher.py": "tokenwire watch --listen",
     "tokenwire_live/inspecting/watched.py": "tokenwire watch --admin",
+    "tokenwire_live/commands/cut.py": "tokenwire cut",
     "tokenwire_live/inspecting/inspector.py": "tokenwire inspect",
     "tokenwire_clients/server.py": "tokenwire torture",
     "tokenwire/demo_server.py": "tokenwire demo",
 }
 """Where a listener is made, by the module that makes it."""
 MAKERS = {
+    "CuttingProxy": "tokenwire_live/cutting.py",
     "Proxy": "tokenwire_live/watch/proxy.py",
     "PageServer": "tokenwire_live/inspecting/server.py",
     "serving": "tokenwire/local_server.py",

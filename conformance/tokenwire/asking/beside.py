@@ -27,6 +27,7 @@ from tokenwire.judging.judge import judge
 from tokenwire.judging.run import Run
 from tokenwire.judging.workers_own import rows_of_a_server, to_ask
 from tokenwire.record import Answer, Stream
+from tokenwire.target.cuts import CUT
 from tokenwire.wire.exchange import HttpRequest
 
 _MOST_EXHIBITS = 160
@@ -69,6 +70,25 @@ async def ask_both(
 
     await confirm(run, ask_again, ACROSS_TARGETS)
     transcript.beside = side_by_side(of_worker.streams, of_gateway.streams)
+
+
+async def ask_with_a_cut_worker(
+    worker: Preflight, to_worker: Sender, gateway: Preflight, to_gateway: Sender, transcript: Transcript
+) -> None:
+    """Send requests to the gateway while its worker breaks off, one endpoint after another."""
+    asked = load_scenarios()[CUT]
+    for dialect in gateway.speaks:
+        talk = Conversation(
+            CUT,
+            dialect,
+            to_gateway,
+            worker.advertised,
+            transcript,
+            gateway.model,
+            to_worker=to_worker,
+        )
+        if asked.fits(dialect):
+            await asked.run(talk)
 
 
 async def ask_for_exhibits(

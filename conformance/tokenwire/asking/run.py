@@ -19,7 +19,7 @@ from typing import Any
 
 from tokenwire import __version__
 from tokenwire.ask import Budget
-from tokenwire.asking.beside import ask_both, ask_for_exhibits
+from tokenwire.asking.beside import ask_both, ask_for_exhibits, ask_with_a_cut_worker
 from tokenwire.asking.confirmation import ACROSS_RESPONSES, confirm, send_again
 from tokenwire.asking.detokenization import ask_for_texts, rehearse_texts
 from tokenwire.asking.exploration import Exploration
@@ -42,6 +42,7 @@ from tokenwire.record import Answer, Stream
 from tokenwire.replay import remarks, rules
 from tokenwire.report.subject import EXPLORATION, Subject
 from tokenwire.settings import Settings
+from tokenwire.target.cuts import CUT
 from tokenwire.target.determinism import PROBE
 from tokenwire.target.tokenizer import Tokenizer
 from tokenwire.typed_table import counted
@@ -240,11 +241,14 @@ class _Interrogation:
 
     async def ask_worker_too(self, worker: Preflight, to_worker: PoliteSender) -> None:
         """Send the gateway's requests to its worker as well, within the same limits."""
-        chosen, left_out = self.plan.settings.scenario or (GATEWAY,), self.plan.settings.without
-        if GATEWAY in chosen and GATEWAY not in left_out:
+        settings = self.plan.settings
+        chosen = {*(settings.scenario or (GATEWAY, CUT))}.difference(settings.without)
+        if GATEWAY in chosen:
             await ask_both(
                 worker, to_worker, self.found, self.sender, transcript=self.transcript, run_so_far=self.run
             )
+        if CUT in chosen:
+            await ask_with_a_cut_worker(worker, to_worker, self.found, self.sender, self.transcript)
         await self.ask_for_exhibits(worker, to_worker)
 
     async def ask_for_exhibits(self, worker: Preflight, to_worker: PoliteSender) -> None:

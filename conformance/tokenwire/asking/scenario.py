@@ -15,7 +15,7 @@ from typing import Any, Protocol, TypeVar
 
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.tap import SlowReader, Tap
-from tokenwire.dialects.control import Control, ControlCall, load_controls
+from tokenwire.dialects.control import Action, Control, ControlCall, load_controls, read_call
 from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
@@ -131,6 +131,8 @@ class Conversation:
     """The format of the model's tool calls; empty to detect it."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user declares with `--declare`. Some requests are sent only with them."""
+    to_worker: Sender | None = field(default=None, repr=False, compare=False)
+    """Sends requests to the worker of a gateway; None without one."""
     draw: Random = field(default_factory=Random, repr=False, compare=False)
     """The random generator for ids, names and prompts that must be new to the server.
 
@@ -260,6 +262,23 @@ class Conversation:
             self.transcript.not_asked[name] = str(reason)
             return None
         if (call := self.control.read(exchange)) is not None:
+            self.transcript.calls.append(call)
+        return call
+
+    async def call_worker(self, label: str, action: Action) -> ControlCall | None:
+        """Send a control request to the worker of a gateway; None without a worker, or if a limit prevents
+        it.
+        """
+        request = load_controls()["tokenwire"].plain_request(action)
+        if self.to_worker is None or request is None:
+            return None
+        name = self.name_of(label)
+        try:
+            exchange = await self.to_worker.send(name, self.scenario, request, aside=True)
+        except NotAsked as reason:
+            self.transcript.not_asked[name] = str(reason)
+            return None
+        if (call := read_call(exchange)) is not None:
             self.transcript.calls.append(call)
         return call
 

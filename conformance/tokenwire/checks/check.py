@@ -48,6 +48,8 @@ class Target:
     deaths: tuple[Death, ...] = ()
     """The deaths of the server during the run, each with its time and the request that most likely caused it.
     """
+    severed: tuple[Answer, ...] = ()
+    """The streams of a gateway whose worker was cut. They are not among the answers of the run."""
     noise: Noise = field(default_factory=Noise)
     """The allowed difference between numbers of two answers. It exceeds the tolerance if the server's numbers
     vary.

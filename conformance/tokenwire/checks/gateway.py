@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from tokenwire.checks.about import ANY, ended
-from tokenwire.checks.check import Target, compare, compare_rows
+from tokenwire.checks.about import ANY, ended, is_error
+from tokenwire.checks.check import Target, check_run, compare, compare_rows
 from tokenwire.checks.difference import first_difference, observe_sequence
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.checks.reading.chance import DRIFT, LoadedPair, goes_apart
@@ -36,12 +36,18 @@ from tokenwire.checks.same_answers import (
     same_usage,
 )
 from tokenwire.dialects.dialect import dialect_of
+from tokenwire.record import Answer, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
+from tokenwire.target.cuts import CUT
 from tokenwire.target.determinism import Comparison
 from tokenwire.target.shown import least_inner_step
+from tokenwire.wire.exchange import Ending
 
 _SOURCE = "the worker's answer"
+_ERROR, _BROKEN = "an error event", "a broken connection"
+"""The ends of a stream whose worker broke off, that a client does not take for the end of a complete stream.
+"""
 _MOST_NAMED = 5
 """The maximum number of lost fields that one message names."""
 
@@ -209,3 +215,61 @@ def _gateway_keeps_the_counts(comparison: Comparison, _target: Target) -> Iterat
         yield from same_counters(pair, _SOURCE)
     if found:
         yield from same_usage(comparison, _SOURCE, found.choices, (*USAGE, "total_tokens"))
+
+
+def _was_complete(stream: Stream, streams: tuple[Answer, ...]) -> bool:
+    """True if the worker sent all text before it was cut, so that the stream may end like a complete one.
+
+    The request after the cut shows the text of a complete answer.
+    """
+    same = (
+        other
+        for other in streams
+        if (other.exchange.scenario, other.dialect) == (CUT, stream.dialect) and not other.asked.stream
+    )
+    return any(other.choices and _texts_of(other) == _texts_of(stream) for other in same)
+
+
+def _texts_of(stream: Answer) -> list[object]:
+    return [choice.text for choice in stream.choices]
+
+
+def _cut(streams: tuple[Answer, ...], target: Target) -> Iterator[Stream]:
+    """Yield the streams whose worker broke off before it had sent everything."""
+    for answer in target.severed:
+        stream = answer.load()
+        if stream.events and not _was_complete(stream, streams):
+            yield stream
+
+
+def _end_of(stream: Stream) -> str:
+    """Describe the end of a stream, as a client sees it."""
+    finishes = [choice.finish for choice in stream.choices if choice.finish is not None]
+    reasons = [finish.type for finish in finishes if not is_error(finish) and finish.type != "abort"]
+    if reasons:
+        return f"the finish reason {reasons[0]!r}"
+    if stream.error_events or finishes:
+        return _ERROR
+    if any(event.done for event in stream.events):
+        return "the end mark, and no error"
+    ending = stream.exchange.ending
+    return _BROKEN if ending is Ending.TRUNCATED else f"no error ({ending})"
+
+
+@check_run("gateway-shows-a-cut")
+def _gateway_shows_a_cut(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a stream whose worker broke off does not look complete, and that it ends."""
+    for stream in _cut(streams, target):
+        end = _end_of(stream)
+        message = f"the worker broke off after some events, and the stream ends with {end}"
+        expected = f"{_ERROR} or {_BROKEN}"
+        yield expect(end_place(stream), expected, end, message, holds=end in (_ERROR, _BROKEN))
+
+
+@check_run("gateway-explains-a-cut")
+def _gateway_explains_a_cut(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a stream whose worker broke off ends with an error event."""
+    for stream in _cut(streams, target):
+        end = _end_of(stream)
+        message = f"the worker broke off after some events, and the stream ends with {end}"
+        yield expect(end_place(stream), _ERROR, end, message, holds=end == _ERROR)

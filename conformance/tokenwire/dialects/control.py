@@ -1,4 +1,4 @@
-"""Control endpoints of server families: aborts, the prefix cache, the load, stored responses.
+"""Control endpoints of server families: aborts, the prefix cache, the load, stored responses, cuts.
 
 Their paths and fields are data (`spec/control/<family>.yaml`). An exchange with a control endpoint is parsed
 into a `ControlCall`. Checks receive these calls in addition to the answers.
@@ -42,6 +42,9 @@ class Action(StrEnum):
     RETRIEVE = "retrieve"
     CANCEL = "cancel"
     DELETE = "delete"
+    CUT = "cut"
+    """Cuts the next stream of the worker behind a gateway."""
+    SPARE = "spare"
 
 
 _WITH_ID = frozenset({Action.RETRIEVE, Action.CANCEL, Action.DELETE})

@@ -24,6 +24,7 @@ from tokenwire.record import Answer, Place
 from tokenwire.requirement import Requirement
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.target.capability import Capability
+from tokenwire.target.cuts import CUT
 from tokenwire.target.tokenizer import HOW_TO_ENABLE, WAY_OUT
 
 WHOLE_RUN = "the whole run"
@@ -34,12 +35,13 @@ _MIRROR = (
     "for example `tokenwire-reference serve --sampling-backend mirror`"
 )
 _INSTRUMENTS = {
+    CUT: "put the proxy `tokenwire cut` between the gateway and its worker, and name it with --worker URL",
     "retractions": "let the server preempt requests, by a small KV cache or a test hook, "
     "for example `tokenwire-reference serve --test-retract-interval 3`",
     "media": "serve a model that takes images, "
     "for example `tokenwire-reference serve --model builtin:tiny-mm`",
 }
-"""Instructions to start a server so that it shows a capability that needs no mirror sampler."""
+"""Instructions to show a capability that needs no mirror sampler, such as flags of the server."""
 SILENT_WORKER = "the worker that --worker names gave no answer to compare with; check that it runs"
 NO_WORKER = "no worker was named to compare with; name the server behind this one with --worker URL"
 

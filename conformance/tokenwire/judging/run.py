@@ -23,6 +23,7 @@ from tokenwire.parrot.recognition import KnownModel, recognised
 from tokenwire.record import Answer, Stream, fact
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import BATCH_INVARIANCE, Capability, capabilities
+from tokenwire.target.cuts import severed
 from tokenwire.target.death import Death, clouded, deaths
 from tokenwire.target.determinism import AnswerPair, Comparison, comparisons
 from tokenwire.target.honesty import Honesty, honesty
@@ -87,14 +88,20 @@ class Run:
         return frozenset().union(*(death.cut for death in self.deaths))
 
     @cached_property
+    def severed(self) -> tuple[Answer, ...]:
+        """The streams of a gateway whose worker was cut. Only requirements on such streams judge them."""
+        return severed(self.streams, self.calls)
+
+    @cached_property
     def _both(self) -> tuple[Answer, ...]:
         """The answers of worker and gateway to the same requests."""
         return tuple(stream for pair in self.beside for stream in (pair.baseline, pair.other))
 
     @cached_property
     def answers(self) -> Answers:
-        """The answers to judge: all except those that a death of the server cut off."""
-        left = (stream for stream in self.streams if stream.exchange.name not in self._cut)
+        """The answers to judge: all except those that a death of the server or of the worker cut off."""
+        cut = self._cut.union(stream.exchange.name for stream in self.severed)
+        left = (stream for stream in self.streams if stream.exchange.name not in cut)
         # An evicted answer loses its unknown lists later, when `load` reads its content.
         return Answers(self.load(stream) if isinstance(stream, Stream) else stream for stream in left)
 
@@ -273,6 +280,7 @@ class Run:
             stream_interval=self.advertised.stream_interval,
             advertised_delivery=self.advertised.delivery,
             deaths=self.deaths,
+            severed=self.severed,
             tokenizer=self.tokenizer,
             model=self.model,
             calls=self.calls,

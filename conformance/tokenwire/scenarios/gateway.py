@@ -1,13 +1,16 @@
-"""The scenario that sends the same requests to a gateway and to the worker behind it."""
+"""Scenarios for a gateway and its worker: the same requests to both, and a worker that breaks off."""
 
 from dataclasses import replace
 
 from tokenwire.ask import Ask
 from tokenwire.asking.flags import flagged
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.dialects.control import Action
 from tokenwire.scenarios.forms import forms, worded
 
 _FORCED = 40
+_LONG = 64
+"""More tokens than two events contain."""
 
 
 def _sampled_otherwise(ask: Ask) -> dict[str, Ask]:
@@ -60,3 +63,18 @@ def _gateway(talk: Conversation) -> Steps:
     asks |= {"refused-budget": replace(ids, wrong={"max_new_tokens": "many"})}
     asks |= {"refused-temperature": replace(ids, wrong={"temperature": "warm"})}
     yield asks
+
+
+@scenario(worker=True, alone=True)
+async def _cut_worker(talk: Conversation) -> None:
+    """A stream through a gateway whose worker breaks off after two events, and a request after it.
+
+    The proxy `tokenwire cut` between gateway and worker cuts the stream. Without the proxy, nothing is sent.
+    """
+    words = replace(worded(talk, "Tell me about the sea."), max_new_tokens=talk.fitting(_LONG))
+    cut = await talk.call_worker("cut", Action.CUT)
+    if cut is None or not cut.done:
+        return
+    await talk.ask("stream", replace(words, stream=True))
+    await talk.call_worker("spare", Action.SPARE)
+    await talk.ask("after", words)

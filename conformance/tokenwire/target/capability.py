@@ -21,6 +21,7 @@ from tokenwire.parrot.law import Parrot
 from tokenwire.parrot.recognition import KnownModel
 from tokenwire.record import Answer, Delivery
 from tokenwire.target.advertised import LOGPROB_RULES, Advertised, promises
+from tokenwire.target.cuts import CUT, cuts
 from tokenwire.target.shown import BY_ANSWER, WITHOUT_A_RECORD, drops_its_constraint, least_inner_step, shows
 
 
@@ -279,6 +280,10 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
     "abort": (
         _by_call(lambda call, ids: call.action is Action.ABORT and call.done and call.ids & ids),
         "no endpoint accepted the abort of a request by its id",
+    ),
+    CUT: (
+        lambda run: next((_seen_in(first) for first, _ in cuts(run.calls)), _Found()),
+        "no stream of the worker behind a gateway was cut",
     ),
     "load-report": (
         _by_call(lambda call, _: call.load is not None and call.load.live > 0),

@@ -1,1 +1,1 @@
-"""The commands `tokenwire watch` and `tokenwire inspect`."""
+"""The commands `tokenwire cut`, `tokenwire inspect` and `tokenwire watch`."""
