@@ -131,13 +131,13 @@ class Conversation:
     """The format of the model's tool calls; empty to detect it."""
     declared: frozenset[str] = frozenset()
     """Capabilities that the user declares with `--declare`. Some requests are sent only with them."""
-    to_worker: Sender | None = field(default=None, repr=False, compare=False)
-    """Sends requests to the worker of a gateway; None without one."""
     draw: Random = field(default_factory=Random, repr=False, compare=False)
     """The random generator for ids, names and prompts that must be new to the server.
 
     Generators with equal states give equal requests.
     """
+    to_worker: Sender | None = field(default=None, repr=False, compare=False)
+    """Sends requests to the worker of a gateway; None without one."""
 
     @property
     def intervals(self) -> tuple[int, ...]:
