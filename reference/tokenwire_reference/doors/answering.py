@@ -6,7 +6,7 @@ A client that disconnects aborts its requests.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
@@ -109,11 +109,7 @@ async def answer_whole(
     Raises RefusalError if the server aborted a request.
     """
     generation = await _started(http_request, served, requests, group=group)
-    try:
-        choices = await unless_client_leaves(http_request, generation.whole())
-    finally:
-        generation.close()
-    raise_for_server_abort(choices)
+    choices = await _choices(generation, unless_client_leaves(http_request, generation.whole()))
     if sum(map(_size, choices)) <= MOST_ENTRIES_AT_ONCE:
         return json_answer(write(choices))
     return await unless_client_leaves(http_request, asyncio.to_thread(lambda: json_answer(write(choices))))
@@ -133,12 +129,20 @@ async def answer_later(
     if any(request.sampling.constraint is not None for request in requests):
         await served.constraining.prepare(requests, served.tokenizer, served.model)
     generation = submit(served, requests, group=group)
+    return await asyncio.to_thread(write, await _choices(generation, generation.whole()))
+
+
+async def _choices(generation: Generation, whole: Awaitable[Sequence[Emission]]) -> Sequence[Emission]:
+    """Wait for the choices of requests that run, and close the generation.
+
+    Raises RefusalError if the server aborted a request.
+    """
     try:
-        choices = await generation.whole()
+        choices = await whole
     finally:
         generation.close()
     raise_for_server_abort(choices)
-    return await asyncio.to_thread(write, choices)
+    return choices
 
 
 def _size(choice: Emission) -> int:
