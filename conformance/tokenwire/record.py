@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, TypeVar, overload
 
 from tokenwire.ask import Asked
 from tokenwire.wire.exchange import Exchange, ExchangeHead
+from tokenwire.wire.joined_text import join_text
 
 BROKEN = "\ufffd"
 """The character U+FFFD, by which decoders replace the bytes of an incomplete character."""
@@ -166,7 +167,7 @@ class ToolCall:
     @property
     def arguments(self) -> str:
         """The joined text of the arguments. Empty if no part has any."""
-        return "".join(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
+        return join_text(p.arguments for _, p in self.pieces if isinstance(p.arguments, str))
 
 
 @dataclass(slots=True)
@@ -383,7 +384,7 @@ class Choice(ChoiceFacts):
     def _joined_text(self, carried: list[str]) -> str | None:
         if not carried:
             return None
-        return "".join(carried) if self.delivery is Delivery.INCREMENTAL else carried[-1]
+        return join_text(carried) if self.delivery is Delivery.INCREMENTAL else carried[-1]
 
     def load(self) -> Choice:
         return self

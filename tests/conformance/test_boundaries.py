@@ -137,7 +137,7 @@ READ: Mapping[str, tuple[str, ...]] = {
 WRITTEN = frozenset(
     {"json", "junit", "html", "sarif", "badge", "trace", "report", "tally", "record", "folder", "log"}
 )
-LISTENS = frozenset({"inspect", "watch", "torture", "demo"})
+LISTENS = frozenset({"cut", "inspect", "watch", "torture", "demo"})
 
 
 def _commands(app: Any, before: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Mapping[str, Any]]]:
@@ -478,6 +478,7 @@ def test_an_exchange_that_is_over_takes_no_second_end() -> None:
 LISTENERS = {
     "tokenwire_live/inspecting/server.py": "the page tests above: `inspect`, and the pages of `watch`",
     "tokenwire/local_server.py": "the tests of local servers above: `demo` and `torture`",
+    "tokenwire_live/cutting.py": "test_cutting: it passes bytes on, and parses its own requests",
     "tokenwire_live/watch/proxy.py": "test_watch_proxy: it parses nothing, and passes bytes on",
 }
 """The files in which a socket listens, and what holds their boundary."""

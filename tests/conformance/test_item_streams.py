@@ -193,3 +193,39 @@ def test_a_status_of_any_type_is_judged(status: object) -> None:
         on_run = CHECKS[requirement].on_run
         assert on_run is not None
         assert not all(seen.holds for seen in on_run((kept,), Target(calls=calls))), requirement
+
+
+HALVES = "\ud83d", "\ude00"
+
+
+def in_halves(listed: list[Event], kind: str) -> list[Event]:
+    """The events, with the delta of this type sent as the two surrogates of a character."""
+    [delta] = [event for event in listed if event["type"] == kind]
+    place = listed.index(delta)
+    halves = [{**delta, "delta": half} for half in HALVES]
+    return numbered([*listed[:place], *halves, *listed[place + 1 :]])
+
+
+@pytest.mark.parametrize(
+    ("item", "kind", "place"),
+    [
+        (message("\U0001f600"), "response.output_text.delta", 1),
+        (thought("\U0001f600"), "response.reasoning_text.delta", 0),
+    ],
+)
+def test_surrogates_in_two_deltas_are_one_character(item: Event, kind: str, place: int) -> None:
+    """A JSON string may hold half a pair, and joined halves are the JSON of the character."""
+    stream = responded(*in_halves(events(item), kind))
+    assert held(stream)[place] == "\U0001f600"
+    check = CHECKS["deltas-add-up"].on_stream
+    assert check is not None
+    seen = list(check(stream, Target()))
+    assert [observation.holds for observation in seen] == [True] * len(seen)
+    assert seen
+
+
+def test_half_a_pair_is_not_the_character() -> None:
+    stream = responded(*in_halves(events(message("\ud83d")), "response.output_text.delta"))
+    check = CHECKS["deltas-add-up"].on_stream
+    assert check is not None
+    assert not all(observation.holds for observation in check(stream, Target()))

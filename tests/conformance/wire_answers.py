@@ -14,6 +14,11 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
 DONE = "[DONE]"
 
 
+def _json(value: Any) -> str:
+    """JSON, in which half of a surrogate pair is escaped."""
+    return json.dumps(value, ensure_ascii=False).encode("utf-8", "backslashreplace").decode()
+
+
 def answered(
     dialect: str,
     body: dict[str, Any],
@@ -29,7 +34,7 @@ def answered(
     `named`: events have their type as their name where the dialect names them.
     """
     spoken = load_dialects()[dialect]
-    written = [item if isinstance(item, str) else json.dumps(item, ensure_ascii=False) for item in answers]
+    written = [item if isinstance(item, str) else _json(item) for item in answers]
     streams = bool(body.get("stream")) and status == 200
     has_names = named and spoken.has_items
     names = [f"event: {item['type']}\n" if has_names and "type" in item else "" for item in answers]

@@ -29,8 +29,8 @@ def print_plan(plan: Plan, *, full: bool) -> int:
         typer.echo(line)
     if plan.settings.worker:
         typer.echo(
-            "In addition, the scenario `gateway` sends its requests to both servers, `cut-worker` sends up to "
-            "four requests for each endpoint, and up to 160 failing requests of the gateway are repeated at "
+            "In addition, the scenario `gateway` sends its requests to both servers, `cut-worker` sends up "
+            "to four requests for each endpoint, and up to 160 failing requests of the gateway are sent to "
             "the worker. The limits count them."
         )
     if plan.settings.twin:

@@ -17,6 +17,7 @@ from typing import Any
 from tokenwire.record import Event
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.typed_table import typed
+from tokenwire.wire.joined_text import join_text
 from tokenwire.wire.json_pointer import ABSENT, find, gather, parse
 
 
@@ -99,7 +100,7 @@ class RepeatedContent:
         if not found:
             return None
         if not self.entry:
-            return "".join(found)
+            return join_text(found)
         entries = (entry for value in found for entry in value)
         return [
             [part for pointer in self.entry for part in gather(entry, parse(pointer))] for entry in entries
@@ -381,7 +382,7 @@ class Walk:
                 if kind in row.pieces
                 and (piece := row.joined(event.data, row.pieces[kind])) not in (None, [], "")
             ]
-            whole: Any = list(chain.from_iterable(pieces)) if row.entry else "".join(map(str, pieces))
+            whole: Any = list(chain.from_iterable(pieces)) if row.entry else join_text(map(str, pieces))
             for kind, event in frame.events if pieces else ():
                 for pointer in row.again.get(kind, ()):
                     if (stated := row.joined(event.data, pointer)) is not None:

@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 from tokenwire.dialects.answer_binding import EventContent
 from tokenwire.record import CallPiece, Emission, Event, Finish
+from tokenwire.wire.joined_text import join_text
 from tokenwire.wire.json_pointer import ABSENT, Keys, Pointer, find, gather, join
 
 _OfACall = Literal["index", "id", "type", "name", "arguments"]
@@ -258,7 +259,7 @@ class ItemBinding:
             name: [value for value in gather(part, keys) if isinstance(value, str)]
             for name, keys in binding.channels.items()
         }
-        texts = {name: "".join(values) for name, values in found.items() if values}
+        texts = {name: join_text(values) for name, values in found.items() if values}
         if not self.place or not texts:
             return texts if any(texts.values()) or not binding.opens else None
         named = (value for keys in self.place if (value := find(part, keys)) is not ABSENT)

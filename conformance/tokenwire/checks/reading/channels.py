@@ -26,6 +26,7 @@ from tokenwire.dialects.markup import (
 )
 from tokenwire.record import BROKEN, Answer, CallPiece, Choice, Emission, Place, Stream, ToolCall
 from tokenwire.target.tokenizer import Tokenizer
+from tokenwire.wire.joined_text import join_text
 
 CALLED = "tool_calls"
 """The finish reason of a choice that ends with tool calls."""
@@ -78,7 +79,7 @@ class Channels:
 
     @property
     def content(self) -> str:
-        return "".join(self.contents)
+        return join_text(self.contents)
 
     @property
     def called(self) -> bool:

@@ -23,6 +23,7 @@ from tokenwire.record import (
     fact,
     integer,
 )
+from tokenwire.wire.joined_text import join_text
 
 Source = TypeVar("Source", Stream, Choice)
 _Result = TypeVar("_Result")
@@ -67,7 +68,7 @@ def running_texts(choice: Choice) -> list[tuple[Emission, str]]:
     held = ""
     for emission in choice.emissions:
         if emission.text is not None:
-            held = held + emission.text if choice.text_is_incremental else emission.text
+            held = join_text((held, emission.text)) if choice.text_is_incremental else emission.text
             texts.append((emission, held))
     return texts
 
