@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from recorded import streamed, whole, write_folder
@@ -59,3 +60,12 @@ def address(tmp_path_factory: pytest.TempPathFactory) -> str:
 def address_of_all(tmp_path_factory: pytest.TempPathFactory) -> str:
     """The page of all requirements."""
     return _report(tmp_path_factory, Settings())
+
+
+@pytest.fixture(scope="session")
+def address_of_many_causes(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a real server with many causes."""
+    capture = Path(__file__).parents[2] / "fixtures/transformers/5.23.0/live-serve.jsonl.gz"
+    page = tmp_path_factory.mktemp("report") / "report.html"
+    judge_and_report(replay([capture]), Reporting(Outputs(html=page), Settings()), make_console())
+    return page.as_uri()

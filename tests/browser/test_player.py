@@ -20,6 +20,13 @@ LINES_OF_TITLES = """
     const titles = [...document.querySelectorAll(".levels td:first-child")];
     return titles.map((cell) => [cell.textContent, lines(cell)]);
 """
+NARROW = """
+    const long = [...document.querySelectorAll("td, dd, pre, p, li")].filter((one) => one.textContent.trim().length > 40);
+    const shown = long.filter((one) => one.getBoundingClientRect().width > 0);
+    const narrow = shown.filter((one) => one.getBoundingClientRect().width < arguments[0]);
+    return [shown.length, narrow.map((one) => one.textContent.trim().slice(0, 80))];
+"""
+"""The number of long texts that are shown, and those that are narrower than a number of pixels."""
 LINK = "cumulative-ids-extend/by-hand"
 
 
@@ -137,3 +144,19 @@ def test_the_names_of_levels_stay_whole_in_a_narrow_window(browser: WebDriver, a
     lines = dict(browser.execute_script(LINES_OF_TITLES))
     assert lines["Core"] == 1
     assert {name for name, number in lines.items() if number > 1} == set()
+
+
+@pytest.mark.parametrize("opened", [False, True])
+def test_a_page_of_many_causes_is_readable_in_a_narrow_window(
+    browser: WebDriver, address_of_many_causes: str, opened: bool
+) -> None:
+    size = {"width": 400, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    browser.get(address_of_many_causes)
+    assert len(browser.find_elements(By.CSS_SELECTOR, "details.cause")) > 5
+    if opened:
+        browser.execute_script("for (const one of document.querySelectorAll('details')) one.open = true")
+    assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+    shown, narrow = browser.execute_script(NARROW, 120)
+    assert shown > 100
+    assert narrow == []
