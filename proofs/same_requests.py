@@ -37,7 +37,7 @@ from tokenwire.parrot.speaker import Speaker
 from tokenwire.parrot.vocabulary import Vocabulary, words_of
 from tokenwire.record import BROKEN
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES
+from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES, WEIGHT_VERSIONS
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
 
 DIGESTS = Path(__file__).parent / "evidence" / "requests.json"
@@ -174,7 +174,7 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
                     budget=known.budget,
                     parrot=speaker,
                     tool_calls=known.tool_calls,
-                    declared=frozenset({WEIGHT_UPDATES, WAITING_TIMEOUT}),
+                    declared=frozenset({WEIGHT_UPDATES, WEIGHT_VERSIONS, WAITING_TIMEOUT}),
                     draw=Random(name),
                 )
                 asyncio.run(_run(scenario, talk))

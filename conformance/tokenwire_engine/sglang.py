@@ -63,6 +63,7 @@ _CONTROL: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "FlushCacheReqInput": ("FlushCacheReqOutput", {"success": True}),
     "GetInternalStateReq": ("GetInternalStateReqOutput", {"internal_state": {}}),
     "OpenSessionReqInput": ("OpenSessionReqOutput", {"session_id": None, "success": False}),
+    "UpdateWeightVersionReqInput": ("UpdateWeightVersionReqOutput", {}),
 }
 """The answer to each control message, by class name. Other control messages get no answer."""
 _OPTIONS = (
@@ -305,6 +306,8 @@ class Scheduler:
             case "ShutdownReq":
                 raise SystemExit
             case _ if name in _CONTROL:
+                if name == "UpdateWeightVersionReqInput":
+                    self.name_weights(message.new_version)
                 kind, values = _CONTROL[name]
                 taken = {name: getattr(message, name) for name, value in values.items() if value is None}
                 output = getattr(self.io, kind)(**{**values, **taken})
@@ -312,6 +315,15 @@ class Scheduler:
                     self.rust.push_control_output(message, output)
                 else:
                     self.channels.send_to_tokenizer.send_output(output, message)
+
+    def name_weights(self, version: str) -> None:
+        """Give the weights another version, with SGLang's own records of the change."""
+        context = import_module("sglang.srt.runtime_context")
+        before = context.get_serving().weight_version
+        if version != before:
+            context.get_context().override("scheduler.weight_version", weight_version=version)
+            record = import_module("sglang.srt.utils.weight_versions").record_weight_version_events
+            record(self.requests.values(), old_version=before)
 
     def order_end(self, rid: str, req: Any) -> None:
         """End a request at the next step, as SGLang's scheduler does for an abort."""

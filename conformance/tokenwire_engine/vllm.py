@@ -58,7 +58,7 @@ _UNCOMPUTED = (
 )
 """Sampling parameters that this engine does not support. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
-    **{"get_supported_tasks": ["generate"], "list_loras": [], "get_weight_version": "default"},
+    **{"get_supported_tasks": ["generate"], "list_loras": []},
     **dict.fromkeys(("is_sleeping", "is_scheduler_paused"), False),
     **dict.fromkeys(("reset_prefix_cache", "add_lora", "remove_lora", "pin_lora"), True),
 }
@@ -174,6 +174,7 @@ class VllmEngine:
         self.engine = Engine()
         self._requests: dict[str, dict[str, Any]] = {}
         self._fields = OUTPUTS[options.version]
+        self._weights = "default"
         self._trace = Trace(options.trace)
 
     def ready(self) -> bytes:
@@ -206,8 +207,11 @@ class VllmEngine:
                 self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
-            client, call, method, _ = content
-            self._output(client, [], utility=[call, None, [None, _UTILITIES.get(method)]])
+            client, call, method, arguments = content
+            if method == "set_weight_version":
+                self._weights = arguments[0]
+            result = self._weights if method == "get_weight_version" else _UTILITIES.get(method)
+            self._output(client, [], utility=[call, None, [None, result]])
 
     def _add(self, request: dict[str, Any]) -> None:
         params: Any = request.get("sampling_params")
@@ -233,7 +237,7 @@ class VllmEngine:
         ended: dict[tuple[int, str], list[str]] = {}
         for running, emitted in self.engine.step():
             request = self._requests[running.name]
-            key = (request.get("client_index") or 0, running.schedule.weights)
+            key = (request.get("client_index") or 0, running.schedule.weights or self._weights)
             rows.setdefault(key, []).append(self._row(self._fields_of(request, running, emitted)))
             if emitted.outcome is not None:
                 del self._requests[running.name]

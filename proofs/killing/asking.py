@@ -21,13 +21,17 @@ from tokenwire.asking.scenario import load_scenarios
 from tokenwire.judging.judge import judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.settings import Settings
-from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES
+from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES, WEIGHT_VERSIONS
 from tokenwire_faults.catalogue import KnownFault, load_faults
 from tokenwire_reference.doors.fault_package import HEADER
 
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Scenarios that are run with every fault."""
-DECLARED = {"updated-weights": WEIGHT_UPDATES, "waiting-timeout": WAITING_TIMEOUT}
+DECLARED = {
+    "updated-weights": WEIGHT_UPDATES,
+    "renamed-weights": WEIGHT_VERSIONS,
+    "waiting-timeout": WAITING_TIMEOUT,
+}
 """The capability that must be declared for each of these scenarios."""
 AT_ONCE = 3
 """The number of processes that send requests. The servers need the computing power of about two

@@ -21,6 +21,25 @@ def _mask_of_the_token_before(request: Request, row: OutputRow) -> OutputRow:
     return with_series(row, **{MASK: [[], *request.series[MASK]][row.start : row.end]})
 
 
+@act_at("answers")
+def _weight_spans_split_for_nothing(answer: Json) -> None:
+    for info in meta_infos(answer):
+        if spans := info.get("weight_versions"):
+            middle = (spans[-1]["start"] + spans[-1]["end"]) // 2
+            info["weight_versions"] = [
+                *spans[:-1],
+                spans[-1] | {"end": middle},
+                spans[-1] | {"start": middle},
+            ]
+
+
+@act_at("answers")
+def _weights_named_at_the_end(answer: Json) -> None:
+    for info in meta_infos(answer):
+        if spans := info.get("weight_versions"):
+            info["weight_versions"] = [spans[-1] | {"start": 0}]
+
+
 Rows = list[bytes]
 _EXPERTS: Mapping[str, Callable[[Rows, int], Rows]] = {
     "experts-of-the-last-token-missing": lambda rows, prompt: rows[:-1] if len(rows) - prompt > 7 else rows,

@@ -6,6 +6,7 @@ import base64
 import math
 import struct
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from control_calls import abort, called, sent_at
@@ -37,6 +38,26 @@ def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
         for number, (first, end) in enumerate(zip(starts, ends, strict=False), 1)
     ]
     return whole(Reply(details={"weight_versions": spans, "weight_version": version}))
+
+
+def spans_of(*ends: int, versions: Sequence[str]) -> list[dict[str, Any]]:
+    """Spans of weights that end at these ids."""
+    starts = (0, *ends)
+    named = zip(versions, starts, ends, strict=False)
+    return [{"version": version, "start": start, "end": end} for version, start, end in named]
+
+
+def spanned_stream(*ends: int, versions: Sequence[str]) -> Stream:
+    """A stream of twelve tokens, the first of which arrived before the weights got another version."""
+    ids = (*IDS, *IDS)
+    reply = Reply(ids=ids, text=None, details={"weight_versions": spans_of(*ends, versions=versions)})
+    stream = sent_at(build(choices=(reply,), sizes=(1, 1, 10), name="generate/renamed"), 10)
+    (choice,) = stream.choices
+    emissions = tuple(
+        replace(emission, event=replace(emission.event, place=emission.event.place._replace(time=time)))
+        for emission, time in zip(choice.emissions, (0.1, 0.2, 0.9), strict=True)
+    )
+    return replace(stream, choices=(replace(choice, emissions=emissions),))
 
 
 def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
@@ -116,6 +137,8 @@ def shorter(value: str) -> Stream:
     return named(build(Delivery.WHOLE, choices=(reply,), sizes=(3,), body=BODY), "generate/shorter")
 
 
+RENAMED = Target(calls=(called(Action.RENAME, 10.3, version="v2"),))
+NAMED_BEFORE = sent_at(spanned(6), 0)
 UNDISTURBED = sent_at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
 
 ROLLOUT_PAIRS = [
@@ -174,6 +197,31 @@ ROLLOUT_PAIRS = [
         spanned(6, start=1),
         pointer="/weight_versions",
         why="begins late",
+    ),
+    Pair(
+        "neighbouring-weight-spans-differ",
+        spanned_stream(2, 12, versions=("v1", "v2")),
+        spanned_stream(2, 12, versions=("v1", "v1")),
+        2,
+        "/weight_versions",
+    ),
+    Pair(
+        "weight-spans-follow-updates",
+        (NAMED_BEFORE, spanned_stream(3, 12, versions=("v1", "v2"))),
+        (NAMED_BEFORE, spanned_stream(1, 12, versions=("v1", "v2"))),
+        2,
+        "/weight_versions",
+        target=RENAMED,
+        why="a token that had arrived has the new version",
+    ),
+    Pair(
+        "weight-spans-follow-updates",
+        (NAMED_BEFORE, spanned_stream(3, 12, versions=("v1", "v2"))),
+        (NAMED_BEFORE, spanned_stream(12, versions=("v1",))),
+        2,
+        "/weight_versions",
+        target=RENAMED,
+        why="no token has the new version",
     ),
     Pair(
         "weight-version-is-that-of-the-last-span",

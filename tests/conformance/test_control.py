@@ -135,14 +135,17 @@ def test_a_pause_does_what_its_mode_says(path: str, body: Any, effect: str) -> N
     assert (call.action, call.effect, call.everything) == (Action.PAUSE, effect, effect == "ends")
 
 
-def test_a_pause_is_asked_by_what_it_does() -> None:
-    for effect in ("ends", "retracts", "keeps"):
-        request = load_controls()["sglang"].pause_request(effect)
+@pytest.mark.parametrize(
+    ("family", "effects"), [("sglang", ("ends", "retracts", "keeps")), ("vllm", ("ends", "keeps"))]
+)
+def test_a_pause_is_asked_by_what_it_does(family: str, effects: tuple[str, ...]) -> None:
+    for effect in effects:
+        request = load_controls()[family].pause_request(effect)
         assert request is not None
         call = read_call(exchange(request.method, request.path, request.body))
         assert call is not None
         assert call.effect == effect
-    assert load_controls()["vllm"].pause_request("keeps") is None
+    assert load_controls()["vllm"].pause_request("retracts") is None
 
 
 def test_an_update_may_abort_everything() -> None:
@@ -158,6 +161,35 @@ def test_a_version_that_is_renamed_is_no_update_of_the_weights() -> None:
         for path in ("/update_weight_version", "/update_weights_from_disk")
     }
     assert [call.action for call in map(read_call, named.values()) if call] == [Action.RENAME, Action.UPDATE]
+
+
+@pytest.mark.parametrize("family", ["sglang", "vllm"])
+def test_a_renaming_of_the_suite_ends_nothing(family: str) -> None:
+    request = load_controls()[family].rename_request("v2")
+    assert request is not None
+    call = read_call(exchange(request.method, request.path, request.body))
+    assert call is not None
+    assert (call.action, call.version, call.aborts) == (Action.RENAME, "v2", False)
+
+
+def test_a_renaming_ends_what_runs_if_its_body_says_so() -> None:
+    sglang = load_controls()["sglang"]
+    for body, ends in (
+        ({}, False),
+        ({"abort_all_requests": True}, True),
+        ({"abort_all_requests": False}, False),
+    ):
+        call = sglang.read(exchange("POST", "/update_weight_version", {"new_version": "v2", **body}))
+        assert call is not None
+        assert call.everything is ends
+
+
+def test_endpoints_of_a_development_mode_are_for_servers_that_declare_them() -> None:
+    sglang, vllm = load_controls()["sglang"], load_controls()["vllm"]
+    assert sglang.is_asked(Action.PAUSE, ())
+    assert not vllm.is_asked(Action.PAUSE, {"weight-versions"})
+    assert vllm.is_asked(Action.PAUSE, {"pause"})
+    assert not load_controls()["openai"].is_asked(Action.RENAME, {"weight-versions"})
 
 
 def test_requests_for_a_stored_response() -> None:

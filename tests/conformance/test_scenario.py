@@ -31,7 +31,7 @@ from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Delivery, Emission, Stream
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.target.advertised import Advertised
-from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES
+from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES, WEIGHT_VERSIONS
 from tokenwire.target.determinism import PROBE
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, PackedReads
 
@@ -153,7 +153,7 @@ async def talk_everything_through(sender: CannedSender, *, perilous: bool) -> li
     transcript = Transcript()
     advertised, declared = (
         Advertised(adapters=frozenset({"first"}), weights="/weights", dp_size=2),
-        frozenset({WEIGHT_UPDATES, WAITING_TIMEOUT}),
+        frozenset({WEIGHT_UPDATES, WEIGHT_VERSIONS, WAITING_TIMEOUT, "pause"}),
     )
     for listed in load_scenarios().values():
         for dialect in load_dialects().values():

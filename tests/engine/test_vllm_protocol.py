@@ -223,6 +223,19 @@ def test_what_else_a_schedule_says_stands_in_its_field(parrot: Any) -> None:
     assert {message[8] for _, message in below.sent} == {"v7"}
 
 
+def test_outputs_have_the_version_that_the_weights_were_given(parrot: Any) -> None:
+    below = Below(parrot)
+    below.ask(PROMPT)
+    assert {message[8] for _, message in below.sent} == {"default"}
+    below.sent.clear()
+    below.engine.receive(UTILITY, pack([0, 7, "set_weight_version", ["v2"]]))
+    below.engine.receive(UTILITY, pack([0, 8, "get_weight_version", []]))
+    assert [message[4] for _, message in below.sent] == [[7, None, [None, None]], [8, None, [None, "v2"]]]
+    below.sent.clear()
+    below.ask(PROMPT)
+    assert {message[8] for _, message in below.sent} == {"v2"}
+
+
 @pytest.mark.parametrize(
     ("handed", "cached"), [({"remote_engine_id": "peer"}, 15), ({"do_remote_decode": True}, 0)]
 )

@@ -16,10 +16,12 @@ from tokenwire.checks.agreement import choice_pairs
 from tokenwire.checks.check import Target, check, check_finished, check_run, compare, select
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import prompt_of, usage_count
+from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over, overlap
 from tokenwire.dialects.arrays import Array, ArrayRule, Rows
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import arrays_of
 from tokenwire.dialects.logprobs import MASK, MASK_LOGPROBS, TOP, joined_series
-from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.record import Answer, Choice, Delivery, Emission, Place, Stream, as_list, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import Comparison, details_named
@@ -162,6 +164,87 @@ def _weight_version_is_that_of_the_last_span(stream: Stream, _target: Target) ->
         if version is not None and isinstance(last, dict):
             message = f"weight_version is {version!r}, but the last span has {last.get('version')!r}"
             yield expect(spans.emission.at("weight_version"), last.get("version"), version, message)
+
+
+@check("neighbouring-weight-spans-differ", FINISHED)
+def _neighbouring_weight_spans_differ(stream: Stream, target: Target) -> Iterator[Observation]:
+    """Check that each span of weights has another version than the span before it.
+
+    A single span is evidence only if the weights were named during the request.
+    """
+    named = [call for call in _namings(target) if overlap(stream.exchange, call.exchange)]
+    for spans in _spans(stream):
+        versions = [span.get("version") for span in spans.parts if isinstance(span, dict)]
+        repeated = next((one for one, other in pairwise(versions) if one == other), None)
+        if len(versions) > 1 or named:
+            yield expect(
+                spans.place,
+                "another version in each span than in the span before it",
+                spans.parts,
+                f"two spans of weights in a row have the version {repeated!r}",
+                holds=repeated is None,
+                related=tuple(Place(call.exchange.name) for call in named),
+            )
+
+
+def _namings(target: Target) -> Iterator[ControlCall]:
+    """Yield the accepted calls that give a version to the weights."""
+    for call in target.calls:
+        if call.action in {Action.UPDATE, Action.RENAME} and call.done and call.version:
+            yield call
+
+
+@fact(Choice)
+def _last_version(choice: Choice) -> Any:
+    """Return the version of the weights in the last span of a choice; None without spans."""
+    spans = as_list(choice.emissions[-1].details.get("weight_versions"))
+    return spans[-1].get("version") if spans and isinstance(spans[-1], dict) else None
+
+
+@check_run("weight-spans-follow-updates")
+def _weight_spans_follow_updates(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a new version of the weights begins after the tokens that arrived before the update was
+    sent, and ends the choice if three quarters of the tokens arrived after the update.
+    """
+    namings = list(_namings(target))
+    for call in namings:
+        sent, answered = began(call.exchange), over(call.exchange)
+        during = [stream for stream in streams if overlap(stream.exchange, call.exchange)]
+        if sent is None or answered is None or not during or call.version in _versions_before(streams, sent):
+            continue
+        for stream in during:
+            if any(overlap(stream.exchange, other.exchange) for other in namings if other is not call):
+                continue
+            content = stream.load()
+            before, after = (delivered_at(content, time) for time in (sent - INSTANT_S, answered + INSTANT_S))
+            for spans in _spans(content):
+                if before is not None and after is not None and after * 4 <= spans.tokens:
+                    yield _follows(spans, call, before)
+
+
+def _versions_before(streams: tuple[Answer, ...], moment: float) -> set[Any]:
+    """Return the versions of the weights that answers report which ended before a time."""
+    earlier = [stream for stream in streams if (end := over(stream.exchange)) is not None and end <= moment]
+    return {_last_version(choice) for stream in earlier for choice in finished_choices(stream)}
+
+
+def _follows(spans: _Spans, call: ControlCall, before: int) -> Observation:
+    """Observe the spans of a stream during which the weights got a new version.
+
+    `before` is the number of tokens that arrived before the update.
+    """
+    parts = [span for span in spans.parts if isinstance(span, dict)]
+    starts = [integer(span.get("start")) for span in parts if span.get("version") == call.version]
+    last = bool(parts) and parts[-1].get("version") == call.version
+    return expect(
+        spans.place,
+        f"{call.version!r} in the last span, from token {before} or a later one",
+        spans.parts,
+        f"the weights became {call.version!r} after {before} of {spans.tokens} tokens, but their spans are "
+        f"{spans.parts!r:.200}",
+        holds=last and all(start is not None and start >= before for start in starts),
+        related=(Place(call.exchange.name),),
+    )
 
 
 class _Array(NamedTuple):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cache
@@ -81,7 +81,7 @@ class ControlCall:
     out.
     """
     version: str = ""
-    """The new version of the weights in an update; empty if the update does not name it."""
+    """The new version of the weights in an update or a renaming; empty if the body does not name it."""
     load: Load | None = None
     """The load in the answer; None if it cannot be parsed."""
     appends: bool = False
@@ -209,12 +209,28 @@ class Control:
         put(body, parse(row["flushes"]), True)
         return HttpRequest(row["method"], row["paths"][0], body)
 
+    def is_asked(self, action: Action, declared: Collection[str]) -> bool:
+        """True if the family has an action that is sent to every server, or that this server declares."""
+        row = self.table.get(action)
+        return row is not None and row.get("declared") in (None, *declared)
+
+    def rename_request(self, version: str) -> HttpRequest | None:
+        """Return a request that names the weights, while requests go on; None if the family has none."""
+        row = self.table.get(Action.RENAME)
+        if row is None:
+            return None
+        body = dict(row.get("body", {}))
+        put(body, parse(row["version"]), version)
+        return HttpRequest(row["method"], row["path"], body)
+
     def pause_request(self, effect: str) -> HttpRequest | None:
-        """Return a request for a pause with this effect; None if the family has no such mode in a body."""
+        """Return a request for a pause with this effect; None if the family has no such mode."""
         row = self.table.get("pause", {})
         name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
-        if name is None or "mode" not in row:
+        if name is None:
             return None
+        if "mode" not in row:
+            return HttpRequest(row["method"], f"{row['path']}?{row['query']}={name}")
         body: dict[str, Any] = {}
         put(body, parse(row["mode"]), name)
         return HttpRequest(row["method"], row["path"], body)
@@ -281,8 +297,17 @@ class Control:
                 # A pause that ends running requests aborts all requests (spec/rollouts.md).
                 everything = everything or effect == "ends"
                 appends = "appends" in row and find(body, parse(row["appends"])) is True
-                flushes = action is Action.FLUSH
-                return ControlCall(exchange, action, ids, everything, effect, flushes, appends=appends)
+                version = find(body, parse(row["version"])) if "version" in row else ""
+                return ControlCall(
+                    exchange,
+                    action,
+                    ids,
+                    everything,
+                    effect,
+                    flushes=action is Action.FLUSH,
+                    version=version if isinstance(version, str) else "",
+                    appends=appends,
+                )
         row = self.table.get(Action.UPDATE)
         if row is not None and method == row["method"] and path in row["paths"]:
             body = exchange.load().request.body

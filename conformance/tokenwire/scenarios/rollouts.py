@@ -8,8 +8,10 @@ from tokenwire.asking.flags import flagged
 from tokenwire.asking.scenario import Conversation, Steps, scenario, together
 from tokenwire.asking.tap import Tap
 from tokenwire.dialects.control import Action
+from tokenwire.record import Stream, as_list
 from tokenwire.scenarios.abort import long_ask
 from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
+from tokenwire.target.capability import WEIGHT_VERSIONS
 
 _MASK = "return-sampling-mask"
 _EXPERTS = "return-routed-experts"
@@ -74,7 +76,7 @@ async def _pause_and_continue(talk: Conversation) -> None:
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
     asked = {effect: control.pause_request(effect) for effect in ("keeps", "retracts", "ends")}
     pauses = {effect: request for effect, request in asked.items() if request is not None}
-    if go_on is None or not pauses:
+    if go_on is None or not pauses or not control.is_asked(Action.PAUSE, talk.declared):
         return
     ask = long_ask(talk, _LONG)
     await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
@@ -96,3 +98,52 @@ async def _pause_and_continue(talk: Conversation) -> None:
             talk, f"stream-{effect}", replace(ask, stream=True), 2, partial(interrupt, effect)
         )
         await together(stream, *([talk.ask("whole-keeps", ask)] if effect == "keeps" else []))
+
+
+@scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
+async def _renamed_weights(talk: Conversation) -> None:
+    """A request that shows the version of the weights, and a stream during which the weights get this
+    version again.
+
+    If the server is declared to report versions of the weights, another stream follows, during which the
+    version changes. Afterwards, the weights get their own version again.
+    """
+    control = talk.control
+    if not control.is_asked(Action.RENAME, talk.declared):
+        return
+    ask = long_ask(talk, _LONG)
+    ask = flagged(talk.dialect, ask).get("return-weight-versions", ask)
+    version = _version_in(await talk.ask("before", replace(ask, max_new_tokens=4)))
+    if not version:
+        return
+    counted = replace(ask, stream=True, usage=True)
+    stream = counted if talk.can_say(counted) else replace(ask, stream=True)
+    names = {"same": version}
+    if WEIGHT_VERSIONS in talk.declared:
+        names["other"] = talk.new_id()
+
+    async def rename(label: str, name: str) -> None:
+        request = control.rename_request(name)
+        assert request is not None, "the table of this family has a request that names the weights"
+        await talk.call(label, request)
+
+    for label, name in names.items():
+        try:
+            await ask_and_then(
+                talk,
+                f"stream-{label}",
+                stream,
+                2,
+                lambda _, label=label, name=name: rename(f"rename-{label}", name),  # type: ignore[misc]
+            )
+        finally:
+            if name != version:
+                await rename(f"rename-from-{label}", version)
+
+
+def _version_in(stream: Stream | None) -> str:
+    """Return the version of the weights in the last span of an answer; empty if it has none."""
+    emissions = [emission for choice in stream.choices for emission in choice.emissions] if stream else []
+    spans = as_list(emissions[-1].details.get("weight_versions")) if emissions else None
+    version = spans[-1].get("version") if spans and isinstance(spans[-1], dict) else None
+    return version if isinstance(version, str) else ""

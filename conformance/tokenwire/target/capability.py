@@ -217,7 +217,7 @@ def _any_logprob_rule(run: _Evidence) -> _Found:
 
 
 _shows_ids = shows("output-ids")
-WEIGHT_UPDATES = "weight-updates"
+WEIGHT_UPDATES, WEIGHT_VERSIONS = "weight-updates", "weight-versions"
 BATCH_INVARIANCE = "batch-invariance"
 WAITING_TIMEOUT = "waiting-timeout"
 DECLARED_RULE = "declared-logprob-rule"

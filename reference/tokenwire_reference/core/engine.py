@@ -160,7 +160,7 @@ class Engine:
         seed = request.sampling.sampling_seed
         request.seed = self._seeds.getrandbits(63) if seed is None else seed
         request.storage_backend = self._tiers.storage_backend
-        request.weight_version = self.weight_version
+        request.use_weights(self.weight_version)
         if drafts:
             request.drafts = DraftCounts()
         begin_series(sequence)
@@ -218,6 +218,12 @@ class Engine:
         if flush:
             self.scheduler.pool.flush()
         return True
+
+    def rename_weights(self, version: str) -> None:
+        """Give the weights another version. Running requests report it from their next token on."""
+        self.weight_version = version
+        for sequence in self.scheduler:
+            sequence.request.use_weights(version)
 
     def step(self) -> list[Request]:
         """Run one batch; return the requests that got a token or ended.

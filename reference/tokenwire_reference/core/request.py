@@ -240,14 +240,34 @@ class Request:
     cached_tokens_storage: int = 0
     storage_backend: str | None = None
     """The name of the permanent storage of pages; None without one."""
-    weight_version: str = "default"
-    """The version of the weights, which change only while no request is running."""
+    weight_changes: tuple[tuple[str, int], ...] = (("default", 0),)
+    """The versions of the weights that generated the output, each with its first token.
+
+    The weights change only while no request is running. Their version may get another name at any time. The
+    tuple is replaced, because a reader on another thread may iterate over the old one.
+    """
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """The counts of drafts; None if the engine has no drafts."""
 
     def __post_init__(self) -> None:
         self.extras = dict(self.extras)  # several samples share the same values
+
+    @property
+    def weight_version(self) -> str:
+        """The version of the weights that generate the next token."""
+        return self.weight_changes[-1][0]
+
+    def use_weights(self, version: str) -> None:
+        """Begin a range of output tokens that this version of the weights generates.
+
+        A version that is already in use begins no range, and no range is empty.
+        """
+        count = len(self.output_ids)
+        before = tuple(change for change in self.weight_changes if change[1] < count)
+        if not before or before[-1][0] != version:
+            before += ((version, count),)
+        self.weight_changes = before
 
     @property
     def prefix_secrets(self) -> tuple[str | None, ...]:

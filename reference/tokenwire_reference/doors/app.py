@@ -41,6 +41,7 @@ SGLANG_ROUTES = [
     BodyRoute(CHAT_PATH, sglang.chat.chat_completions, "chat-request"),
     BodyRoute(COMPLETIONS_PATH, sglang.completions.completions, "completion-request"),
     BodyRoute("/v1/classify", scores.classify, "embedding-request"),
+    BodyRoute("/update_weight_version", sglang.control.update_weight_version, "rename-request"),
 ]
 VLLM_ROUTES = [
     BodyRoute("/v1/load_lora_adapter", adapters.load_adapter, "load-adapter-request"),
@@ -49,6 +50,9 @@ VLLM_ROUTES = [
     BodyRoute(COMPLETIONS_PATH, vllm.completions.completions, "vllm-completion-request"),
     BodyRoute("/classify", scores.classify, "embedding-request"),
     Route("/load", load.server_load, methods=["GET", "POST"]),
+    Route("/pause", vllm.control.pause, methods=["POST"]),
+    Route("/resume", vllm.control.resume, methods=["POST"]),
+    BodyRoute("/update_weight_version", vllm.control.update_weight_version, "rename-request"),
 ]
 ROUTES = [
     BodyRoute("/generate", sglang.generate.generate, "generate-request", methods=["POST", "PUT"]),

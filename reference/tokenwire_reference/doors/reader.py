@@ -47,6 +47,19 @@ class Emission:
     seconds: float
     """The time from the arrival of the request to this emission, in seconds."""
 
+    @property
+    def weight_versions(self) -> list[dict[str, Any]]:
+        """The spans of output tokens with one version of the weights each, up to and including this
+        emission.
+        """
+        count = self.completion_tokens
+        changes = [change for change in self.record.weight_changes if not change[1] or change[1] < count]
+        ends = [*(start for _, start in changes[1:]), count]
+        return [
+            {"version": version, "start": start, "end": end}
+            for (version, start), end in zip(changes, ends, strict=True)
+        ]
+
 
 @dataclass
 class Reader:

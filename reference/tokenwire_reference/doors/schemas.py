@@ -79,6 +79,7 @@ _CONTROL: Mapping[str, Any] = {
         "weight_version": {"type": ["string", "null"]},
         **dict.fromkeys(("flush_cache", "abort_all_requests"), _FLAG),
     },
+    "rename-request": {"new_version": _NAME, "abort_all_requests": _FLAG},
     "load-adapter-request": {"lora_name": _NAME, "lora_path": _NAME},
     "unload-adapter-request": {"lora_name": _NAME},
     "disaggregated-request": DISAGGREGATED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 
 import loopback
@@ -72,3 +73,94 @@ def test_an_update_that_is_refused_changes_nothing(url):
     assert generate(url)[3] == "v2"
     assert update(url, model_path="builtin:tiny").status_code == 200
     assert generate(url)[:2] == before
+
+
+def running_stream(url, path, rename, **body):
+    """The last weight_versions of a long stream, during which the weights were given another version."""
+    asked = {"stream": True, "return_weight_versions": True, **body}
+    found = None
+    with loopback.stream("POST", f"{url}{path}", json=asked) as answer:
+        for number, line in enumerate(line for line in answer.iter_lines() if line.startswith("data: {")):
+            event = json.loads(line.removeprefix("data: "))
+            holders = event.get("choices", [event.get("meta_info", {})])
+            found = next(
+                (holder["weight_versions"] for holder in holders if holder.get("weight_versions")), found
+            )
+            if number == 1:
+                assert rename().status_code == 200
+    return found
+
+
+def joined(spans):
+    """The versions of spans that join from 0 to 300, each of which has tokens."""
+    ends = [0, *(span["end"] for span in spans)]
+    assert [span["start"] for span in spans] == ends[:-1]
+    assert sorted(set(ends)) == ends
+    assert ends[-1] == 300
+    return [span["version"] for span in spans]
+
+
+LONG = {"max_new_tokens": 300, "temperature": 0, "ignore_eos": True}
+
+
+@pytest.mark.parametrize(("version", "due"), [("v2", ["v1", "v2"]), ("v1", ["v1"])])
+def test_a_span_begins_where_the_weights_get_another_version(version, due, url):
+    def rename():
+        body = {"new_version": version, "abort_all_requests": False}
+        return loopback.post(f"{url}/update_weight_version", json=body)
+
+    spans = running_stream(url, "/generate", rename, input_ids=PROMPT, sampling_params=LONG)
+    assert joined(spans) == due
+    assert generate(url)[3] == version
+
+
+def test_a_renaming_ends_what_runs_unless_it_says_not(url):
+    def rename():
+        return loopback.post(f"{url}/update_weight_version", json={"new_version": "v2"})
+
+    (span, *_) = running_stream(url, "/generate", rename, input_ids=PROMPT, sampling_params=LONG)
+    assert span["end"] < 300
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": PROMPT, "max_tokens": 300}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 300}),
+        (
+            "/inference/v1/generate",
+            {"token_ids": PROMPT, "sampling_params": {"max_tokens": 300, "ignore_eos": True}},
+        ),
+    ],
+)
+def test_vllms_endpoints_report_spans_on_request(path, body, serve_reference):
+    with serve_reference(("--weight-version", "v1", "--api-dialect", "vllm")) as url:
+
+        def rename():
+            return loopback.post(f"{url}/update_weight_version", json={"new_version": "v2"})
+
+        spans = running_stream(
+            url, path, rename, model="builtin:tiny", ignore_eos=True, temperature=0, **body
+        )
+        assert joined(spans) == ["v1", "v2"]
+        if path.startswith("/v1"):
+            unasked = loopback.post(
+                f"{url}{path}", json={**body, "model": "builtin:tiny", "max_tokens": 2}
+            ).json()
+            assert "weight_versions" not in unasked["choices"][0]
+
+
+def test_a_pause_of_vllm_keeps_what_runs(serve_reference):
+    with serve_reference(("--api-dialect", "vllm")) as url:
+
+        def pause():
+            paused = loopback.post(f"{url}/pause?mode=keep")
+            assert paused.json() == {"status": "paused"}
+            return loopback.post(f"{url}/resume")
+
+        sampling = {"max_tokens": 300, "ignore_eos": True}
+        spans = running_stream(
+            url, "/inference/v1/generate", pause, token_ids=PROMPT, sampling_params=sampling
+        )
+        assert joined(spans) == ["default"]
+        assert loopback.post(f"{url}/pause?mode=sleep").status_code == 400

@@ -81,6 +81,20 @@ async def update_weights(http_request: HttpRequest) -> Response:
     return json_answer({"success": True, "message": "Succeeded to update model weights."})
 
 
+async def update_weight_version(http_request: HttpRequest) -> Response:
+    """Give the weights another version, without a change of the weights.
+
+    Running requests end, unless the body sets `abort_all_requests` to false.
+    """
+    served, body = await read_control(http_request, "rename-request")
+    if body.get("abort_all_requests") is not False:
+        served.manager.abort_all()
+    version = body["new_version"]
+    await served.of_engines(lambda engine: engine.rename_weights(version))
+    message = f"Weight version updated to {version}"
+    return json_answer({"success": True, "message": message, "new_version": version})
+
+
 async def open_session(http_request: HttpRequest) -> Response:
     """Open a session and answer with its id, which is the requested one or a new one."""
     served, body = await read_control(http_request, "open-session-request")

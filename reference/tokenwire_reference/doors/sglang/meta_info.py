@@ -15,18 +15,10 @@ from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.running.ranks import DP_RANK
 
 
-def weight_versions(emission: Emission) -> list[dict[str, Any]]:
-    """Return the spans of weight versions in an answer.
-
-    There is only one span, because weights do not change while a request is running.
-    """
-    return [{"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}]
-
-
 def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
-    """Return the `metadata` of a whole OpenAI answer, with the weight version of its first choice."""
-    version = choices[0].record.weight_version
-    return {"weight_version": version, "weight_versions": weight_versions(choices[0])}
+    """Return the `metadata` of a whole OpenAI answer, with the weight versions of its first choice."""
+    spans = choices[0].weight_versions
+    return {"weight_version": spans[-1]["version"], "weight_versions": spans}
 
 
 def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
@@ -50,7 +42,7 @@ def meta_info(
         "id": record.rid,
         "finish_reason": finish.to_wire() if finish else None,
         "prompt_tokens": len(record.prompt_token_ids),
-        "weight_version": record.weight_version,
+        "weight_version": emission.weight_versions[-1]["version"],
         "num_retractions": record.num_retractions,
     }
     if record.return_logprob or record.return_sampling_mask:
@@ -63,7 +55,7 @@ def meta_info(
     if finish and (experts := ROUTED_EXPERTS.of(record)) is not None:
         info["routed_experts"] = experts
     if finish:
-        info["weight_versions"] = weight_versions(emission)
+        info["weight_versions"] = emission.weight_versions
     info["cached_tokens_details"] = record.cached_tokens_details
     info |= {name: values for name, values in emission.series.items() if name not in info}
     info["dp_rank"] = DP_RANK.of(record)

@@ -39,6 +39,14 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         counts = consumed.with_cache(cache_report=self.served.args.enable_cache_report)
         return {**counts, "completion_tokens_details": consumed.details}
 
+    def weight_versions(self, emission: Emission) -> dict[str, Any]:
+        """Return the spans of weight versions as a field of a choice: null before its end, empty unless
+        requested.
+        """
+        if not self.call.body.get("return_weight_versions"):
+            return {}
+        return {"weight_versions": emission.weight_versions if emission.finish else None}
+
     def token_ids(self, emission: Emission) -> Sequence[int] | None:
         return emission.output_ids if self.call.body.get("return_token_ids") else None
 

@@ -122,6 +122,7 @@ class _ChatAnswer(VllmAnswer):
             **self._finish(choice),
             "token_ids": self.token_ids(choice),
             "routed_experts": None,
+            **self.weight_versions(choice),
         }
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
@@ -138,7 +139,7 @@ class _ChatAnswer(VllmAnswer):
         delta = self._joined_delta(self._channels[emission.index].consume(emission))
         content = self._delta(emission, delta, self._content(emission))
         if emission.finish:
-            content |= self._finish(emission)
+            content |= self._finish(emission) | self.weight_versions(emission)
         content["token_ids"] = self.token_ids(emission)
         chunks.append(self._chunk(content, emission, emission.completion_tokens))
         return chunks

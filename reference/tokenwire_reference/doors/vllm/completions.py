@@ -104,6 +104,7 @@ class _CompletionAnswer(VllmAnswer):
             "text": (self._prompt_text(emission) if echo else "") + emission.text,
             "logprobs": self._lists(emission, echo=echo),
             **self.call.finish_fields(emission),
+            **self.weight_versions(emission),
         }
 
     def _prompt_text(self, emission: Emission) -> str:

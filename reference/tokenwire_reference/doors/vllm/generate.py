@@ -96,14 +96,13 @@ class _GenerateAnswer(VllmAnswer):
         return {**head, "output_mode": self._mode, "choices": choices}
 
     def _choice(self, emission: Emission) -> dict[str, Any]:
-        version = {"version": emission.record.weight_version, "start": 0, "end": emission.completion_tokens}
         return {
             "index": emission.index,
             **self.call.finish_fields(emission),
             "token_ids": emission.output_ids,
             "routed_experts": None,
             "sampling_mask": None,
-            "weight_versions": [version] if emission.finish else None,
+            "weight_versions": emission.weight_versions if emission.finish else None,
             **({"text": emission.text} if self._text else {}),
             "logprobs": self._content(emission),
         }
