@@ -112,6 +112,9 @@ class ScriptedEngine:
     def continue_generation(self) -> None:
         self.paused = None
 
+    def rename_weights(self, version: str) -> None:
+        self.weight_version = version
+
     @property
     def load(self) -> EngineLoad:
         return EngineLoad(running=len(self.live), waiting=0, used_tokens=32, total_tokens=128)
