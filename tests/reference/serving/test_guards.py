@@ -23,6 +23,7 @@ CHANGES = {
     "/flush_cache",
     "/pause_generation",
     "/continue_generation",
+    *("/pause", "/resume", "/update_weight_version"),
     "/open_session",
     "/close_session",
     "/update_weights_from_disk",
