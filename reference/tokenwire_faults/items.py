@@ -5,9 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Json, Object
+from tokenwire_faults.answers import PLACES, Json, Object
 from tokenwire_faults.fault import Fault
 from tokenwire_reference.extras.channels.parser import Channel, Delta
+
+
+@act_at("answers")
+def items_count_the_cached_twice(answer: Json) -> None:
+    for usage in PLACES["usages"](answer):
+        usage["input_tokens"] += usage.get("cache_read_input_tokens") or 0
 
 
 @act_at("frame")

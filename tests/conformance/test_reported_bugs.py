@@ -15,6 +15,7 @@ import yaml
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
+from tokenwire.requirement import load_requirements
 
 RECORDINGS = Path(__file__).parent / "recordings"
 TABLE: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
@@ -62,17 +63,35 @@ def test_what_is_legal_breaks_none(case: str, tmp_path: Path) -> None:
 
 
 def test_each_capture_is_decided_or_has_a_reason() -> None:
-    kinds = ("red", "legal", "undecided")
+    kinds = ("red", "legal", "run", "unknown")
     assert {name: [kind for kind in kinds if kind in row] for name, row in CASES.items()} == {
         name: [kind] for name, row in CASES.items() for kind in kinds if kind in row
     }
     twins = {
         f"{name}/{twin}"
         for name, row in TABLE["reports"].items()
-        if "undecided" not in row
+        if row.keys() & {"red", "legal"}
         for twin in ("good", "bad")
     }
     assert set(bundle()) == twins | {f"{name}/bad" for name in TABLE["planted"]}
+
+
+SEEN_IN_RUNS = {name: row["run"] for name, row in TABLE["reports"].items() if "run" in row} | TABLE[
+    "described"
+]
+
+
+@pytest.mark.parametrize("case", SEEN_IN_RUNS)
+def test_a_bug_that_no_capture_shows_has_a_fault_that_breaks_its_row(case: str) -> None:
+    """The kill matrix runs the fault, with the scenarios that show it."""
+    row, fault = SEEN_IN_RUNS[case]["row"], SEEN_IN_RUNS[case]["fault"]
+    assert fault in load_requirements()[row].kills
+
+
+def test_each_row_of_a_report_is_provoked() -> None:
+    """A fault of the reference violates each row that a report breaks, and a scenario shows the fault."""
+    due = {row for case in CASES.values() for row in case.get("red", ())}
+    assert {row for row in due if not load_requirements()[row].kills} == set()
 
 
 @pytest.mark.parametrize(

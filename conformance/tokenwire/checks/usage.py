@@ -11,7 +11,7 @@ from tokenwire.checks.check import Relation, Target, check, check_finished, chec
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
 from tokenwire.checks.reading.fields import counters, end_place
 from tokenwire.checks.same_answers import same_usage
-from tokenwire.dialects.dialect import gives_results, policy_of
+from tokenwire.dialects.dialect import gives_results, has_items, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
@@ -242,7 +242,9 @@ def _continuous_usage_follows(stream: Stream, _target: Target) -> Iterator[Obser
 def _stream_usage_equals_whole(comparison: Comparison, _target: Target) -> Iterator[Observation]:
     """Check that a stream reports the same usage as the whole answer to the same request."""
     ours, theirs = comparison.baseline, comparison.other
-    if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream or not theirs.asked.usage:
+    if ours.delivery is not Delivery.WHOLE or not theirs.asked.stream:
+        return
+    if not (theirs.asked.usage or has_items(theirs)):  # streams of items always have the usage
         return
     if ours.usage is None or theirs.usage is None or not (ended(ours) and ended(theirs)):
         return
