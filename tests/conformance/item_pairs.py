@@ -113,6 +113,15 @@ COUNTED = changed(
     len(LEGAL_BLOCKS) - 2,
     usage={"input_tokens": 3, "cache_read_input_tokens": 2, "output_tokens": 2},
 )
+
+
+def thinking_counted(tokens: int) -> list[Event]:
+    """The events of a message of two tokens, so many of which are said to be thinking."""
+    details = {"thinking_tokens": tokens}
+    usage = {"input_tokens": 5, "output_tokens": 2, "output_tokens_details": details}
+    return changed(LEGAL_BLOCKS, len(LEGAL_BLOCKS) - 2, usage=usage)
+
+
 CLOSES = where(LEGAL_BLOCKS, "content_block_stop")
 SIGNED = [
     *LEGAL_BLOCKS[:CLOSES],
@@ -405,6 +414,14 @@ ITEM_PAIRS = [
         0,
         "/message/usage",
         why="an estimate",
+    ),
+    Pair(
+        "reasoning-within-output",
+        messaged(*thinking_counted(2)),
+        messaged(*thinking_counted(3)),
+        len(LEGAL_BLOCKS) - 2,
+        "/usage",
+        why="tokens of thinking blocks",
     ),
     Pair(
         "thinking-is-signed",

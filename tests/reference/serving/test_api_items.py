@@ -139,6 +139,21 @@ def test_a_stream_signs_its_thinking_as_the_whole_message_does(speak, step):
     assert thinking["signature"]
 
 
+def test_a_message_counts_its_thinking_as_chat_does(speak):
+    text = "<think>\nHm.\n</think>\n\nYes."
+    due = speak(text, CHAT).json()["usage"]["completion_tokens_details"]["reasoning_tokens"]
+    whole = speak(text, MESSAGES).json()["usage"]
+    last = next(
+        event
+        for event in named_events(speak(text, MESSAGES, stream=True))
+        if "delta" in event and "usage" in event
+    )
+    for usage in (whole, last["usage"]):
+        assert usage["output_tokens_details"] == {"thinking_tokens": due}
+        assert 0 < due < usage["output_tokens"]
+    assert "output_tokens_details" not in speak("Yes.", MESSAGES, parsers={}, tools=None).json()["usage"]
+
+
 SCORED = {"include": ["message.output_text.logprobs"], "top_logprobs": 2, "tools": None}
 
 

@@ -101,14 +101,19 @@ def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[st
     return {"stop_reason": named, "stop_sequence": sequence}
 
 
-def _usage(choice: Emission, served: Served, output: int | None = None) -> dict[str, Any]:
+def _usage(
+    choice: Emission, served: Served, output: int | None = None, thinking: int | None = None
+) -> dict[str, Any]:
+    """Return the usage of a message. `thinking` counts its reasoning tokens if the server parses reasoning."""
     consumed = Consumed.by([choice], 1)
     cached = consumed.cached if served.args.enable_cache_report else 0
+    details = {} if thinking is None else {"output_tokens_details": {"thinking_tokens": thinking}}
     return {
         "input_tokens": consumed.prompt - cached,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": consumed.completion if output is None else output,
+        **details,
     }
 
 
@@ -145,8 +150,12 @@ class _Answer:
             **_head(self._call),
             "content": blocks,
             **_stop(choices[0], self._call, self._channels),
-            "usage": _usage(choices[0], self._served),
+            "usage": _usage(choices[0], self._served, thinking=self._thinking()),
         }
+
+    def _thinking(self) -> int | None:
+        """Return the number of reasoning tokens; None if the server does not parse reasoning."""
+        return None if self._served.args.reasoning_parser is None else self._channels.reasoning_tokens
 
     def of(self, emission: Emission) -> Iterator[Event]:
         if emission.first:
@@ -172,7 +181,8 @@ class _Answer:
     def closing(self) -> Iterator[Event]:
         yield from self._close()
         assert self._last is not None, "a stream has a first emission"
-        stop, usage = _stop(self._last, self._call, self._channels), _usage(self._last, self._served)
+        stop = _stop(self._last, self._call, self._channels)
+        usage = _usage(self._last, self._served, thinking=self._thinking())
         yield {"type": "message_delta", "delta": stop, "usage": usage}
         yield {"type": "message_stop"}
 
