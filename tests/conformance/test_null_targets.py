@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 from canned import NULL_TARGETS, CannedSender
@@ -21,6 +22,7 @@ from tokenwire.judging.verdict import ExitStatus, Verdict, exit_status
 from tokenwire.report.document import document
 from tokenwire.report.subject import Subject
 from tokenwire.target.advertised import Advertised
+from tokenwire.wire.exchange import Exchange, HttpRequest
 
 
 def first_words(sender: CannedSender) -> Preflight:
@@ -88,6 +90,50 @@ def test_the_diagnosis_is_for_a_newcomer(name: str, words: tuple[str, ...]) -> N
         assert word in diagnosis_found
     assert "http://target" in diagnosis_found
     assert len(diagnosis_found) < 400
+
+
+class OneDocument(CannedSender):
+    """A server that has one information endpoint, and none that the suite knows."""
+
+    def __init__(self, path: str, document: bytes) -> None:
+        super().__init__(document)
+        self.path = path
+
+    async def send(self, name: str, scenario: str, request: HttpRequest, **how: Any) -> Exchange:
+        sender = self if request.path == self.path else CannedSender(b"404 page not found", status=404)
+        return await CannedSender.send(sender, name, scenario, request, **how)
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "words"),
+    [
+        ("/api/version", b'{"version":"0.31.0"}', "Ollama"),
+        ("/info", b'{"model_id":"m","version":"3.3.6"}', "Text Generation Inference"),
+        ("/info", b'{"model":"m"}', "none of the endpoints"),
+        ("/info", b"not JSON", "none of the endpoints"),
+        ("/", b'{"model_id":"m"}', "none of the endpoints"),
+    ],
+)
+def test_a_server_of_another_protocol_is_named(path: str, document: bytes, words: str) -> None:
+    found = first_words(OneDocument(path, document))
+    assert (found.speaks, words in found.diagnosis) == ((), True)
+    assert ("/v1/chat/completions)" in found.diagnosis) is ("none of the" not in words)
+
+
+@pytest.mark.parametrize(
+    ("url", "words"),
+    [
+        ("http://target/api/chat", "without /api/chat"),
+        ("http://target/x/api/generate/", "without /api/generate"),
+        ("http://target/generate_stream", "Text Generation Inference"),
+        ("http://target/api/tags", "none of the endpoints"),
+    ],
+)
+def test_an_endpoint_of_another_protocol_is_named(url: str, words: str) -> None:
+    sender = NULL_TARGETS["not found"]
+    assert words in asyncio.run(preflight(url, sender, DIALECTS)).diagnosis
+    unreachable = NULL_TARGETS["nothing there"]
+    assert "Nothing answers" in asyncio.run(preflight(url, unreachable, DIALECTS)).diagnosis
 
 
 def test_the_diagnosis_does_not_claim_what_only_one_endpoint_did() -> None:

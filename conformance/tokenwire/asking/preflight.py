@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tokenwire.ask import Ask
+from tokenwire.asking.other_protocols import explain, other_protocols
 from tokenwire.asking.scenario import PROMPT, NotAsked, Sender
 from tokenwire.checks.reading.refusals import words_of
 from tokenwire.dialects.dialect import Dialect, Unsupported
@@ -107,12 +108,19 @@ def _why_no_record(exchange: Exchange) -> str:
     return words if exchange.ending is Ending.COMPLETE else f"{words} ({exchange.ending}: {exchange.detail})"
 
 
-def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exchange] = ()) -> str:
+def diagnosis(
+    url: str,
+    exchanges: Sequence[Exchange],
+    information: Sequence[Exchange] = (),
+    others: Sequence[Exchange] = (),
+) -> str:
     """Explain why no dialect is supported: a guess of what the target is, and a next step.
 
     `exchanges`: the minimal requests with their responses, at least one. The first failure decides the
-    explanation. `information`: the earlier requests to information endpoints.
+    explanation. `information`: the earlier requests to information endpoints. `others`: the requests to those
+    of other protocols.
     """
+    other = explain(url, others)
     first = exchanges[0]
     tried = ", ".join(dict.fromkeys(exchange.request.path for exchange in exchanges))
     statuses = {exchange.status for exchange in exchanges}
@@ -130,6 +138,8 @@ def diagnosis(url: str, exchanges: Sequence[Exchange], information: Sequence[Exc
         way_out = (
             "Start the server first, or check host and port: a target looks like http://127.0.0.1:30000."
         )
+    elif other is not None:
+        fact, way_out = other
     elif all(exchange.ending is Ending.TIMEOUT for exchange in exchanges):
         fact = (
             f"Something listens at {url}, but completed no answer to {tried} within {first.duration:.0f} s."
@@ -404,6 +414,9 @@ async def _preflight(
     spoken = [dialect for dialect in answers if dialect.name not in left_out]
     results = tuple(dialect for dialect in spoken if dialect.gives_results)
     speaks = tuple(dialect for dialect in spoken if not dialect.gives_results) or results
+    answered = any(exchange.status is not None for exchange in answers.values())
+    asked = [protocol.asked for protocol in other_protocols()] if answered and not speaks else []
+    others = await asyncio.gather(*map(ask_information, asked))
     wants = {
         introduction.dialect.name: f"; it wants {', and '.join(introduction.wants)}"
         for introduction in introduced
@@ -416,7 +429,7 @@ async def _preflight(
         model,
         {name: why + wants.get(name, "") for name, why in detected.taken.items()},
         left_out,
-        "" if speaks else diagnosis(url, list(answers.values()), information),
+        "" if speaks else diagnosis(url, list(answers.values()), information, others),
         {dialect.name: exchange.request for dialect, exchange in recorded.items()},
         {dialect.name: streams[dialect.name] for dialect in recorded},
         tuple(_failures(introduced, spoken)),
