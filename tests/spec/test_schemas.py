@@ -34,6 +34,7 @@ NAMES = (
     "vllm-chat-request",
     "vllm-completion-request",
     "vllm-generate-request",
+    "vllm-derender-request",
     "completion-response",
     "completion-chunk",
     "vllm-completion-response",
@@ -187,6 +188,11 @@ OTHER_DOORS: dict[str, dict[str, Any]] = {
     "vllm-chat-request": {"messages": MESSAGES, "return_token_ids": True, "logprobs": None},
     "vllm-completion-request": {"prompt": [5, 6], "return_token_ids": True, "stream": None},
     "vllm-generate-request": {"token_ids": [5, 6], "sampling_params": {"max_tokens": 4}, "stream": True},
+    "vllm-derender-request": {
+        "chat_request": {"messages": MESSAGES},
+        "generate_response": {"choices": [{"index": 0, "token_ids": [5, 6], "finish_reason": "stop"}]},
+        "stream_state": {"output_token_ids": [5], "output_chunk_lens": [1]},
+    },
 }
 """A good request for each of the doors beside /generate and chat, by the name of its schema."""
 
@@ -738,6 +744,18 @@ PLANTED: list[tuple[str, Any, str, Any]] = [
     ("vllm-generate-request", OTHER_DOORS["vllm-generate-request"], "/token_ids/0", -1),
     ("vllm-generate-request", OTHER_DOORS["vllm-generate-request"], "/sampling_params", REMOVED),
     ("vllm-generate-request", OTHER_DOORS["vllm-generate-request"], "/stream", 1),
+    ("vllm-generate-request", OTHER_DOORS["vllm-generate-request"], "/output_mode", "words"),
+    *(
+        ("vllm-derender-request", OTHER_DOORS["vllm-derender-request"], pointer, value)
+        for pointer, value in (
+            ("/chat_request", "Hello"),
+            ("/generate_response/choices", REMOVED),
+            ("/generate_response/choices/0/token_ids/0", -1),
+            ("/generate_response/choices/0/index", -1),
+            ("/generate_response/choices/0/finish_reason", "odd"),
+            ("/stream_state/output_chunk_lens/0", 0),
+        )
+    ),
     ("report", REPORT, "/footer", REMOVED),
     ("report", REPORT, "/footer", False),
     ("report", REPORT, "/exit_status", 5),

@@ -18,7 +18,13 @@ from tokenwire_reference.doors.heads import body_too_long
 from tokenwire_reference.doors.json_answer import Json
 from tokenwire_reference.doors.keys import refuse_control
 from tokenwire_reference.doors.request_manager import ClientLeftError
-from tokenwire_reference.doors.schemas import DISAGGREGATED, integer_fields, known_fields, request_schema
+from tokenwire_reference.doors.schemas import (
+    DISAGGREGATED,
+    integer_fields,
+    known_fields,
+    object_fields,
+    request_schema,
+)
 from tokenwire_reference.doors.served import Served, served_by
 
 LONG_BODY_BYTES = 4 * 1024
@@ -140,7 +146,7 @@ def hold_against_schema(body: dict[str, Any], schema: str) -> dict[str, Any]:
         raise RefusalError(
             f"{place}: {_shortened(message)}", type=MALFORMED if malformed else INVALID, param=place
         )
-    _refuse_integral_floats(slim, (), integer_fields(schema))
+    _refuse_integral_floats(slim, (), integer_fields(schema), object_fields(schema))
     return known_fields(body, schema)
 
 
@@ -191,7 +197,9 @@ def _fit(error: jsonschema_rs.ValidationError) -> tuple[bool, int]:
     return not isinstance(error.kind, jsonschema_rs.ValidationErrorKind.Type), len(error.instance_path)
 
 
-def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: Collection[str]) -> None:
+def _refuse_integral_floats(
+    value: Json, path: tuple[str | int, ...], integers: Collection[str], objects: Collection[str]
+) -> None:
     """Refuse numbers such as 6.0 for integers.
 
     JSON Schema accepts 6.0 as an integer, but the specification does not.
@@ -201,8 +209,8 @@ def _refuse_integral_floats(value: Json, path: tuple[str | int, ...], integers: 
             raise RefusalError(f"{where(path)}: {value} is not an integer", type=MALFORMED)
         case list():
             for index, inner in enumerate(value):
-                _refuse_integral_floats(inner, (*path, index), integers)
+                _refuse_integral_floats(inner, (*path, index), integers, objects)
         case dict():
             for key, inner in value.items():
-                if key in integers or key == "sampling_params":
-                    _refuse_integral_floats(inner, (*path, key), integers)
+                if key in integers or key in objects:
+                    _refuse_integral_floats(inner, (*path, key), integers, objects)

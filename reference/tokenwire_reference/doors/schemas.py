@@ -64,6 +64,7 @@ _CONTROL: Mapping[str, Any] = {
         "top_n": {"type": ["integer", "null"], "minimum": 1},
         "model": {"type": "string"},
     },
+    "vllm-batch-request": {"messages": {"type": "array", "items": {"type": "array"}}},
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
     "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
     "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},
@@ -185,6 +186,25 @@ def integer_fields(name: str) -> frozenset[str]:
         for field, value in owner.get("properties", {}).items()
         if _numbers(value, definitions) == {"integer"}
     )
+
+
+@cache
+def object_fields(name: str) -> frozenset[str]:
+    """Return the fields of a body, and of the objects in it, whose values are objects with known fields."""
+    schema = request_schema(name)
+    definitions = schema.get("$defs", {})
+    return frozenset(
+        field
+        for owner in (schema, *definitions.values())
+        for field, value in owner.get("properties", {}).items()
+        if _has_fields(value, definitions)
+    )
+
+
+def _has_fields(schema: Schema, definitions: Mapping[str, Schema]) -> bool:
+    schema = _target(schema, definitions)
+    parts = (*schema.get("anyOf", ()), schema.get("items"))
+    return "properties" in schema or any(_has_fields(part, definitions) for part in parts if part)
 
 
 def _numbers(schema: Schema, definitions: Mapping[str, Schema]) -> set[str]:

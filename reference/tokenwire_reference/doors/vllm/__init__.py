@@ -1,5 +1,7 @@
-"""vLLM's endpoints on the same engine: chat and completions in its shapes, and `/inference/v1/generate`."""
+"""vLLM's endpoints on the same engine: chat and completions in its shapes, `/inference/v1/generate`, batches
+of conversations, and the split pipeline of chat.
+"""
 
-from tokenwire_reference.doors.vllm import chat, completions, control, generate
+from tokenwire_reference.doors.vllm import batch, chat, completions, control, generate, split
 
-__all__ = ["chat", "completions", "control", "generate"]
+__all__ = ["batch", "chat", "completions", "control", "generate", "split"]

@@ -19,19 +19,19 @@ from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.answering import FINGERPRINT, VllmAnswer
 from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
-from tokenwire_reference.extras.channels.parser import Channel, Delta
+from tokenwire_reference.extras.channels.parser import Channel, Delta, Message
 
 
 async def chat_completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/chat/completions in vLLM's shapes."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    call, channels = await understood(http_request, lambda: _read(given, http_request.headers, served))
-    return await _ChatAnswer(call, channels, served).answer(http_request)
+    call, channels = await understood(http_request, lambda: read_chat(given, http_request.headers, served))
+    return await ChatAnswer(call, channels, served).answer(http_request)
 
 
-def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[VllmCall, ChannelsAsked]:
-    """Parse a body. Raises RefusalError."""
+def read_chat(given: dict[str, Any], headers: Headers, served: Served) -> tuple[VllmCall, ChannelsAsked]:
+    """Parse the body of a chat request. Raises RefusalError."""
     body = hold_against_schema(given, "vllm-chat-request")
     refuse_unsupported(given, (name for name in UNSUPPORTED if name != "tools"))
     if served.tokenizer is None:
@@ -68,7 +68,22 @@ def _opening() -> dict[str, str]:
     return {"id": f"chatcmpl-tool-{uuid.uuid4().hex[:16]}", "type": "function"}
 
 
-class _ChatAnswer(VllmAnswer):
+def chat_message(joined: Message) -> dict[str, Any]:
+    """Return the message of a whole choice."""
+    message: dict[str, Any] = {
+        "role": "assistant",
+        "content": None if not joined.content and (joined.reasoning or joined.calls) else joined.content,
+        **dict.fromkeys(("refusal", "annotations", "audio", "function_call")),
+    }
+    if joined.calls:
+        message["tool_calls"] = [
+            {**_opening(), "function": {"name": made.name, "arguments": made.arguments}}
+            for made in joined.calls
+        ]
+    return message | {"reasoning": joined.reasoning or None}
+
+
+class ChatAnswer(VllmAnswer):
     """Formats one chat answer in vLLM's shapes."""
 
     chunk_kind = "chat.completion.chunk"
@@ -104,26 +119,19 @@ class _ChatAnswer(VllmAnswer):
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:
-        joined = self._channels[choice.index].message
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": None if not joined.content and (joined.reasoning or joined.calls) else joined.content,
-            **dict.fromkeys(("refusal", "annotations", "audio", "function_call")),
-        }
-        if joined.calls:
-            message["tool_calls"] = [
-                {**_opening(), "function": {"name": made.name, "arguments": made.arguments}}
-                for made in joined.calls
-            ]
         return {
             "index": choice.index,
-            "message": message | {"reasoning": joined.reasoning or None},
+            "message": chat_message(self._channels[choice.index].message),
             "logprobs": self._content(choice),
             **self._finish(choice),
             "token_ids": self.token_ids(choice),
             "routed_experts": None,
             **self.weight_versions(choice),
         }
+
+    def pass_over(self, emission: Emission) -> None:
+        """Process an emission whose chunks were sent before."""
+        self._channels[emission.index].consume(emission)
 
     def chunks_of(self, emission: Emission) -> list[dict[str, Any]]:
         """Return the chunks of an emission.

@@ -16,12 +16,14 @@ from tokenwire_reference.doors.body import (
     refuse_unsupported,
     understood,
 )
+from tokenwire_reference.doors.chat_channels import ChannelsAsked, ChoiceChannels, read_channels
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.vllm.answering import VllmAnswer
 from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
+from tokenwire_reference.doors.vllm.chat import chat_message
 
 ID_PREFIX = "generate-tokens-"
 
@@ -30,24 +32,26 @@ async def generate(http_request: HttpRequest) -> Response:
     """Answer POST /inference/v1/generate."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    call = await understood(http_request, lambda: _read(given, http_request.headers, served))
-    text = call.body.get("output_mode") == "text"
-    return await _GenerateAnswer(call, served, text=text).answer(http_request)
+    call, channels = await understood(http_request, lambda: _read(given, http_request.headers, served))
+    return await _GenerateAnswer(call, channels, served).answer(http_request)
 
 
-def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
+def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[VllmCall, ChannelsAsked]:
     """Parse a body. Raises RefusalError."""
     body = hold_against_schema(given, "vllm-generate-request")
     refuse_unsupported(given, UNSUPPORTED)
     refuse_unsupported(given["sampling_params"], UNSUPPORTED)
     params = body["sampling_params"]
-    if body.get("output_mode") == "text" and served.tokenizer is None:
+    mode, channels = body.get("output_mode") or "tokens", ChannelsAsked()
+    if mode != "tokens" and served.tokenizer is None:
         raise RefusalError(
-            "output_mode text needs a tokenizer and the server runs without one; ask for tokens",
+            f"output_mode {mode} needs a tokenizer and the server runs without one; ask for tokens",
             param="output_mode",
         )
+    if mode == "derender":
+        channels = _channels(body, served)
     refuse_unknown_ids("token_ids", body["token_ids"], served.model.vocab_size)
-    return read_call(
+    call = read_call(
         body,
         params,
         [body["token_ids"]],
@@ -59,17 +63,34 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
             top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
         ),
     )
+    return call, channels
+
+
+def _channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
+    """Return the channels of an answer in the mode derender. Raises RefusalError."""
+    if body.get("stream"):
+        raise RefusalError(
+            "output_mode derender is for whole answers; set stream to false, or send each event to "
+            "/v1/chat/completions/derender",
+            param="output_mode",
+        )
+    if body.get("parse_context") is None:
+        raise RefusalError(
+            "output_mode derender needs the parse_context that /v1/chat/completions/render returns",
+            param="parse_context",
+        )
+    return read_channels(body["parse_context"], served)
 
 
 class _GenerateAnswer(VllmAnswer):
-    """Formats one answer of `/inference/v1/generate`, with text or without."""
+    """Formats one answer of `/inference/v1/generate`: with the ids only, with text, or with the message."""
 
     last_fields: Mapping[str, Any] = {}
 
-    def __init__(self, call: VllmCall, served: Served, *, text: bool) -> None:
+    def __init__(self, call: VllmCall, channels: ChannelsAsked, served: Served) -> None:
         super().__init__(call, served)
-        self._text = text
-        self._mode = "text" if text else "tokens"
+        self._asked = channels
+        self._mode = call.body.get("output_mode") or "tokens"
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
         call, nothing = self.call, ("mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params")
@@ -96,21 +117,32 @@ class _GenerateAnswer(VllmAnswer):
         return {**head, "output_mode": self._mode, "choices": choices}
 
     def _choice(self, emission: Emission) -> dict[str, Any]:
+        finish = self.call.finish_fields(emission)
+        shown: dict[str, Any] = {}
+        if self._mode == "text":
+            shown = {"text": emission.text}
+        elif self._mode == "derender":
+            channels = ChoiceChannels(emission.record, self._asked, self.call.tokenizer)
+            channels.consume(emission)
+            shown = {"message": chat_message(channels.message)}
+            if emission.finish is not None:
+                finish["finish_reason"] = channels.finish_reason(emission.finish)
         return {
             "index": emission.index,
-            **self.call.finish_fields(emission),
+            **finish,
             "token_ids": emission.output_ids,
             "routed_experts": None,
             "sampling_mask": None,
             "weight_versions": emission.weight_versions if emission.finish else None,
-            **({"text": emission.text} if self._text else {}),
+            **shown,
             "logprobs": self._content(emission),
         }
 
     def _content(self, emission: Emission) -> dict[str, Any] | None:
         if self.call.logprobs.top is None:
             return None
-        return self.logprobs.as_content(emission) if self._text else self.logprobs.as_ids(emission)
+        by_id = self._mode == "tokens"
+        return self.logprobs.as_ids(emission) if by_id else self.logprobs.as_content(emission)
 
 
 async def abort_requests(http_request: HttpRequest) -> Response:
