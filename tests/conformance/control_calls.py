@@ -83,3 +83,23 @@ def of_response(
     call = read_call(exchange)
     assert call is not None
     return call
+
+
+def posted(
+    path: str, body: dict[str, Any], document: Any, *, status: int = 200, seconds: float = 5
+) -> ControlCall:
+    """A request to a path that is beside the answers, as the tables of all families know it."""
+    exchange = Exchange(
+        f"one/{path.rpartition('/')[2]}-{seconds}",
+        HttpRequest("POST", path, body),
+        "one",
+        status,
+        (),
+        (Read(0.01, json.dumps(document).encode()),),
+        Ending.COMPLETE,
+        duration=0.01,
+        started=clock(seconds),
+    )
+    call = read_call(exchange)
+    assert call is not None
+    return call

@@ -21,6 +21,7 @@ from result_pairs import RESULT_PAIRS
 from rollout_pairs import ROLLOUT_PAIRS
 from sampling_pairs import SAMPLING_PAIRS
 from session_pairs import SESSION_PAIRS
+from split_pairs import SPLIT_PAIRS
 from stream_builder import (
     GONE,
     IDS,
@@ -1017,6 +1018,7 @@ PAIRS += CHANNEL_PAIRS
 PAIRS += ROLLOUT_PAIRS
 PAIRS += ITEM_PAIRS
 PAIRS += SESSION_PAIRS
+PAIRS += SPLIT_PAIRS
 PAIRS += CONSTRAINT_PAIRS
 PAIRS += CONVERSATION_PAIRS
 PAIRS += RESULT_PAIRS

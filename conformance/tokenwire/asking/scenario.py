@@ -16,13 +16,13 @@ from typing import Any, Protocol, TypeVar
 from tokenwire.ask import Ask, Budget, in_words
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.control import Action, Control, ControlCall, load_controls, read_call
-from tokenwire.dialects.dialect import Dialect, Unsupported, vocabulary_told
+from tokenwire.dialects.dialect import Dialect, Unsupported, load_dialects, vocabulary_told
 from tokenwire.parrot.speaker import Speaker
 from tokenwire.record import Choice, Stream
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.determinism import AnswerPair
 from tokenwire.target.tokenizer import LocalTokenizer, Tokenizer
-from tokenwire.wire.exchange import Exchange, HttpRequest, exchange_name
+from tokenwire.wire.exchange import Exchange, HttpRequest, RequestHead, exchange_name
 
 PROMPT = (73, 39, 78, 220, 112, 31, 66, 205, 97, 154, 18, 243)
 """The ids of most prompts. They are small, so they are valid in nearly every vocabulary."""
@@ -230,12 +230,22 @@ class Conversation:
 
     def _read(self, exchange: Exchange) -> Stream:
         advertised = self.advertised
-        read = self.dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
+        dialect = self._dialect_of(exchange.request)
+        read = dialect.read(exchange, delivery_hint=advertised.delivery, adapters=advertised.adapters)
         # compressed, because a run holds all exchanges in memory until they are judged
         stream = replace(read, exchange=exchange.packed())
         self.transcript.streams.append(stream)
         self.transcript.on_answer(stream)
         return stream
+
+    def _dialect_of(self, request: RequestHead) -> Dialect:
+        """Return this dialect, or the family's dialect at the endpoint of a request, if that is another."""
+        others = (
+            dialect
+            for dialect in load_dialects().values()
+            if dialect.family == self.dialect.family and request in dialect.endpoint
+        )
+        return self.dialect if request in self.dialect.endpoint else next(others, self.dialect)
 
     def recall(self, exchange: Exchange) -> None:
         """Add a recorded exchange of the run that is resumed."""

@@ -1,4 +1,5 @@
-"""Control endpoints of server families: aborts, the prefix cache, the load, stored responses, cuts.
+"""Control endpoints of server families: aborts, the prefix cache, the load, stored responses, cuts, and steps
+around an answer.
 
 Their paths and fields are data (`spec/control/<family>.yaml`). An exchange with a control endpoint is parsed
 into a `ControlCall`. Checks receive these calls in addition to the answers.
@@ -9,7 +10,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from typing import Any
@@ -45,6 +46,14 @@ class Action(StrEnum):
     CUT = "cut"
     """Cuts the next stream of the worker behind a gateway."""
     SPARE = "spare"
+    RENDER = "render"
+    """Returns the request that runs the ids of a chat request."""
+    DERENDER = "derender"
+    """Returns the chat answer with given output ids, or one event of it."""
+    BATCH = "batch"
+    """Answers several conversations."""
+    COUNT = "count"
+    """Counts the tokens of a prompt."""
 
 
 _WITH_ID = frozenset({Action.RETRIEVE, Action.CANCEL, Action.DELETE})
@@ -86,6 +95,16 @@ class ControlCall:
     """The load in the answer; None if it cannot be parsed."""
     appends: bool = False
     """True if the call opens a session in which each turn continues the latest one."""
+    places: Mapping[str, str] = field(default_factory=dict)
+    """Names of parts of the request and of the answer, each with its pointer."""
+
+    def sent(self, name: str) -> Any:
+        """Return a part of the request by its name; None if it is absent."""
+        return part_of(self.exchange.load().request.body, self.places[name])
+
+    def returned(self, name: str) -> Any:
+        """Return a part of the answer by its name; None if it is absent."""
+        return part_of(self.document, self.places[name])
 
     @property
     def aborts(self) -> bool:
@@ -111,6 +130,12 @@ class ControlCall:
     def refused(self) -> bool:
         """True if the answer has a status of refusal (4xx)."""
         return self.exchange.status is not None and 400 <= self.exchange.status < 500
+
+
+def part_of(document: object, pointer: str) -> Any:
+    """Return a part of a JSON value by its pointer; None if it is absent."""
+    found = find(document, parse(pointer))
+    return None if found is ABSENT else found
 
 
 @dataclass(frozen=True)
@@ -198,6 +223,19 @@ class Control:
         """Return a request without parameters, such as a flush; None if the family has none."""
         row = self.table.get(action)
         return HttpRequest(row["method"], row["path"], row.get("body")) if row else None
+
+    def request_of(self, action: Action, parts: Mapping[str, Any]) -> HttpRequest | None:
+        """Return a request with these parts, by the names of their places; None if the family has none.
+
+        A name that has no place in the table is a field of the body.
+        """
+        row = self.table.get(action)
+        if row is None:
+            return None
+        body: dict[str, Any] = {}
+        for name, value in parts.items():
+            put(body, parse(row.get("places", {}).get(name, f"/{name}")), value)
+        return HttpRequest(row["method"], row["path"], body)
 
     def update_request(self, weights: str) -> HttpRequest | None:
         """Return a request that updates the weights and clears the cache; None if the family has none."""
@@ -307,6 +345,7 @@ class Control:
                     flushes=action is Action.FLUSH,
                     version=version if isinstance(version, str) else "",
                     appends=appends,
+                    places=row.get("places", {}),
                 )
         row = self.table.get(Action.UPDATE)
         if row is not None and method == row["method"] and path in row["paths"]:
