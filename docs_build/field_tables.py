@@ -43,7 +43,7 @@ _FACTS = {
     "record": {"type": "type", "unit": "unit", "mode": "in a stream", "absent": "null or absent"},
 }
 """The facts about each kind of fields, with their headings."""
-_BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty")
+_BESIDE_THE_FIELDS = ("model", "logit_bias", "frequency_penalty", "allowed_token_ids", "bad_words")
 _NO_FIELDS = {"nulls", "choices", "carrier", "customized_info", "echoed", "empty_is_absent"}
 _NO_FIELDS |= {"document", "ends", "ranked"}
 

@@ -40,7 +40,7 @@ OMIT: Final = _Omit.OMIT
 """A value in `Ask.raw` that removes the key from the body."""
 
 
-Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "ids", "name", "biases"]
+Kind = Literal["integer", "number", "boolean", "flag or number", "strings", "words", "ids", "name", "biases"]
 
 
 @dataclass(frozen=True)
@@ -101,6 +101,10 @@ class RequestFields(_Sampling):
     """Numbers that are added to the logits of some ids."""
     frequency_penalty: float = field(default=0.0, metadata=_rule("number", judged=False))
     """The number that is subtracted from an id's logit for each time that the id was sampled."""
+    allowed_token_ids: tuple[int, ...] = field(default=(), metadata=_rule("ids", judged=False))
+    """The only ids that may be sampled. Empty if all ids may be sampled."""
+    bad_words: tuple[str, ...] = field(default=(), metadata=_rule("words", judged=False))
+    """Words whose tokens may not be sampled."""
     logprobs: bool = field(default=False, metadata=_rule("flag or number", shapes=False))
     logprob_start: int | None = field(default=None, metadata=_rule("integer", least=-1, shapes=False))
     """The first prompt position whose logprob is requested. None requests no prompt logprobs."""
@@ -167,6 +171,8 @@ SAMPLING = frozenset(field.name for field in fields(_Sampling))
 """The fields that may differ between the prompts of a batch."""
 PENALTIES = ("logit_bias", "frequency_penalty")
 """Fields that shift logits, under their names in a body."""
+BANS = ("allowed_token_ids", "bad_words")
+"""Fields that exclude ids, under their names in a body."""
 
 _WORDS = (
     *("sea", "river", "stone", "bird", "house", "tree", "road"),

@@ -304,6 +304,16 @@ def ranked_prompt(first: int, second: int) -> Stream:
     return answered("vllm-completions", {"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1}, document)
 
 
+def chosen_in_top(*listed: int, sampled: int = 7) -> Stream:
+    """An answer with one id, to a request that chose the ids 40 and 11. The sampled id is listed first."""
+    entries = [{"token": f"t{token}", "logprob": -1.0} for token in (sampled, *listed)]
+    row = {**entries[0], "top_logprobs": entries}
+    choice = {"index": 0, "message": {"role": "assistant", "content": "a"}, "token_ids": [sampled]}
+    choice |= {"logprobs": {"content": [row]}, "finish_reason": "length"}
+    body = {"messages": [{"role": "user", "content": "?"}], "logprobs": True, "logprob_token_ids": [40, 11]}
+    return answered("vllm-chat", body, {"id": "a", "choices": [choice]})
+
+
 LOGPROB_PAIRS = [
     Pair(
         "rank-is-the-rank",
@@ -530,6 +540,19 @@ LOGPROB_PAIRS = [
         (conversation("", 1, 2), conversation(None, 1, 2)),
         (conversation("", 1, 2), conversation(None, 1, 30, 2)),
         pointer="/prompt_token_ids",
+    ),
+    Pair(
+        "chosen-ids-replace-the-likeliest",
+        chosen_in_top(40, 11),
+        chosen_in_top(40, 11, 12),
+        pointer="/choices/0/logprobs/content",
+    ),
+    Pair(
+        "chosen-ids-replace-the-likeliest",
+        chosen_in_top(11, sampled=40),
+        chosen_in_top(40, 11, sampled=40),
+        pointer="/choices/0/logprobs/content",
+        why="the sampled id is one of the chosen",
     ),
     Pair(
         "prompt-ids-spell-the-text",

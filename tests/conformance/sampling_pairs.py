@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from known_answer_pairs import MODEL, PARROT
 from pair import Pair
 from stream_builder import IDS, STOP, TEXT, Reply, named, whole
 
@@ -40,6 +41,16 @@ LOOP = (40,) * 30
 def biased(reply: Reply, **bias: float) -> Stream:
     by_id = {int(name[1:]): value for name, value in bias.items()}
     return answer("one/biased", reply, logit_bias=by_id, other_sampling="bias")
+
+
+LONG_WORD = MODEL.encode("zzzz")
+SAYS_WORDS = answer("one/natural", Reply(ids=(*MODEL.encode("Paris"), 7), text="ab"))
+
+
+def restricted(ids: tuple[int, ...], **asked: Any) -> Stream:
+    """An answer to a request that restricts the ids which may be sampled."""
+    reply = Reply(ids=ids, text="x" * len(ids))
+    return answer("one/restricted", reply, **asked, other_sampling="restricted", constrained=True)
 
 
 def ranked(*rank: int) -> Reply:
@@ -87,6 +98,19 @@ SAMPLING_PAIRS = [
         (IN_WORDS, biased(Reply(ids=None), _40=100.0)),
         pointer="/text",
         why="told by the text",
+    ),
+    Pair(
+        "allowed-ids-are-kept",
+        (NATURAL, restricted((40, 11, 40), allowed_token_ids=(40, 11))),
+        (NATURAL, restricted((40, 12, 40), allowed_token_ids=(40, 11))),
+        pointer="/output_ids",
+    ),
+    Pair(
+        "bad-words-do-not-come",
+        (SAYS_WORDS, restricted((5, *LONG_WORD[:1], 6), bad_words=(" Paris", "zzzz"))),
+        (SAYS_WORDS, restricted((5, *LONG_WORD, 6), bad_words=(" Paris", "zzzz"))),
+        pointer="/output_ids",
+        target=PARROT,
     ),
     Pair(
         "min-new-tokens-are-kept",

@@ -37,7 +37,7 @@ def test_every_field_of_a_request_is_described():
 
 def test_what_a_field_may_hold_is_what_a_check_of_it_takes():
     types = {"flag or number": "boolean", "strings": "string or list of strings", "ids": "list of token ids"}
-    types |= {"name": "string", "biases": "object of numbers by id"}
+    types |= {"name": "string", "biases": "object of numbers by id", "words": "list of strings"}
     meant = {"stream_interval", "logprob_start"}  # 0 and -1 stand for something else
     for name, rule in RULES.items():
         stated = described("request")[name]["type"]

@@ -85,7 +85,18 @@ class Traits(NamedTuple):
 
 
 WISHES = (
-    *("chosen_ids", "continuous_usage", "echo", "ignore_eos", "input_ids", "logprobs", "media"),
+    *(
+        "allowed_token_ids",
+        "bad_words",
+        "chosen_ids",
+        "chosen_in_top",
+        "continuous_usage",
+        "echo",
+        "ignore_eos",
+        "input_ids",
+        "logprobs",
+        "media",
+    ),
     *("min_new_tokens", "no_stop_trim", "other_sampling", "return_meta_info", "return_prompt_token_ids"),
     *("stop", "stop_regex", "stop_token_ids", "stream", "temperature", "text_prompt", "top_logprobs"),
     *("truncated", "usage"),

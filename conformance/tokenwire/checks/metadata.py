@@ -478,6 +478,33 @@ def _chosen_logprobs_are_the_asked_ids(
     yield from expect_each(rows(), "a position of {field} names {actual} instead of {expected}")
 
 
+@check_choices("chosen-ids-replace-the-likeliest", about("chosen_in_top"))
+def _chosen_ids_replace_the_likeliest(
+    choice: Choice, stream: Stream, _target: Target
+) -> Iterator[Observation]:
+    """Check that each position has an entry for the sampled id and one for each id that the request chose.
+
+    A position that is an object by text may have fewer entries, because ids share texts.
+    """
+    chosen = set(stream.asked.chosen_in_top)
+    ids = choice.output_ids or []
+
+    def rows() -> Iterator[Row]:
+        number = 0
+        for emission, reported in reported_along(choice):
+            for position in reported.positions:
+                sampled = ids[number] if number < len(ids) else None
+                number += 1
+                if position.top is None:
+                    continue
+                most = len(chosen if sampled in chosen else chosen | {sampled})
+                least = 1 if isinstance(position.written_top, Mapping) else most
+                holds = least <= len(position.top) <= most
+                yield emission, reported.series, holds, most, len(position.top)
+
+    yield from expect_each(rows(), "a position of {field} has {actual} entries instead of {expected}")
+
+
 def _ids_of_ranked(entries: list[Any], prompt: list[Any]) -> list[Any]:
     """Return the id of each entry of ranked logprobs.
 

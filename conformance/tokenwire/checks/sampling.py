@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,9 +18,11 @@ from tokenwire.checks.check import Target, check, check_choices, check_finished,
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, stated_by_both
 from tokenwire.dialects.logprobs import Position, reported_along, sampled_entries
+from tokenwire.parrot.encoding import Encode
 from tokenwire.record import Answer, Choice, ChoiceFacts, Stream, fact, integer
 from tokenwire.requirement import tolerance
 from tokenwire.target.determinism import completed
+from tokenwire.target.tokenizer import LocalTokenizer
 from tokenwire.typed_table import counted
 
 FORCES = tolerance("forcing_bias")
@@ -60,19 +62,26 @@ def _biased_far(stream: Stream) -> bool:
     return not shaped and any(abs(bias) >= FORCES for bias in asked.logit_bias.values())
 
 
+def _natural(
+    streams: tuple[Answer, ...], wanted: set[tuple[Hashable, ...]]
+) -> dict[tuple[Hashable, ...], ChoiceFacts]:
+    """Return the greedy choices of plain requests that otherwise equal the wanted requests."""
+    natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
+    for stream in streams if wanted else ():
+        asked = stream.asked
+        known = asked.prompt_key and asked.greedy and not asked.other_sampling
+        if known and (question := _question(stream)) in wanted:
+            natural.update((question, choice) for choice in finished_choices(stream)[:1])
+    return natural
+
+
 @check_run("logit-bias-is-kept", alone=True)
 def _logit_bias_is_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that only ids with a bias of 100 appear if there are any, and that ids with a bias of -100 never
     appear. Without ids, the text is compared. The text must differ from the text of the same request without
     biases, unless this text also repeats one piece.
     """
-    natural: dict[tuple[Hashable, ...], ChoiceFacts] = {}
-    wanted = set(map(_question, _biased_far(streams)))
-    for stream in streams if wanted else ():
-        asked = stream.asked
-        known = asked.prompt_key and asked.greedy and not asked.other_sampling
-        if known and (question := _question(stream)) in wanted:
-            natural.update((question, choice) for choice in finished_choices(stream)[:1])
+    natural = _natural(streams, set(map(_question, _biased_far(streams))))
     for stream in _biased_far(streams):
         asked = stream.asked
         forced = {token for token, bias in asked.logit_bias.items() if bias >= FORCES}
@@ -102,6 +111,79 @@ def _biased(
             place = choice.last_at("text")
             message = f"the text is the same with biases of 100 for {sorted(forced)} and without them"
             yield expect(place, "one token, repeated", text[:40], message, holds=not same)
+
+
+@select
+def _allowing(stream: Stream) -> bool:
+    """Select the answers to requests that name the ids that may be sampled."""
+    return bool(stream.asked.allowed_token_ids)
+
+
+@check_run("allowed-ids-are-kept", alone=True)
+def _allowed_ids_are_kept(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check that only allowed ids come, where an id that is not allowed comes without this field."""
+    natural = _natural(streams, set(map(_question, _allowing(streams))))
+    for stream in _allowing(streams):
+        allowed = set(stream.asked.allowed_token_ids)
+        plain = natural.get(_question(stream))
+        missed = plain is not None and any(token not in allowed for token in plain.output_ids or ())
+        for choice in finished_choices(stream):
+            ids = choice.output_ids or []
+            foreign = [token for token in ids if token not in allowed]
+            if ids and (foreign or missed):
+                came = foreign[0] if foreign else None
+                message = f"output id {came!r} was sampled, and the request allows only {sorted(allowed)}"
+                place = choice.last_at("output_ids")
+                yield expect(place, sorted(allowed), foreign[:4] or ids[:4], message, holds=not foreign)
+
+
+@select
+def _banning(stream: Stream) -> bool:
+    """Select the answers to requests that ban words."""
+    return bool(stream.asked.bad_words)
+
+
+def _encoded(words: Sequence[str], encode: Encode) -> list[tuple[int, ...]]:
+    """Return the ids of each word alone and behind a space.
+
+    As in vLLM, the form behind a space counts only if it begins with another id and has as many ids.
+    """
+    runs: list[tuple[int, ...]] = []
+    for word in words:
+        bare, spaced = (tuple(encode(before + word.lstrip())) for before in ("", " "))
+        runs += [bare, spaced] if bare[:1] != spaced[:1] and len(bare) == len(spaced) else [bare]
+    return [run for run in runs if run]
+
+
+def _run_in(ids: Sequence[Any], runs: Iterable[tuple[int, ...]]) -> tuple[int, ...] | None:
+    """Return the first of the runs that is a part of a list of ids."""
+    found = (run for run in runs for start in range(len(ids)) if tuple(ids[start : start + len(run)]) == run)
+    return next(found, None)
+
+
+@check_run("bad-words-do-not-come")
+def _bad_words_do_not_come(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that the ids of a banned word do not come, where they come without the ban.
+
+    The same text may come in other ids, which a server need not ban.
+    """
+    local = target.tokenizer
+    encode = local.known.encode if isinstance(local, LocalTokenizer) else None
+    encode = target.model.encode if target.model is not None else encode
+    if encode is None:
+        return
+    natural = _natural(streams, set(map(_question, _banning(streams))))
+    for stream in _banning(streams):
+        words, plain = stream.asked.bad_words, natural.get(_question(stream))
+        runs = _encoded(words, encode)
+        missed = plain is not None and _run_in(plain.output_ids or (), runs)
+        for choice in finished_choices(stream):
+            ids = choice.output_ids or []
+            came = _run_in(ids, runs)
+            if ids and (came or missed):
+                message = f"the ids {list(came or ())} were sampled, and the request bans {list(words)}"
+                place = choice.last_at("output_ids")
+                yield expect(place, f"none of {runs}", ids[:_SHOWN], message, holds=came is None)
 
 
 @check_finished(

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Annotated, Any
 
-from tokenwire.ask import OMIT, PENALTIES, RULES, Ask, RequestFields, Wanted
+from tokenwire.ask import BANS, OMIT, PENALTIES, RULES, Ask, RequestFields, Wanted
 from tokenwire.dialects.demands import (
     ConstraintBinding,
     ReasoningControls,
@@ -131,6 +131,8 @@ class RequestBinding:
     """
     logit_bias: Pointer | None = None
     frequency_penalty: Pointer | None = None
+    allowed_token_ids: Pointer | None = None
+    bad_words: Pointer | None = None
     chosen_in_top: Pointer | None = None
     """The place of ids whose logprobs are listed in place of the top logprobs.
 
@@ -175,7 +177,15 @@ class RequestBinding:
     @cached_property
     def penalties(self) -> Mapping[str, Keys]:
         """Return the places of the penalties that the endpoint has."""
-        places = {name: getattr(self, name) for name in PENALTIES}
+        return self._places_of(PENALTIES)
+
+    @cached_property
+    def logit_fields(self) -> Mapping[str, Keys]:
+        """Return the places of the penalties and bans that the endpoint has."""
+        return self._places_of((*PENALTIES, *BANS))
+
+    def _places_of(self, names: Iterable[str]) -> Mapping[str, Keys]:
+        places = {name: getattr(self, name) for name in names}
         return {name: keys for name, keys in places.items() if keys is not None}
 
     @cached_property
@@ -237,7 +247,7 @@ class RequestBinding:
             if name in self.listed:
                 put(body, self.listed[name].in_, [self.listed[name].word])
                 continue
-            places = self.fields.get(name) or tuple(filter(None, [self.penalties.get(name)]))
+            places = self.fields.get(name) or tuple(filter(None, [self.logit_fields.get(name)]))
             if not places:
                 return Unsupported(f"{self.dialect} has no field for {name}")
             put(body, places[0], value)
@@ -296,7 +306,7 @@ class RequestBinding:
         listed = {name: row.in_ for name, row in self.listed.items()}
         counted = {"top_logprobs": self.counts["logprobs"].at} if "logprobs" in self.counts else {}
         fields = {name: places[0] for name, places in self.fields.items()}
-        return {**self.prompt, **named, **fields, **self.penalties, **counted, **listed}
+        return {**self.prompt, **named, **fields, **self.logit_fields, **counted, **listed}
 
     def _places(self, name: str) -> tuple[Keys, ...]:
         """Return the places of a prompt or a field; the first is used for writing.

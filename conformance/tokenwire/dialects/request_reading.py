@@ -105,8 +105,8 @@ class BodyReading:
     @cached_property
     def typed(self) -> dict[str, Any]:
         """Return the values of fields. Values of the wrong type are left out."""
-        penalties = {name: self.at(keys) for name, keys in self.binding.penalties.items()}
-        return read_fields(self.by_field | penalties)
+        logit_fields = {name: self.at(keys) for name, keys in self.binding.logit_fields.items()}
+        return read_fields(self.by_field | logit_fields)
 
     @cached_property
     def logprobs(self) -> bool:

@@ -113,6 +113,7 @@ _READERS: Mapping[Kind, Callable[[Any], Any]] = {
     "boolean": lambda value: value if isinstance(value, bool) else None,
     "flag or number": _any_true,
     "strings": texts_in,
+    "words": texts_in,
     "ids": ints_in,
     "name": lambda value: value if isinstance(value, str) else None,
     "biases": _biases,

@@ -102,6 +102,8 @@ class TokenAcceptance:
         request = segment.sequence.request
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
+        if words := request.sampling.banned_words:
+            banned |= _last_ids(words, request.output_ids, segment.drafts[:right])
         counts = self._counts.get(request.rid) if self._counts else None
         times = None if counts is None else counts.times(segment.drafts[:right])
         allowed = None
@@ -134,6 +136,15 @@ class TokenAcceptance:
                     f"{len(token_ids)} rows; give one for each row, under a key that is not the engine's own"
                 )
         return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
+
+
+def _last_ids(
+    words: Sequence[tuple[int, ...]], output_ids: Sequence[int], drafts: Sequence[int]
+) -> frozenset[int]:
+    """Return the last id of each banned word whose other ids are the latest ids of the output."""
+    longest = max(map(len, words)) - 1
+    latest = (*output_ids[max(0, len(output_ids) - longest) :], *drafts)
+    return frozenset(word[-1] for word in words if latest[len(latest) - len(word) + 1 :] == word[:-1])
 
 
 def _allowed(request: Request, drafts: Sequence[int]) -> bytes:

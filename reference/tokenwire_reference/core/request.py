@@ -82,6 +82,10 @@ class SamplingParams:
     custom_params: Mapping[str, Any] | None = None
     """Parameters of a special model or sampler, such as a script."""
     constraint: Constraint | None = None
+    only_ids: tuple[int, ...] = ()
+    """The ids that may be sampled; empty for all."""
+    banned_words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that may not be completed."""
 
     @property
     def penalises(self) -> bool:

@@ -32,14 +32,19 @@ class SamplingRow(NamedTuple):
     times: Tensor | None = None
     """The number of earlier occurrences of each id in the output [V]; None without penalties."""
     banned_ids: frozenset[int] = frozenset()
-    """Ids that may not be chosen yet, because they would stop the request before `min_new_tokens`."""
+    """Ids that may not be chosen here: they would stop the request before `min_new_tokens`, or complete a
+    banned word.
+    """
     allowed: bytes | None = None
     """A bit for each id that the constraint of the request permits; None for all."""
 
     @property
     def changes_logits(self) -> bool:
         """True if something other than the temperature changes the logits."""
-        return self.times is not None or bool(self.banned_ids or self.sampling.logit_bias or self.allowed)
+        sampling = self.sampling
+        return self.times is not None or bool(
+            self.banned_ids or sampling.logit_bias or self.allowed or sampling.only_ids
+        )
 
 
 def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
@@ -65,11 +70,15 @@ def adjust(logits: Tensor, rows: Sequence[SamplingRow]) -> Tensor:
         # Bans come last, so that a bias cannot bring back a banned id.
         if row.allowed is not None:
             values[~_bits(row.allowed, values)] = float("-inf")
+        if only := row.sampling.only_ids:
+            ids = torch.tensor(only, device=values.device)
+            values.copy_(torch.full_like(values, float("-inf")).index_copy_(0, ids, values[ids]))
         if row.banned_ids:
             banned = values.index_fill(
                 0, torch.tensor([*row.banned_ids], device=values.device), float("-inf")
             )
-            if row.allowed is None or banned.isfinite().any():  # else only banned ids are permitted
+            restricted = row.allowed is not None or row.sampling.only_ids
+            if not restricted or banned.isfinite().any():  # else only banned ids are permitted
                 values.copy_(banned)
     temperatures = [1.0 if row.sampling.temperature < 1e-6 else row.sampling.temperature for row in rows]
     if all(temperature == 1.0 for temperature in temperatures):

@@ -14,7 +14,7 @@ from tokenwire_reference.extras.constraints import CONSTRAINTS, PLAIN, Channelle
 from tokenwire_reference.extras.thinking import ThinkingBudget, constraint_of_text
 
 _KNOWN = {field.name for field in fields(SamplingParams)}
-_OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint"}
+_OF_DOORS = {"ignore_stop_token_ids", "min_tokens_before_stop", "constraint", "only_ids", "banned_words"}
 """Sampling parameters that a server family sets, and that a client cannot set."""
 
 
@@ -44,7 +44,13 @@ def read_sampling_params(
         raise RefusalError(str(error), param="stop_regex") from error
     values["stop_token_ids"] = tuple(values.get("stop_token_ids", ()))
     values["logit_bias"] = _logit_bias(values.get("logit_bias", {}), served.model.vocab_size)
+    values["only_ids"] = _only_ids(values.get("only_ids"), served.model.vocab_size)
+    values["banned_words"] = _banned_words(values.get("banned_words", ()), served)
     values["constraint"] = _constraint(given, served, channelled)
+    if values["constraint"] is not None and values["only_ids"]:
+        raise RefusalError(
+            "allowed_token_ids and a constraint cannot be combined; leave one out", param="allowed_token_ids"
+        )
     if constraint_of_text(values["constraint"]) is not None:
         values["ignore_eos"] = False  # With a constraint, the constraint determines the end.
     sampling = SamplingParams(**values)
@@ -95,6 +101,32 @@ def _logit_bias(given: Mapping[str, float], vocab_size: int) -> dict[int, float]
     biases = {int(key): bias for key, bias in given.items()}
     refuse_unknown_ids("logit_bias", list(biases), vocab_size)
     return biases
+
+
+def _only_ids(ids: Sequence[int] | None, vocab_size: int) -> tuple[int, ...]:
+    """Return the ids that may be sampled. Raises RefusalError for an empty list or an unknown id."""
+    if ids is not None and not ids:
+        raise RefusalError(
+            "allowed_token_ids is empty; name an id, or leave it out", param="allowed_token_ids"
+        )
+    refuse_unknown_ids("allowed_token_ids", ids or (), vocab_size)
+    return tuple(dict.fromkeys(ids or ()))
+
+
+def _banned_words(words: Sequence[str], served: Served) -> tuple[tuple[int, ...], ...]:
+    """Return the ids of each word, with and without a space before it. As in vLLM, the form with a space
+    counts only if it begins with another id and has as many ids.
+    """
+    banned: list[tuple[int, ...]] = []
+    for word in _strings(words, "bad_words", served):
+        assert served.tokenizer is not None, "strings without a tokenizer are refused"
+        bare, spaced = (tuple(served.tokenizer.encode(before + word.lstrip())) for before in ("", " "))
+        if not bare:
+            raise RefusalError(f"bad_words has {word!r}, which has no token; leave it out", param="bad_words")
+        banned.append(bare)
+        if spaced and spaced[0] != bare[0] and len(spaced) == len(bare):
+            banned.append(spaced)
+    return tuple(banned)
 
 
 def _strings(value: str | Sequence[str] | None, name: str, served: Served) -> tuple[str, ...]:

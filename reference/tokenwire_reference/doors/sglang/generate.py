@@ -35,7 +35,12 @@ from tokenwire_reference.running.ranks import DP_RANK
 
 def read_sampling(given: Mapping[str, Any], served: Served, channelled: Channelled = PLAIN) -> SamplingParams:
     """Return sampling parameters from their native names. Raises RefusalError for unusable values."""
-    fields = {**given, "ignore_stop_token_ids": given.get("ignore_eos")}
+    fields = {
+        **given,
+        "ignore_stop_token_ids": given.get("ignore_eos"),
+        "only_ids": None,
+        "banned_words": None,
+    }
     return read_sampling_params(fields, served, channelled)
 
 

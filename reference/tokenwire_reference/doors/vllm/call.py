@@ -14,15 +14,19 @@ from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.limits import LIMITS, refuse_more
 from tokenwire_reference.doors.openai_call import OpenAICall
 from tokenwire_reference.doors.reader import Emission
-from tokenwire_reference.doors.sampling_fields import native_sampling_fields, read_sampling_params
+from tokenwire_reference.doors.sampling_fields import (
+    native_sampling_fields,
+    read_sampling_params,
+    refuse_unknown_ids,
+)
 from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.constraints import PLAIN, Channelled
 from tokenwire_reference.running.ranks import DP_RANK
 
 UNSUPPORTED = (
     *("guided_json", "guided_regex", "tools", "functions", "use_beam_search"),
-    *("bad_words", "allowed_token_ids", "logits_processors", "truncate_prompt_tokens", "prompt_embeds"),
-    *("suffix", "kv_transfer_params", "features", "add_special_tokens"),
+    *("logits_processors", "truncate_prompt_tokens", "prompt_embeds", "suffix"),
+    *("kv_transfer_params", "features", "add_special_tokens"),
 )
 
 
@@ -32,6 +36,7 @@ def native_fields(body: Mapping[str, Any], budget: int | None, server_interval: 
     given["min_tokens_before_stop"] = body.get("min_tokens")
     if given.get("top_k") == 0:
         given["top_k"] = -1
+    given |= {"only_ids": body.get("allowed_token_ids"), "banned_words": body.get("bad_words") or None}
     given["no_stop_trim"] = bool(body.get("include_stop_str_in_output"))
     given["stream_interval"] = max(body.get("stream_interval") or 1, server_interval)
     return given
@@ -62,6 +67,8 @@ class LogprobsAsked:
     prompt: int | None
     """The number of likeliest tokens for each prompt position; None without logprobs."""
     as_token_ids: bool
+    chosen: tuple[int, ...] = ()
+    """Ids whose logprobs replace those of the likeliest tokens besides each chosen one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,6 +120,7 @@ def read_call(
         refuse_what_does_not_fit(len(prompt), budget, served.model.context_length)
     fields = native_fields(sampling, budget, served.args.stream_interval)
     params = read_sampling_params(fields, served, channelled)
+    refuse_unknown_ids("logprob_token_ids", logprobs.chosen, served.model.vocab_size)
     wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
     call = VllmCall.read(
         body,
@@ -125,6 +133,7 @@ def read_call(
             "logprob_start_len": -1 if logprobs.prompt is None else 0,
             "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
             "return_ranks": bool(wanted),
+            "token_ids_logprob": logprobs.chosen,
             "cache_salt": body.get("cache_salt"),
             "extras": {DP_RANK: _rank(headers)},
         },

@@ -44,6 +44,10 @@ def read_chat(given: dict[str, Any], headers: Headers, served: Served) -> tuple[
     prompt = template_ids(body["messages"], served, add_generation_prompt=opening, template=channels.template)
     if body.get("top_logprobs") and not body.get("logprobs"):
         raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")
+    if body.get("logprob_token_ids") and not body.get("logprobs"):
+        raise RefusalError(
+            "logprob_token_ids is set and logprobs is not; set it to true", param="logprob_token_ids"
+        )
     budget = body.get("max_completion_tokens")
     call = read_call(
         body,
@@ -57,6 +61,7 @@ def read_chat(given: dict[str, Any], headers: Headers, served: Served) -> tuple[
             top=(body.get("top_logprobs") or 0) if body.get("logprobs") else None,
             prompt=body.get("prompt_logprobs"),
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
+            chosen=tuple(body.get("logprob_token_ids") or ()),
         ),
         channelled=channels.constraint,
     )

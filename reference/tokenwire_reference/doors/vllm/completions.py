@@ -40,6 +40,11 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
     echo = bool(body.get("echo"))
     if echo and served.tokenizer is None:
         raise RefusalError("echo needs a tokenizer and the server runs without one", param="echo")
+    if body.get("logprob_token_ids") and (top is None or echo):
+        raise RefusalError(
+            "logprob_token_ids needs logprobs, and no echo; set logprobs, and leave echo out",
+            param="logprob_token_ids",
+        )
     return read_call(
         body,
         body,
@@ -52,6 +57,7 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
             top=top,
             prompt=top if echo and prompt_top is None else prompt_top,
             as_token_ids=bool(body.get("return_tokens_as_token_ids")),
+            chosen=tuple(body.get("logprob_token_ids") or ()),
         ),
     )
 

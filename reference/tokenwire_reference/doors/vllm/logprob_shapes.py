@@ -23,14 +23,18 @@ class ScoredToken:
     best: Sequence[tuple[float, int]]
 
 
-def scored_outputs(emission: Emission, top: int) -> Iterator[ScoredToken]:
-    """Yield the new tokens of an emission, each with the `top` likeliest tokens at its position."""
-    return _scored(
-        emission.series.get("output_token_logprobs", ()),
-        emission.series.get("output_token_ranks", ()),
-        emission.series.get("output_top_logprobs"),
-        top,
-    )
+def scored_outputs(emission: Emission, top: int, *, chosen: bool = False) -> Iterator[ScoredToken]:
+    """Yield the new tokens of an emission, each with the `top` likeliest tokens at its position.
+
+    `chosen`: each with itself and the ids that the request chose.
+    """
+    entries = emission.series.get("output_token_logprobs", ())
+    ranks = emission.series.get("output_token_ranks", ())
+    if not chosen:
+        return _scored(entries, ranks, emission.series.get("output_top_logprobs"), top)
+    rows = emission.series.get("output_token_ids_logprobs", ())
+    others = [[other for other in row if other[1] != e[1]] for e, row in zip(entries, rows, strict=True)]
+    return _scored(entries, ranks, [[e, *row] for e, row in zip(entries, others, strict=True)], -1)
 
 
 def _scored_prompt(emission: Emission, top: int) -> Iterator[ScoredToken]:
@@ -113,6 +117,7 @@ class LogprobWriter:
         self._prompt_top = asked.prompt
         self._tokenizer = tokenizer
         self._as_token_ids = asked.as_token_ids
+        self._chosen = bool(asked.chosen)
 
     def _name(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
@@ -125,9 +130,12 @@ class LogprobWriter:
                     **self._named(token.logprob, token.token_id),
                     "top_logprobs": [self._named(*other) for other in token.best],
                 }
-                for token in scored_outputs(emission, self._top)
+                for token in self._outputs(emission)
             ]
         }
+
+    def _outputs(self, emission: Emission) -> Iterator[ScoredToken]:
+        return scored_outputs(emission, self._top, chosen=self._chosen)
 
     def _named(self, logprob: float, token_id: int) -> dict[str, Any]:
         text = token_text(self._tokenizer, token_id)
@@ -163,7 +171,7 @@ class LogprobWriter:
 
         There is an entry for each token of the emission, after the entries of an echoed prompt.
         """
-        tokens = list(scored_outputs(emission, self._top))
+        tokens = list(self._outputs(emission))
         unscored: list[int] = []
         if echo:
             unscored = list(emission.record.prompt_token_ids[:1])
