@@ -57,6 +57,8 @@ class Sampling:
     """Ids that are excluded while the answer has fewer than `least` tokens."""
     bias: Mapping[int, float] = field(default_factory=dict)
     allowed: frozenset[int] | None = None
+    words: tuple[tuple[int, ...], ...] = ()
+    """Sequences of ids that the answer may not contain."""
     language: Language | None = None
     """The constraint of the answer; None without one."""
     presence: float = 0.0
@@ -67,7 +69,7 @@ class Sampling:
     def is_plain(self) -> bool:
         """True if no parameter changes the ids that the parrot would output."""
         changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
-        limited = self.allowed is not None or self.language is not None
+        limited = self.allowed is not None or self.language is not None or bool(self.words)
         return not (self.bias or limited or changed)
 
 
@@ -126,6 +128,7 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
         source = length + place - law.lag(length + place)
         likeliest = prompt[source] if source < length else ids[source - length]
         banned = sampling.barred if place < sampling.least else frozenset()
+        banned |= {word[-1] for word in sampling.words if tuple(ids[place + 1 - len(word) :]) == word[:-1]}
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
             token = _likeliest(law, likeliest, sampling, banned, seen=seen, given=given)

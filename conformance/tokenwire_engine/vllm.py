@@ -53,8 +53,7 @@ _OUTPUT_0_32 = (
 OUTPUTS: Releases = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
 """The fields of an output in each known release, in order."""
 _UNCOMPUTED = (
-    *("bad_words", "_bad_words_token_ids", "repetition_detection"),
-    *("thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
+    *("repetition_detection", "thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
 )
 """Sampling parameters that this engine does not support. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
@@ -137,6 +136,8 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
     for name in _UNCOMPUTED:
         if params.get(name):
             raise UncomputedError(name)
+    if params.get("bad_words") and not params.get("_bad_words_token_ids"):
+        raise UncomputedError("bad_words without their ids")
     ends = frozenset(params.get("stop_token_ids") or ())
     eos = params.get("_eos_token_id")
     ends |= {eos} if eos is not None else set()
@@ -148,6 +149,7 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
         barred=ends | frozenset(params.get("_all_stop_token_ids") or ()),
         bias={int(token): bias for token, bias in (params.get("logit_bias") or {}).items()},
         allowed=frozenset(allowed) if allowed is not None else None,
+        words=tuple(tuple(word) for word in params.get("_bad_words_token_ids") or () if word),
         language=_language(params.get("structured_outputs"), folder),
         presence=params.get("presence_penalty") or 0.0,
         frequency=params.get("frequency_penalty") or 0.0,

@@ -150,6 +150,18 @@ def test_logprobs_of_named_ids_stand_in_their_order(parrot: Any) -> None:
     assert numbers(row["new_logprobs"][0]) == ((1, 3), [300, 7, 5])
 
 
+def test_a_banned_word_does_not_come(parrot: Any) -> None:
+    def ids(*words: list[int]) -> list[int]:
+        rows = Below(parrot).ask(PROMPT, "steps=8", max_tokens=3, _bad_words_token_ids=list(words))
+        return [token for row in rows for token in row["new_token_ids"]]
+
+    first, second, third = ids()
+    assert ids([first])[0] != first
+    assert ids([second, first]) == [first, second, third]
+    assert ids([first, second])[0] == first
+    assert ids([first, second])[1] != second
+
+
 def test_a_logprob_may_be_no_number_or_missing(parrot: Any) -> None:
     (row,) = Below(parrot).ask(PROMPT, "steps=8;logprobs=nan@1", logprobs=0, max_tokens=3)
     values = numbers(row["new_logprobs"][1])[1]
@@ -194,7 +206,8 @@ def test_a_status_is_told_where_the_release_has_a_field_for_it(parrot: Any) -> N
     ("change", "words"),
     [
         ({"extra_args": {"tokenwire": "tempo=3"}}, "unknown schedule word 'tempo'"),
-        ({"bad_words": ["x"]}, "does not compute bad_words"),
+        ({"bad_words": ["x"]}, "does not compute bad_words without their ids"),
+        ({"repetition_detection": {"min_count": 2}}, "does not compute repetition_detection"),
         ({"structured_outputs": {"structural_tag": "{}"}}, "does not compute structural_tag"),
     ],
 )

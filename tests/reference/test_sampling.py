@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from tokenwire_reference.core import logprobs
+from tokenwire_reference.core.acceptance import last_ids
 from tokenwire_reference.core.backends import make_sampler_backend, register_sampler_backend
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.core.sampling import (
@@ -250,3 +251,20 @@ def test_a_sampling_mask_holds_what_could_be_chosen_and_the_logprob_of_what_was(
     assert [ids for ids, _ in found] == [[1, 3], [1, 3], [1]]
     share = 1 / (1 + math.exp(-1))
     assert [logprob for _, logprob in found] == pytest.approx([math.log(1 - share), math.log(share), 0.0])
+
+
+def test_only_allowed_ids_are_chosen_and_a_banned_one_among_them_is_not() -> None:
+    rows = [row(only_ids=(3, 4)), row(only_ids=(3, 4))._replace(banned_ids=frozenset({3})), row()]
+    adjusted = adjust(LOGITS.repeat(3, 1), rows)
+    assert choose(adjusted, rows) == [3, 4, 0]
+    assert adjusted[0].isfinite().nonzero().flatten().tolist() == [3, 4]
+    ends = row(only_ids=(3,))._replace(banned_ids=frozenset({3}))
+    assert choose(adjust(LOGITS.repeat(1, 1), [ends]), [ends]) == [3], "else nothing could be chosen"
+
+
+def test_the_last_id_of_a_banned_word_is_banned_behind_its_other_ids() -> None:
+    words = ((7,), (1, 2), (1, 2, 3), (9, 9, 9, 9, 9))
+    assert last_ids(words, [], []) == {7}
+    assert last_ids(words, [5, 1], []) == {7, 2}
+    assert last_ids(words, [5, 1], [2]) == {7, 3}
+    assert last_ids(words, [9, 9, 9], [9]) == {7, 9}

@@ -103,7 +103,7 @@ class TokenAcceptance:
         early = len(request.output_ids) + right < request.sampling.min_new_tokens
         banned = self._eos_token_ids.union(request.sampling.stop_token_ids) if early else NOTHING
         if words := request.sampling.banned_words:
-            banned |= _last_ids(words, request.output_ids, segment.drafts[:right])
+            banned |= last_ids(words, request.output_ids, segment.drafts[:right])
         counts = self._counts.get(request.rid) if self._counts else None
         times = None if counts is None else counts.times(segment.drafts[:right])
         allowed = None
@@ -138,7 +138,7 @@ class TokenAcceptance:
         return [{key: values[i] for key, values in customized_info.items()} for i in range(len(rows))]
 
 
-def _last_ids(
+def last_ids(
     words: Sequence[tuple[int, ...]], output_ids: Sequence[int], drafts: Sequence[int]
 ) -> frozenset[int]:
     """Return the last id of each banned word whose other ids are the latest ids of the output."""

@@ -278,3 +278,25 @@ def test_a_server_of_the_other_dialect_has_the_door_too(answer, scripted_engine)
     assert body["choices"][0]["token_ids"] == IDS
     refused = answer(scripted_engine(STEPS), GENERATE, {"token_ids": [5]}).json()
     assert "sampling_params" in refused["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ASKS)
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"allowed_token_ids": []}, "allowed_token_ids"),
+        ({"allowed_token_ids": [5000]}, "allowed_token_ids"),
+        ({"bad_words": [""]}, "bad_words"),
+        ({"bad_words": "a"}, "bad_words"),
+        ({"logprob_token_ids": [5]}, "logprob_token_ids"),
+        ({"logprob_token_ids": [5000], "logprobs": 1}, "logprob_token_ids"),
+    ],
+)
+def test_a_set_of_ids_or_words_that_cannot_be_kept_is_refused(ask, path, fields, named):
+    if path == GENERATE and named == "logprob_token_ids":
+        pytest.skip("this endpoint does not have the field")
+    if path == CHAT and "logprobs" in fields:
+        fields = {**fields, "logprobs": True}
+    response = ask(path, with_sampling(path, **fields))
+    assert response.status_code == 400
+    assert named in response.json()["error"]["message"]
