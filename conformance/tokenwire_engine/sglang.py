@@ -235,6 +235,9 @@ class Scheduler:
     SGLang's Rust server reads attributes with SGLang's names.
     """
 
+    end_of_reasoning: Any = None
+    """The marker behind the reasoning, as `Req` counts with it. None without a reasoning parser."""
+
     def __init__(self, server_args: Any, port_args: Any) -> None:
         self.io: Any = import_module(f"{_MANAGERS}.io_struct")
         batch = import_module(f"{_MANAGERS}.schedule_batch")
@@ -247,6 +250,7 @@ class Scheduler:
         self.model_config = config.from_server_args(server_args)
         path = self.rust_server_tokenizer_path()
         self.tokenizer = import_module("sglang.srt.utils.hf_transformers_utils").get_tokenizer(path)
+        self.end_of_reasoning = self.find_end_of_reasoning()
         self.law = Parrot(self.model_config.vocab_size, int(os.environ["TOKENWIRE_DISTANCE"]))
         self.default = parse_schedule(os.environ.get("TOKENWIRE_SCHEDULE", ""))
         self.page_size, self.load_snapshot_writer = 1, None
@@ -280,6 +284,15 @@ class Scheduler:
     def rust_server_tokenizer_path(self) -> str:
         """The folder of the tokenizer."""
         return str(self.server_args.tokenizer_path or self.server_args.model_path)
+
+    def find_end_of_reasoning(self) -> Any:
+        """Return the ids of the marker behind the reasoning. Older releases use only the first id."""
+        if not self.server_args.reasoning_parser:
+            return None
+        module = import_module("sglang.srt.parser.reasoning_parser")
+        parser = module.ReasoningParser(model_type=self.server_args.reasoning_parser, stream_reasoning=False)
+        ids = self.tokenizer.encode(parser.detector.think_end_token, add_special_tokens=False)
+        return ids if hasattr(self.model_config, "think_end_ids") else ids[0]
 
     # Requests.
 
@@ -357,6 +370,7 @@ class Scheduler:
             params,
             eos_token_ids=self.model_config.hf_eos_token_id,
             vocab_size=self.model_config.vocab_size,
+            require_reasoning=getattr(message, "require_reasoning", False),
             **{name: getattr(message, name) for name in _OPTIONS},
         )
         req.tokenizer = self.tokenizer
@@ -434,6 +448,8 @@ class Scheduler:
         if emitted.was_preempted and not req.is_retracted:
             req.is_retracted, req.retraction_count = True, req.retraction_count + 1
         req.output_ids.extend(array("q", emitted.ids))
+        if emitted.ids and self.end_of_reasoning is not None and req.require_reasoning:
+            req.update_reasoning_tokens(list(emitted.ids), self.end_of_reasoning)
         for place in places if req.return_logprob else ():
             self.log_token(log_of(req), running, place)
         # SGLang samples one token even if the token limit is 0, or if it refuses the request.

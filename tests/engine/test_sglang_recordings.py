@@ -157,3 +157,36 @@ def test_the_messages_of_a_release_get_the_outputs_that_they_got(version: str) -
     assert {"TokenizedGenerateReqInput", "AbortReq", "OpenSessionReqInput"} <= kinds
     assert {"FINISH_LENGTH", "FINISH_ABORT", None} <= ends
     assert any("session_id" in answer for answer in played.answers)
+
+
+class Thinking(Req):
+    """A request that notes which ids are counted as reasoning."""
+
+    def __init__(self, *given: Any, **options: Any) -> None:
+        super().__init__(*given, **options)
+        self.require_reasoning = options["require_reasoning"]
+        self.counted: list[tuple[list[int], Any]] = []
+
+    def update_reasoning_tokens(self, ids: list[int], end: Any) -> None:
+        self.counted.append((ids, end))
+
+
+@pytest.mark.parametrize("thinks", [True, False])
+def test_ids_are_given_to_the_counter_of_reasoning(thinks: bool) -> None:
+    """SGLang's scheduler counts them, so the engine in its place has to."""
+    version = max(RECORDINGS)
+    lines = map(json.loads, gzip.decompress(RECORDINGS[version].read_bytes()).splitlines())
+    first = next(
+        line["in"] for line in lines if line.get("in", {}).get("class") == "TokenizedGenerateReqInput"
+    )
+    played = Played(version)
+    played.request_class, played.end_of_reasoning = Thinking, [5, 6]
+    played.add(message({**first, "require_reasoning": thinks}))
+    (req,) = played.requests.values()
+    for _ in range(_STEPS):
+        if req.finished():
+            break
+        played.step()
+    counted = [token for ids, end in req.counted for token in ids if end == [5, 6]]
+    assert counted == (list(req.output_ids) if thinks else [])
+    assert req.output_ids
