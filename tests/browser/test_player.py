@@ -21,7 +21,8 @@ LINES_OF_TITLES = """
     return titles.map((cell) => [cell.textContent, lines(cell)]);
 """
 NARROW = """
-    const long = [...document.querySelectorAll("td, dd, pre, p, li")].filter((one) => one.textContent.trim().length > 40);
+    const texts = [...document.querySelectorAll("td, dd, pre, p, li")];
+    const long = texts.filter((one) => one.textContent.trim().length > 40);
     const shown = long.filter((one) => one.getBoundingClientRect().width > 0);
     const narrow = shown.filter((one) => one.getBoundingClientRect().width < arguments[0]);
     return [shown.length, narrow.map((one) => one.textContent.trim().slice(0, 80))];
