@@ -180,7 +180,7 @@ def print_twins(console: Console, report: TwinReport) -> None:
             console.print(Text(line), soft_wrap=True)
         console.print()
     for name, words in facts(report):
-        console.print(Text(_line(name, cut(words, 4 * _LINE))), soft_wrap=True)
+        console.print(Text(_line(name, cut(words, 2 * _LINE))), soft_wrap=True)
     console.print()
     console.print(Text(headline(report), _STYLES.get(report.outcome, "bold green")), soft_wrap=True)
 

@@ -71,6 +71,13 @@ def test_two_front_ends_fit_on_four_screens(sides: tuple[Path, Path], monkeypatc
     assert "top-logprobs-have-k" in text
 
 
+@pytest.mark.parametrize("sides", [CHANNELS, BAD_WORDS, PROMPTS], ids=["channels", "bad-words", "prompts"])
+def test_front_ends_that_differ_in_few_things_are_read_on_60_lines(
+    sides: tuple[Path, Path], monkeypatch, capsys
+) -> None:
+    assert len(printed(compared(*sides), 100, monkeypatch, capsys)) <= 60
+
+
 @pytest.mark.parametrize("sides", [STANDARD, PARSERS], ids=["standard", "parsers"])
 @pytest.mark.parametrize("columns", [80, 100])
 def test_the_first_screen_answers_the_question(

@@ -36,6 +36,7 @@ from tokenwire_twin.twin import (
 from tokenwire_twin.twin_asking import Tells, TwinEndpoint, best_pair
 from tokenwire_twin.twin_forms import headline, print_twins, twin_page
 from tokenwire_twin.twin_numbers import Doubt, Outcome, Text, common
+from tokenwire_twin.twin_parts import ENDS, TEMPLATE, TOKENIZER, Part
 from tokenwire_twin.twin_tally import merged_twins, write_twins
 
 SIDES = (
@@ -258,6 +259,20 @@ def test_every_form_says_the_outcome(size: float) -> None:
     assert document["outcome"] == report.outcome
     assert [*document][-1] == "footer"
     assert sum(document["histograms"][-1]) == report.tokens
+
+
+def test_a_twin_in_which_all_differs_is_read_on_60_lines() -> None:
+    report = report_of(24, some(0.5), by_itself=(some(0.01), some(0.01)), kind=LASTING)
+    besides = [
+        Difference(Gravity.FAILED, "field", f"/a/{number}", "only in A", "word " * 200, "x/y", "d")
+        for number in range(20)
+    ]
+    parts = [Part(name, 9, 9, ("prompt ids", "text"), "word " * 200) for name in (TEMPLATE, TOKENIZER, ENDS)]
+    written = io.StringIO()
+    print_twins(Console(file=written, width=80), replace(report, besides=tuple(besides), parts=tuple(parts)))
+    lines = written.getvalue().splitlines()
+    assert len(lines) <= 60
+    assert sum(line.startswith("besides") for line in lines) == 7
 
 
 def test_without_logprobs_nothing_is_told() -> None:
