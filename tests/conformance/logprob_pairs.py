@@ -281,10 +281,14 @@ def with_alternative(token: str, data: list[int]) -> list[dict[str, Any]]:
     ]
 
 
-def ranked(sampled: int, *others: int, number: float = -1.8) -> Stream:
-    """An answer of one id that is the third of its position, and of the two that are likelier."""
+def ranked(sampled: int, *others: int, number: float = -1.8, again: Sequence[float] = ()) -> Stream:
+    """An answer of one id that is the third of its position, and of the two that are likelier.
+
+    again: the logprobs of further entries for the sampled id.
+    """
     entries = [{"token_id": 7, "logprob": number, "rank": sampled}]
     entries += [{"token_id": 8 + n, "logprob": -1.0 - n / 2, "rank": rank} for n, rank in enumerate(others)]
+    entries += [{"token_id": 7, "logprob": value, "rank": 1} for value in again]
     entry = {**entries[0], "top_logprobs": entries[1:]}
     choice = {"index": 0, "token_ids": [7], "finish_reason": "length", "logprobs": {"content": [entry]}}
     params = {"max_tokens": 1, "logprobs": 2, "temperature": 1.0, "seed": 3}

@@ -450,6 +450,7 @@ def test_names_in_a_cumulative_stream_are_those_of_its_new_numbers() -> None:
         (ranked(2, 1, 2), "has the rank 2 for 7, but 2 listed tokens are more likely"),
         (ranked(3, 2, 3), "has the rank 2 for 8, but it is among the first 1"),
         (ranked(0, 1, 2), "has the rank 0 for 7, but ranks count from 1"),
+        (ranked(1, number=0.0, again=[-1.8]), ""),
         (ranked(7), "has the rank 7 for 7, but fewer tokens are as likely as -1.8"),
         (ranked_prompt(1, 1), "has the rank 1 for '6', but 1 listed tokens are more likely"),
     ],

@@ -372,9 +372,11 @@ def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
             continue
         if type(rank) is not int or rank < 1:
             return f"has the rank {rank!r} for {token!r}, but ranks count from 1"
-        apart = [other for other in numbers.values() if not alike(other, number)]
+        # The list may contain the token with another number, which is not a contradiction of the rank.
+        others = {**numbers, token: number}.values()
+        apart = [other for other in others if not alike(other, number)]
         likelier = sum(other > number for other in apart)
-        equals = len(numbers) - len(apart)
+        equals = len(others) - len(apart)
         if rank <= likelier:
             return f"has the rank {rank} for {token!r}, but {likelier} listed tokens are more likely"
         if rank * exp(min(number, 0.0)) > _OVER_ONE:
