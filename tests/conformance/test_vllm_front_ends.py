@@ -199,6 +199,16 @@ def test_requests_with_other_budgets_are_not_compared() -> None:
     assert observe(row, (plain, shaped("anthropic-stream", "", -1, status=400))) == []
 
 
+def test_a_stream_that_ends_in_an_error_is_not_compared_with_the_plain_answer() -> None:
+    """A request that a server may refuse was refused within its stream."""
+    row, plain = "usual-shapes-are-answered-alike", shaped("plain-messages", "Count", 4)
+    body = load_shapes()["anthropic-stream"].written("Count.", "m", 4)
+    error = {"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}
+    failed = answered("anthropic-messages", body, *blocks(text_block("Cou"))[:3], error)
+    assert failed.answered
+    assert observe(row, (plain, failed)) == []
+
+
 def test_fields_that_repeat_the_request_are_compared_where_the_requests_are_the_same() -> None:
     """A request with logprobs has `top_logprobs` in its answer, and the other request has not."""
     row, response = "last-event-has-the-fields-of-the-whole", {**LEGAL[-1]["response"], "top_logprobs": 0}

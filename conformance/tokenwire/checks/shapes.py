@@ -44,7 +44,7 @@ def _usual_shapes_are_answered_alike(streams: tuple[Answer, ...], _target: Targe
         base = None if shape.plain else plain.get(_plain_key(stream, shape, filled))
         if base is None:
             continue
-        if stream.answered and stream.choices:
+        if stream.answered and stream.choices and stream.error is None:
             yield from _compared(base.load(), stream.load())
         elif was_refused(stream) and not shape.may_be_refused:
             status = stream.exchange.status
