@@ -237,17 +237,30 @@ class VllmEngine:
         """Run a step, and send its outputs. Raises EngineDiedError."""
         rows: dict[tuple[int, str], list[list[Any]]] = {}
         ended: dict[tuple[int, str], list[str]] = {}
-        for running, emitted in self.engine.step():
+        emissions = list(self.engine.step())
+        widest = max((self._candidates(running) for running, _ in emissions), default=0)
+        for running, emitted in emissions:
             request = self._requests[running.name]
             key = (request.get("client_index") or 0, running.schedule.weights or self._weights)
-            rows.setdefault(key, []).append(self._row(self._fields_of(request, running, emitted)))
+            rows.setdefault(key, []).append(self._row(self._fields_of(request, running, emitted, widest)))
             if emitted.outcome is not None:
                 del self._requests[running.name]
                 ended.setdefault(key, []).append(running.name)
         for (client, weights), outputs in rows.items():
             self._output(client, outputs, ended=ended.get((client, weights)), weights=weights)
 
-    def _fields_of(self, request: Mapping[str, Any], running: Running, emitted: Emitted) -> dict[str, Any]:
+    def _candidates(self, running: Running) -> int:
+        """Return the number of top logprobs that a request enables."""
+        top: int = self._requests[running.name]["sampling_params"].get("logprobs") or 0
+        return GROUP if top == -1 else top
+
+    def _fields_of(
+        self, request: Mapping[str, Any], running: Running, emitted: Emitted, widest: int
+    ) -> dict[str, Any]:
+        """Return the fields of an output.
+
+        As in vLLM, all requests of a step have as many candidates as the one that wants the most.
+        """
         params, schedule, right = request["sampling_params"], running.schedule, running.right
         found: dict[str, Any] = {"request_id": running.name, "new_token_ids": list(emitted.ids)}
         top, named = params.get("logprobs"), params.get("logprob_token_ids")
@@ -256,8 +269,7 @@ class VllmEngine:
         if shown and (top is not None or named):
             rows = [(right.likeliest[place], right.ids[place]) for place in shown]
             nan = frozenset(i for i, place in enumerate(shown) if schedule.logprobs == ("nan", place))
-            count = GROUP if top == -1 else top or 0
-            found["new_logprobs"] = logprob_rows(self.options.law, rows, count, named, nan=nan)
+            found["new_logprobs"] = logprob_rows(self.options.law, rows, widest, named, nan=nan)
             found["num_nans_in_logits"] = len(nan)
         if emitted.is_first:
             found |= self._prefilled(params, running, emitted)

@@ -150,6 +150,18 @@ def test_logprobs_of_named_ids_stand_in_their_order(parrot: Any) -> None:
     assert numbers(row["new_logprobs"][0]) == ((1, 3), [300, 7, 5])
 
 
+def test_all_requests_of_a_step_have_as_many_candidates_as_the_widest(parrot: Any) -> None:
+    """As in vLLM, whose front ends have to cut them: its Rust front end did not."""
+    below = Below(parrot)
+    for name, top in (("few", 1), ("none", None), ("many", 3)):
+        params = {"max_tokens": 2, "logprobs": top, "extra_args": {"tokenwire": "join=3:batch;steps=2"}}
+        below.engine.receive(ADD, pack([name, PROMPT, None, params, None, 0.0, None, None, None]))
+    shapes = {
+        row["request_id"]: row["new_logprobs"] and numbers(row["new_logprobs"][0])[0] for row in below.run()
+    }
+    assert shapes == {"few": (2, 4), "none": None, "many": (2, 4)}
+
+
 def test_a_banned_word_does_not_come(parrot: Any) -> None:
     def ids(*words: list[int]) -> list[int]:
         rows = Below(parrot).ask(PROMPT, "steps=8", max_tokens=3, _bad_words_token_ids=list(words))

@@ -2,14 +2,16 @@
 
 from dataclasses import replace
 
-from tokenwire.ask import Ask
+from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, token_ids
 from tokenwire.dialects.logprobs import reported_along
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import forms
+from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
 
 _CHOSEN = (40, 11, 97)
 """These ids are not sorted, because the answer must keep the order of the request."""
+_LONG = 400
+"""More tokens than a server samples before the next request comes."""
 _COMES_AGAIN = 12.0
 """A bias with which an id is repeated, so that a penalty changes its logprob."""
 
@@ -79,6 +81,17 @@ async def _logprobs_at_a_temperature(talk: Conversation) -> None:
         "penalty": replace(biased, frequency_penalty=1.0),
     }
     await talk.ask_all(asks | streams | (forced if biased.logit_bias else {}))
+
+
+@scenario(budget=Budget.STANDARD)
+async def _candidates_beside_more(talk: Conversation) -> None:
+    """A request for one top logprob, while a stream with five runs. An engine computes one number of
+    candidates for all requests of a step, so that the front end has to cut them.
+    """
+    few = replace(plain_ask(talk), max_new_tokens=8, logprobs=True, top_logprobs=1)
+    more = replace(few, max_new_tokens=talk.fitting(_LONG), top_logprobs=5, stream=True)
+    if talk.can_say(few):
+        await ask_and_then(talk, "more", more, 1, lambda _: talk.ask("few", few))
 
 
 def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:
