@@ -29,6 +29,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+from wire_answers import answered
 
 import tokenwire.checks  # noqa: F401  # fills CHECKS
 from tokenwire.checks.check import CHECKS, Target
@@ -886,3 +887,33 @@ def test_an_echo_beside_ids_that_is_none_is_a_warning(shown: str, levels: list[L
     seen_of_both = related("echo-adds-only-the-prompt", plain, echo)
     assert seen_of_both
     assert [violation.level for violation in violated(seen_of_both)] == levels
+
+
+HIDDEN = {
+    "id": "a",
+    "object": "chat.completion",
+    "created": 1,
+    "model": "m",
+    "choices": [
+        {
+            "index": 0,
+            "message": {"role": "assistant", "content": "The Rhine.", "reasoning": None},
+            "logprobs": None,
+            "finish_reason": "stop",
+            "stop_reason": None,
+            "token_ids": None,
+        }
+    ],
+    "usage": {"prompt_tokens": 3, "completion_tokens": 20, "total_tokens": 23},
+    "prompt_token_ids": [1, 2, 3],
+}
+"""An answer of vLLM 0.33.0 that hides its reasoning, and so its tokens."""
+
+
+@pytest.mark.parametrize(("shows", "missing"), [(False, 0), (True, 2)])
+def test_tokens_of_hidden_reasoning_are_not_due(shows: bool, missing: int) -> None:
+    asks = {"return_token_ids": True, "logprobs": True, "include_reasoning": shows}
+    body = {"model": "m", "messages": [{"role": "user", "content": "?"}], "temperature": 0, **asks}
+    found = seen("asked-or-refused", answered("vllm-chat", body, HIDDEN))
+    assert [observation.holds for observation in found].count(False) == missing
+    assert any(observation.holds for observation in found), "the ids of the prompt are due"

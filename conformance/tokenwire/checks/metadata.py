@@ -14,6 +14,7 @@ from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, finished_choi
 from tokenwire.checks.check import Target, check, check_choices, check_each, check_equal, check_run
 from tokenwire.checks.difference import observe_sequence, observe_sequences
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each
+from tokenwire.checks.reading.channels import hides_reasoning
 from tokenwire.checks.reading.fields import first_of_prompt, first_prompt_ids, names_of_prompt, prompt_of
 from tokenwire.checks.tito import told_once_for_all
 from tokenwire.dialects.dialect import dialect_of, has_items, is_chat, policy_of
@@ -706,13 +707,20 @@ def _scored_prompt_ids_have_logprobs(stream: Stream, _target: Target) -> Iterato
             yield expect(place, expected, reported, message, holds=holds)
 
 
+_OF_TOKENS = frozenset({"return_token_ids", "logprobs", "top_logprobs", "chosen_ids", "logprob_texts"})
+"""The request fields for data of each token, which would show reasoning that the request hides."""
+
+
 @check("asked-or-refused", about(finished=True, ended=True))
 def _asked_or_refused(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that every choice has the requested fields. A server may refuse the request instead."""
+    left_out = _OF_TOKENS if hides_reasoning(stream) else frozenset()
     for choice in finished_choices(stream):
         if has_items(stream) and not choice.text:
             continue  # an item without text has no logprobs
         for name, field, is_there in _asked_fields(stream):
+            if field in left_out:
+                continue
             holds = is_there(choice)
             stated = stream.asked.sent.get(field)
             wanted = stated.wire_name if stated is not None else name
