@@ -78,6 +78,18 @@ def test_an_exchange_is_named_by_dialect_scenario_and_label_and_told_to_the_prog
     assert talk.transcript.streams == [stream]
 
 
+def test_an_answer_is_read_with_the_dialect_of_its_endpoint() -> None:
+    """A scenario of chat that sends ids to another endpoint was read as chat, and had no choice."""
+    choice = {"index": 0, "token_ids": [7], "finish_reason": "length"}
+    talk = talk_to(CannedSender(json.dumps({"request_id": "a", "choices": [choice]}).encode()), "vllm-chat")
+    for path, dialect in (("/inference/v1/generate", "vllm-generate"), ("/elsewhere", "vllm-chat")):
+        request = HttpRequest("POST", path, {"token_ids": [5], "sampling_params": {}})
+        stream = asyncio.run(talk.ask(path, request))
+        assert stream is not None
+        assert stream.dialect == dialect
+    assert token_ids(talk.transcript.streams[0]) == (7,)
+
+
 def test_a_run_keeps_large_answers_packed() -> None:
     talk = talk_to(CannedSender(json.dumps(document(IDS, finished=True) | {"more": "x" * 20_000}).encode()))
     stream = asyncio.run(talk.ask("label", Ask(input_ids=((1, 2),), max_new_tokens=6)))

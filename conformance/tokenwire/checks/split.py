@@ -22,7 +22,7 @@ from tokenwire.checks.reading.fields import bringing, end_place, told_prompt, us
 from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.control import Action, ControlCall, part_of
 from tokenwire.dialects.dialect import dialect_of, is_chat
-from tokenwire.record import Answer, Choice, Finish, Stream, fact
+from tokenwire.record import Answer, Choice, Finish, Stream, as_list, fact
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
@@ -153,8 +153,9 @@ def _rendered_ids_are_run(streams: tuple[Answer, ...], target: Target) -> Iterat
         if prompt is not None:
             place, run = prompt
             source = f"the prompt of {step.chat.exchange.label}"
-            found = ids if isinstance(ids, list) else []
-            yield observe_sequence(place, "rendered id", expected=run, actual=found, source=source)
+            yield observe_sequence(
+                place, "rendered id", expected=run, actual=as_list(ids) or [], source=source
+            )
 
 
 @check_run("rendered-request-answers-alike")
@@ -323,10 +324,15 @@ def _impossible(call: ControlCall) -> str:
     answers = [part for part in (call.sent("answer"), call.sent("event")) if isinstance(part, Mapping)]
     if not answers:
         return "there is no answer to derender"
-    choices = [choice for part in answers for choice in part.get("choices") or ()]
+    choices = [
+        choice
+        for part in answers
+        for choice in as_list(part.get("choices")) or ()
+        if isinstance(choice, Mapping)
+    ]
     if call.sent("event") is not None and len(choices) > 1:
         return f"{len(choices)} choices have one state"
-    ids = (token for choice in choices for token in choice.get("token_ids") or ())
+    ids = (token for choice in choices for token in as_list(choice.get("token_ids")) or ())
     negative = next((token for token in ids if type(token) is int and token < 0), None)
     return "" if negative is None else f"{negative} is not a token id"
 
@@ -353,8 +359,10 @@ def _conversations_of_a_batch_stand_alone(
     calls = [call for call in _calls(target, Action.BATCH) if call.done]
     found = _by_key(streams) if calls else {}
     for call in calls:
-        conversations, label = call.sent("conversations"), call.exchange.label
+        conversations, label = as_list(call.sent("conversations")), call.exchange.label
         body = call.exchange.load().request.body
+        if not conversations:
+            continue
         name = call.places["conversations"].removeprefix("/")
         alone = [found.get(_key("whole", {**body, name: messages})) for messages in conversations]
         first = next(filter(None, alone), None)

@@ -11,7 +11,7 @@ from tokenwire.asking.scenario import Conversation, scenario
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.dialects.markup import load_markup
-from tokenwire.record import Stream
+from tokenwire.record import Stream, as_list
 from tokenwire.scenarios.channels import TOOLS
 from tokenwire.scenarios.forms import with_sayable
 from tokenwire.wire.exchange import HttpRequest
@@ -90,12 +90,13 @@ async def _rendered(talk: Conversation, label: str, ask: Ask) -> Mapping[str, An
     if call is None or not call.done:
         return None
     await talk.ask(label, ask)
-    return call.document if call.returned("ids") else None
+    usable = as_list(call.returned("ids")) and isinstance(call.document.get("sampling_params"), Mapping)
+    return call.document if usable else None
 
 
 def _run(table: Mapping[str, Any], document: Mapping[str, Any], **fields: Any) -> HttpRequest:
     """Return the request that runs a rendered request, with other fields by their names in the table."""
-    body = {**document, "sampling_params": dict(document.get("sampling_params") or {})}
+    body = {**document, "sampling_params": dict(document["sampling_params"])}
     for name, value in fields.items():
         put(body, parse(table.get(name, f"/{name}")), value)
     return HttpRequest("POST", table["then"], body)
@@ -114,8 +115,8 @@ async def _whole(
         return
     given = {"request": _body(talk, ask), **_prompt(document)}
     await _call(talk, f"{label}-derendered", Action.DERENDER, answer=generated, **given)
-    choices = generated.get("choices")
-    if label != "plain" or not isinstance(choices, list) or not choices:
+    choices = [choice for choice in as_list(generated.get("choices")) or () if isinstance(choice, dict)]
+    if label != "plain" or not choices:
         return
     negative = {**choices[0], "token_ids": [-1], "logprobs": None}
     bad: dict[str, dict[str, Any]] = {
@@ -132,7 +133,7 @@ async def _whole(
 
 def _prompt(document: Mapping[str, Any]) -> dict[str, Any]:
     """Return the parts of a request to derender that concern the prompt."""
-    ids = document.get("token_ids") or []
+    ids = document["token_ids"]
     return {"prompt": ids, "prompt_tokens": len(ids)}
 
 
