@@ -53,7 +53,7 @@ def test_no_run_sends_more_than_its_plan(
 def test_a_standard_run_of_two_doors_costs_little_more_than_a_thousand_requests(start_reference) -> None:
     """Fewer are sent: how often loads are asked for depends on answers. Conversations add 40.
 
-    The split pipeline and a batch of conversations add 29.
+    The split pipeline and a batch of conversations add 30.
     """
     url = start_reference("--api-dialect", "vllm")
     planned = asyncio.run(rehearse(Plan(Settings(target=url, dialect=("vllm-completions", "vllm-chat")))))

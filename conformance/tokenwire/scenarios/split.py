@@ -62,7 +62,7 @@ def _document(answer: Stream | None) -> Any:
     return answer.events[0].data if answer is not None and answer.answered and answer.events else None
 
 
-@scenario(chat=True, budget=Budget.STANDARD, at_most=25)
+@scenario(chat=True, budget=Budget.STANDARD, at_most=26)
 async def split_pipeline(talk: Conversation) -> None:
     """A chat answer, and the same answer in three steps: the request is rendered to ids, the ids are run, and
     the output is derendered. Plain text, and reasoning with a tool call, without and with streaming. Also
@@ -109,8 +109,10 @@ async def _whole(
     no server generated.
     """
     generated = _document(await talk.ask(f"{label}-ids", _run(table, document)))
-    for mode in ("text", "derender") if label != "plain" else ("derender",):
-        await talk.ask(f"{label}-{mode}", _run(table, document, mode=mode))
+    await talk.ask(f"{label}-derender", _run(table, document, mode="derender"))
+    if label != "plain":
+        for way, streams in (("text", False), ("text-stream", True)):
+            await talk.ask(f"{label}-{way}", _run(table, document, mode="text", stream=streams))
     if not isinstance(generated, dict):
         return
     given = {"request": _body(talk, ask), **_prompt(document)}
