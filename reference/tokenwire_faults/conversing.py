@@ -60,6 +60,17 @@ def _tool_results_are_dropped(body: Object) -> Object:
 
 
 @act_at("asked")
+def _text_parts_are_run_together(body: Object) -> Object:
+    def joined(entry: Any) -> Any:
+        content = entry.get("content") if isinstance(entry, Mapping) else None
+        if not isinstance(content, list) or not all("text" in part for part in content):
+            return entry
+        return {**entry, "content": "".join(str(part["text"]) for part in content)}
+
+    return _with_entries(body, list(map(joined, _entries(body))))
+
+
+@act_at("asked")
 def _text_parts_are_shown_as_lists(body: Object) -> Object:
     def shown(entry: Any) -> Any:
         content = entry.get("content") if isinstance(entry, Mapping) else None

@@ -127,6 +127,8 @@ def shaped(name: str, content: str = "It is warm.", status: int = 200) -> Stream
     return answered(CHAT, body, answer, status=status, label=name)
 
 
+JOINED = {"role": "user", "content": "a\nb"}
+TWO_PARTS = {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}
 LISTED = [{"role": "user", "content": [{"type": "text", "text": QUESTION["content"]}]}]
 
 CONVERSATION_PAIRS = [
@@ -136,6 +138,14 @@ CONVERSATION_PAIRS = [
         (FIRST, reply(LISTED, 31, label="parts")),
         None,
         "/usage",
+    ),
+    Pair(
+        "text-parts-are-joined",
+        (reply([JOINED], 9, label="text"), reply([TWO_PARTS], 9, label="parts")),
+        (reply([JOINED], 9, label="text"), reply([TWO_PARTS], 8, label="parts")),
+        None,
+        "/usage",
+        target=TARGET,
     ),
     Pair(
         "usual-shapes-are-answered-alike",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import permutations
 from typing import Any
 
@@ -136,15 +136,28 @@ def _as_text(message: Any) -> Any:
     return message
 
 
-@check_run("text-parts-are-the-text")
-def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
-    """Check that messages have the same number of prompt tokens whatever form their content has: a text, or a
-    list with this one text.
+def _joined(stream: Answer, message: Any) -> Any:
+    """Return a message with the texts of its content joined as the dialect declares, if they are several.
+
+    Return any other message unchanged.
     """
+    dialect = dialect_of(stream)
+    joiner = dialect.request.texts_joined_by if dialect is not None else None
+    parts = message.get("content") if isinstance(message, Mapping) else None
+    if joiner is None or not isinstance(parts, list) or len(parts) < 2:
+        return message
+    texts = [_as_text({"content": [part]})["content"] for part in parts]
+    return {**message, "content": joiner.join(texts)} if all(isinstance(t, str) for t in texts) else message
+
+
+def _same_prompts(
+    streams: tuple[Answer, ...], as_text: Callable[[Answer, Any], Any]
+) -> Iterator[Observation]:
+    """Check that messages have the same number of prompt tokens as they are and in another form."""
     plain: dict[str, Answer] = {}
     listed: list[tuple[str, Answer]] = []
     for stream, found in _conversations(streams):
-        as_texts = [_as_text(message) for message in found.messages]
+        as_texts = [as_text(stream, message) for message in found.messages]
         key = _key(_beside(stream), as_texts)
         if as_texts != list(found.messages):
             listed.append((key, stream))
@@ -156,3 +169,21 @@ def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> It
             place, due = stream.load().usage_place or end_place(stream), _prompt(other)
             message = f"the prompt has {count} tokens, and {due} in {other.exchange.label}, with texts"
             yield expect(place, due, count, message)
+
+
+@check_run("text-parts-are-the-text")
+def _text_parts_are_the_text(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
+    """Check that messages have the same number of prompt tokens whatever form their content has: a text, or a
+    list with this one text.
+    """
+    yield from _same_prompts(streams, lambda _, message: _as_text(message))
+
+
+@check_run("text-parts-are-joined")
+def _text_parts_are_joined(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that several texts have the prompt of one text, joined as the dialect declares.
+
+    Other templates may take lists, and join the texts themselves.
+    """
+    if target.model is not None and target.model.ours:
+        yield from _same_prompts(streams, _joined)

@@ -144,6 +144,11 @@ class RequestBinding:
     reasoning: ReasoningControls = field(default_factory=ReasoningControls)
     text_part: Mapping[str, Any] = _nothing()
     """Template of a content that is a list with one text: TEXT. Empty if a content is never a list."""
+    texts_joined_by: str | None = None
+    """The string that the server puts between the texts of a content, for a template that takes texts.
+
+    None if it is not documented.
+    """
     turns: HistoryBinding | None = None
     """The format of earlier turns with tool calls; None if the endpoint does not take any."""
     constraints: Mapping[Pointer, str] = _nothing()

@@ -21,7 +21,8 @@ _ASK = Ask(
 def _chat_messages(talk: Conversation) -> Steps:
     """Messages without streaming (twice), with streaming with and without usage, and at two intervals if the
     endpoint has a field for them. Content, roles, finish reason and counts are compared. The answers have
-    more tokens than servers hold back. Also the same messages with a list of one text as the content.
+    more tokens than servers hold back. Also the same messages with a list of one text as the
+    content, and for a parrot a list of two texts.
     """
     ask = replace(_ASK, max_new_tokens=64)
     cuts = intervals_taken(talk, ask, talk.intervals[:2])
@@ -30,6 +31,11 @@ def _chat_messages(talk: Conversation) -> Steps:
         listed = [filled_in(part, {"TEXT": _ASK.messages[-1]["content"]})]
         messages = (*_ASK.messages[:-1], {"role": "user", "content": listed})
         asks["parts"] = replace(_ASK, messages=messages, max_new_tokens=4)
+        joiner = talk.dialect.request.texts_joined_by
+        if joiner is not None and talk.parrot is not None:
+            letters = [filled_in(part, {"TEXT": letter}) for letter in "ab"]
+            for label, content in (("two-parts", letters), ("joined", joiner.join("ab"))):
+                asks[label] = Ask(messages=({"role": "user", "content": content},), max_new_tokens=4)
     yield asks
 
 

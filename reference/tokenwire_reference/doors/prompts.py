@@ -61,11 +61,13 @@ def template_ids(
     add_generation_prompt: bool = True,
     template: Mapping[str, Any] = MappingProxyType({}),
     runs: bool = True,
+    joiner: str = "",
 ) -> list[int]:
     """Return the ids of messages in the chat template.
 
-    `template` has further variables of the chat template. The length is checked only if `runs` is true,
-    because the model then processes the ids. Raises RefusalError.
+    `template` has further variables of the chat template. `joiner` stands between the texts of a content.
+    The length is checked only if `runs` is true, because the model then processes the ids. Raises
+    RefusalError.
     """
     tokenizer = served.tokenizer
     assert tokenizer is not None, "messages without a tokenizer are refused"
@@ -75,7 +77,7 @@ def template_ids(
             param="messages",
         )
     images = takes_images(tokenizer)
-    texts = [_as_text(i, message, images=images) for i, message in enumerate(messages)]
+    texts = [_as_text(i, message, joiner, images=images) for i, message in enumerate(messages)]
     try:
         text = tokenizer.apply_chat_template(
             texts, tokenize=False, add_generation_prompt=add_generation_prompt, **template
@@ -92,10 +94,13 @@ def template_ids(
     return tokenizer.encode(text, add_special_tokens=False)
 
 
-def _as_text(index: int, message: Mapping[str, Any], *, images: bool) -> dict[str, Any]:
+def _as_text(index: int, message: Mapping[str, Any], joiner: str, *, images: bool) -> dict[str, Any]:
     content = message.get("content")
     if isinstance(content, list):
-        content = "".join(_part(f"messages[{index}]", part, images=images) for part in content)
+        only_texts = all(part.get("type") == "text" for part in content)
+        content = (joiner if only_texts else "").join(
+            _part(f"messages[{index}]", part, images=images) for part in content
+        )
     told = {**message, "content": content or ""}
     if isinstance(calls := message.get("tool_calls"), list):
         told["tool_calls"] = list(map(_with_an_object, calls))

@@ -66,7 +66,7 @@ def test_messages_go_through_the_template_and_input_ids_go_around_it(answer, scr
     assert choice["prompt_token_ids"] == HELLO_IDS
     (choice,) = answer(scripted_engine(STEPS), PATH, {**asked, "input_ids": [7, 7, 3]}).json()["choices"]
     assert choice["prompt_token_ids"] == [7, 7, 3]
-    parts = [{"type": "text", "text": "Hello "}, {"type": "text", "text": "there"}]
+    parts = [{"type": "text", "text": "Hello"}, {"type": "text", "text": "there"}]
     asked["messages"] = [{"role": "user", "content": parts}]
     (choice,) = answer(scripted_engine(STEPS), PATH, asked).json()["choices"]
     assert choice["prompt_token_ids"] == HELLO_IDS

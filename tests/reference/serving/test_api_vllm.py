@@ -47,6 +47,15 @@ def with_sampling(path, **fields):
     return body | ({"sampling_params": fields} if path == GENERATE else fields)
 
 
+def test_the_texts_of_a_content_are_joined_by_a_line_break(ask):
+    def prompt(content):
+        asked = {"messages": [{"role": "user", "content": content}], "return_token_ids": True}
+        return ask(CHAT, asked).json()["prompt_token_ids"]
+
+    parts = [{"type": "text", "text": letter} for letter in "ab"]
+    assert prompt(parts) == prompt("a\nb") != prompt("ab")
+
+
 @pytest.mark.parametrize("path", ASKS)
 @pytest.mark.parametrize("n", [1, 2])
 def test_a_stream_is_the_whole_answer_in_parts(ask, read_events, path, n):

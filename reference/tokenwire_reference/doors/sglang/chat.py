@@ -133,7 +133,7 @@ def _prompt(body: Mapping[str, Any], channels: ChannelsAsked, served: Served) ->
             "messages need a tokenizer and the server runs without one; send input_ids beside them",
             param="messages",
         )
-    return template_ids(body["messages"], served, template=channels.template)
+    return template_ids(body["messages"], served, template=channels.template, joiner=" ")
 
 
 async def chat_completions(http_request: HttpRequest) -> Response:

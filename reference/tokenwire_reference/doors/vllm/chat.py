@@ -41,7 +41,13 @@ def read_chat(given: dict[str, Any], headers: Headers, served: Served) -> tuple[
         )
     opening = body.get("add_generation_prompt", True)
     channels = read_channels(body, served)
-    prompt = template_ids(body["messages"], served, add_generation_prompt=opening, template=channels.template)
+    prompt = template_ids(
+        body["messages"],
+        served,
+        add_generation_prompt=opening,
+        template=channels.template,
+        joiner="\n",
+    )
     if body.get("top_logprobs") and not body.get("logprobs"):
         raise RefusalError("top_logprobs is set and logprobs is not; set it to true", param="top_logprobs")
     if body.get("logprob_token_ids") and not body.get("logprobs"):
