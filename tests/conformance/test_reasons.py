@@ -420,3 +420,9 @@ def test_a_server_that_gives_results_and_text_is_held_to_both() -> None:
     both = replace(run, streams=(*run.streams, ids_stream([1, 2])))
     (judgement,) = judge([both], [load_requirements()["temperature-is-kept"]])
     assert judgement.verdict is Verdict.INCONCLUSIVE
+
+
+@pytest.mark.parametrize(("dialect", "can"), [("openai-completions", False), ("vllm-completions", True)])
+def test_what_is_never_written_cannot_be_asked(dialect: str, can: bool) -> None:
+    """Otherwise a whole run is told to send a scenario that it has sent."""
+    assert asked_by()["prompt-token-ids"].can_be_asked(load_dialects()[dialect]) is can

@@ -46,6 +46,7 @@ VIOLATED: Mapping[str, str] = {
 REMARKED: Mapping[str, str] = {
     "event-name-is-its-type": "the events of /v1/responses have no names",
     "created-is-constant": "each chunk of a stream has a time of its own",
+    "unknown-efforts-refused": "an effort of reasoning that no model knows is answered by /v1/responses",
     "unknown-parameter-ids-refused": "a bias for an id that is in no vocabulary ends in a status of 500",
 }
 HELD = {

@@ -31,7 +31,9 @@ class AskedBy:
         return all(getattr(asked, name) != _DEFAULTS[name] for name in self.asks)
 
     def can_be_asked(self, dialect: Dialect) -> bool:
-        """True if an endpoint supports these fields."""
+        """True if an endpoint supports these fields. A field that its requests leave out is not supported."""
+        if not dialect.request.never.isdisjoint(self.asks):
+            return False
         values: dict[str, Any] = (
             {"messages": ({"role": "user", "content": "a"},)} if dialect.chat else {"text": ("a",)}
         )
