@@ -185,6 +185,22 @@ def test_a_fragment_of_the_changelog_has_a_kind():
     assert [name for name in names if not re.fullmatch(rf"\+[a-z0-9-]+\.({kinds})\.md", name)] == []
 
 
+def test_an_entry_of_the_changelog_has_at_most_300_words():
+    _, *entries = re.split(r"^## ", (ROOT / "CHANGELOG.md").read_text("utf-8"), flags=re.MULTILINE)
+    lengths = {entry.split()[0]: len(entry.split()) for entry in entries}
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
+    assert version in lengths
+    assert {name: words for name, words in lengths.items() if words > 300} == {}
+
+
+def test_each_path_with_an_owner_is_there():
+    lines = (ROOT / ".github" / "CODEOWNERS").read_text("utf-8").splitlines()
+    owned = [line.split() for line in lines if not line.startswith("#")]
+    assert owned[0][0] == "*"
+    assert all((ROOT / path.strip("/")).is_dir() for path, _ in owned[1:])
+    assert {owner for _, *owners in owned for owner in owners} == {"@OWNER"}
+
+
 def test_actions_of_others_are_pinned_by_digest():
     files = (ROOT / "action.yml", *WORKFLOWS)
     used = [name for path in files for name in re.findall(r"uses: (\S+)", path.read_text("utf-8"))]

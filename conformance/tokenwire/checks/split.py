@@ -35,7 +35,7 @@ _TOKENS, _MESSAGE = "tokens", "derender"
 _CALLED = "tool_calls"
 
 
-def _key(role: str, body: object, without: frozenset[str] = _DELIVERY) -> str:
+def _plan_key(role: str, body: object, without: frozenset[str] = _DELIVERY) -> str:
     """Return a key of a request, and of the role of its answer. Requests with equal keys ask for the same."""
     fields = body if isinstance(body, Mapping) else {}
     kept = {name: value for name, value in fields.items() if value is not None and name not in without}
@@ -49,10 +49,10 @@ def _own_key(answer: Stream) -> str:
     if not answer.answered or not isinstance(body, Mapping):
         return ""
     if is_chat(answer):
-        return _key("stream" if answer.asked.stream else "whole", body)
+        return _plan_key("stream" if answer.asked.stream else "whole", body)
     if answer.asked.stream or not isinstance(body.get("output_mode"), str):
         return ""
-    return _key(body["output_mode"], body, _OF_RUN)
+    return _plan_key(body["output_mode"], body, _OF_RUN)
 
 
 def _calls(target: Target, action: Action) -> list[ControlCall]:
@@ -96,14 +96,14 @@ class _Rendered(NamedTuple):
 
     def run(self, mode: str) -> Answer | None:
         """Return the answer to the rendered request in an output mode."""
-        return self.found.get(_key(mode, self.call.document, _OF_RUN))
+        return self.found.get(_plan_key(mode, self.call.document, _OF_RUN))
 
 
 def _rendered(streams: tuple[Answer, ...], target: Target) -> Iterator[_Rendered]:
     calls = [call for call in _calls(target, Action.RENDER) if call.done]
     found = _by_key(streams) if calls else {}
     for call in calls:
-        chat = found.get(_key("whole", call.exchange.load().request.body))
+        chat = found.get(_plan_key("whole", call.exchange.load().request.body))
         if chat is not None:
             yield _Rendered(call, chat, found)
 
@@ -129,7 +129,7 @@ def _derendered(streams: tuple[Answer, ...], target: Target) -> Iterator[_Derend
     calls = [call for call in _calls(target, Action.DERENDER) if call.done and call.sent("answer")]
     found = _by_key(streams) if calls else {}
     for call in calls:
-        chat = found.get(_key("whole", call.sent("request")))
+        chat = found.get(_plan_key("whole", call.sent("request")))
         yield from _one_derendered(chat, call.exchange.load(), by_call=True)
     for step in _rendered(streams, target):
         if (run := step.run(_MESSAGE)) is not None:
@@ -306,7 +306,7 @@ def _derendered_deltas_add_up(streams: tuple[Answer, ...], target: Target) -> It
     chains = _chains(target)
     found = _by_key(streams) if chains else {}
     for chain in chains:
-        known = (found.get(_key(role, chain.request)) for role in ("stream", "whole"))
+        known = (found.get(_plan_key(role, chain.request)) for role in ("stream", "whole"))
         answer = next(filter(None, known), None)
         if answer is None:
             continue
@@ -364,7 +364,7 @@ def _conversations_of_a_batch_stand_alone(
         if not conversations:
             continue
         name = call.places["conversations"].removeprefix("/")
-        alone = [found.get(_key("whole", {**body, name: messages})) for messages in conversations]
+        alone = [found.get(_plan_key("whole", {**body, name: messages})) for messages in conversations]
         first = next(filter(None, alone), None)
         exchange = call.exchange.load()
         made = _as_chat(first.load(), exchange, exchange.body) if first is not None else None

@@ -34,7 +34,7 @@ class _Given(NamedTuple):
     """The value of `store` in its request; None without one."""
 
 
-def _body(answer: Stream) -> Mapping[str, Any]:
+def _stored_body(answer: Stream) -> Mapping[str, Any]:
     body = answer.exchange.request.body
     return body if isinstance(body, Mapping) else {}
 
@@ -56,7 +56,7 @@ def _given(answer: Stream) -> _Given | None:
     response = _response(answer) if has_items(answer) and answer.answered else {}
     name = response.get("id")
     is_one = response.get("object") == "response" and isinstance(name, str)
-    return _Given(str(name), _body(answer).get("store")) if is_one else None
+    return _Given(str(name), _stored_body(answer).get("store")) if is_one else None
 
 
 def _retrieved(target: Target) -> Iterator[tuple[str, ControlCall, bool]]:
@@ -127,7 +127,7 @@ def _asked_in_the_foreground(call: ControlCall, answer: Answer) -> bool:
     if _given(answer) is None or answer.asked.stream or not answer.asked.greedy:
         return False
     body = call.exchange.load().request.body
-    return bool(_plain(body, _ONLY_THERE) == _plain(_body(answer.load()), _ONLY_THERE))
+    return bool(_plain(body, _ONLY_THERE) == _plain(_stored_body(answer.load()), _ONLY_THERE))
 
 
 def _outlived(looked: ControlCall, begun: ControlCall, answer: Answer) -> bool:

@@ -47,7 +47,7 @@ def _asks(talk: Conversation) -> tuple[Ask, Ask]:
     )
 
 
-def _body(talk: Conversation, ask: Ask) -> dict[str, Any]:
+def _chat_body(talk: Conversation, ask: Ask) -> dict[str, Any]:
     """Return the body of a request; empty if the dialect cannot express it."""
     request = talk.dialect.render(ask, talk.model)
     return {} if isinstance(request, Unsupported) else dict(request.body)
@@ -86,7 +86,7 @@ async def split_pipeline(talk: Conversation) -> None:
 
 async def _rendered(talk: Conversation, label: str, ask: Ask) -> Mapping[str, Any] | None:
     """Render a request, and send it; return the rendered request, or None without one."""
-    call = await _call(talk, f"{label}-rendered", Action.RENDER, **_body(talk, ask))
+    call = await _call(talk, f"{label}-rendered", Action.RENDER, **_chat_body(talk, ask))
     if call is None or not call.done:
         return None
     await talk.ask(label, ask)
@@ -115,7 +115,7 @@ async def _whole(
             await talk.ask(f"{label}-{way}", _run(table, document, mode="text", stream=streams))
     if not isinstance(generated, dict):
         return
-    given = {"request": _body(talk, ask), **_prompt(document)}
+    given = {"request": _chat_body(talk, ask), **_prompt(document)}
     await _call(talk, f"{label}-derendered", Action.DERENDER, answer=generated, **given)
     choices = [choice for choice in as_list(generated.get("choices")) or () if isinstance(choice, dict)]
     if label != "plain" or not choices:
@@ -144,7 +144,7 @@ async def _streamed(
 ) -> None:
     """Stream a chat answer, and derender the events of a stream of its ids, one after the other."""
     streamed = replace(ask, stream=True, stream_interval=_INTERVAL, usage=True)
-    body = _body(talk, streamed)
+    body = _chat_body(talk, streamed)
     await talk.ask(f"{label}-stream", streamed)
     options = {"stream_options": {"include_usage": True}}
     request = _run(table, document, stream=True, interval=_INTERVAL, **options)
@@ -176,7 +176,7 @@ async def conversations_at_once(talk: Conversation) -> None:
     """Three conversations in one request, and each conversation alone."""
     ask = with_sayable(talk, Ask(max_new_tokens=12), return_token_ids=True)
     alone = [replace(ask, messages=messages) for messages in _CONVERSATIONS]
-    parts = {**_body(talk, alone[0]), "conversations": list(map(list, _CONVERSATIONS))}
+    parts = {**_chat_body(talk, alone[0]), "conversations": list(map(list, _CONVERSATIONS))}
     parts.pop("messages", None)
     call = await _call(talk, "together", Action.BATCH, **parts)
     if call is not None and call.done:
@@ -194,7 +194,7 @@ async def counted_prompts(talk: Conversation) -> None:
         "conversation": Ask(messages=_CONVERSATIONS[1], max_new_tokens=4),
         "tools": Ask(messages=_CONVERSATIONS[0], max_new_tokens=4, tools=TOOLS),
     }.items():
-        body = _body(talk, ask)
+        body = _chat_body(talk, ask)
         kept = {name: body[name] for name in ("model", *places) if name in body}
         call = await _call(talk, f"{label}-counted", Action.COUNT, **kept)
         if call is None or not call.done:
