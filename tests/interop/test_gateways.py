@@ -9,10 +9,11 @@ import json
 import operator
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, field
 from importlib.metadata import version
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -170,6 +171,19 @@ class Routed:
         return self.workers[0]
 
 
+def launched(gateway: Gateway, workers: Sequence[str], servers: ExitStack, home: Path) -> str:
+    """Start a gateway before these workers; its URL."""
+    port = free_port()
+    command = [sys.executable, "-m", gateway.module, "launch", "--policy", "round_robin"]
+    command += ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers]
+    command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
+    url = f"http://127.0.0.1:{port}"
+    running = servers.enter_context(program(command, home))
+    running.until(answers(f"{url}/health"))
+    running.until(lambda: httpx.get(f"{url}/readiness").json().get("healthy_workers") == len(workers))
+    return url
+
+
 @pytest.fixture(scope="module", params=[SGLANG_ROUTER, SMG], ids=lambda gateway: gateway.package)
 def routed(
     request: pytest.FixtureRequest,
@@ -181,14 +195,7 @@ def routed(
     with ExitStack() as servers:
         flags = ("--model", MODEL, "--enable-metrics")
         workers = tuple(servers.enter_context(serve_reference(flags)) for _ in range(REPLICAS))
-        port = free_port()
-        command = [sys.executable, "-m", gateway.module, "launch", "--policy", "round_robin"]
-        command += ["--host", "127.0.0.1", "--port", str(port), "--worker-urls", *workers]
-        command += ["--prometheus-host", "127.0.0.1", "--prometheus-port", str(free_port())]
-        url = f"http://127.0.0.1:{port}"
-        running = servers.enter_context(program(command, tmp_path_factory.mktemp("home")))
-        running.until(answers(f"{url}/health"))
-        running.until(lambda: httpx.get(f"{url}/readiness").json().get("healthy_workers") == REPLICAS)
+        url = launched(gateway, workers, servers, tmp_path_factory.mktemp("home"))
         yield Routed(gateway, url, workers)
 
 
@@ -339,10 +346,35 @@ def test_what_is_known_is_seen_where_it_is_known_to_be(routed: Routed, report: R
 
 
 def test_what_a_gateway_owes_its_worker_is_judged_by_the_worker(report: Report) -> None:
-    owed = {row.id for row in load_requirements().values() if row.chapter == "gateway"}
+    owed = {row.id for row in load_requirements().values() if row.oracle == "across-targets"}
     assert owed
     assert owed <= report.requirements("PASS") | report.requirements("FAIL") | report.requirements("WARN")
 
 
 def test_a_worker_conforms_where_its_gateway_does_not(routed: Routed, check: Callable[..., Report]) -> None:
     assert check(routed.worker).requirements("FAIL") == set()
+
+
+@pytest.mark.parametrize(
+    ("gateway", "explained"),
+    [(SGLANG_ROUTER, "WARN"), (SMG, "PASS")],
+    ids=lambda given: given.package if isinstance(given, Gateway) else "",
+)
+def test_a_worker_that_breaks_off_is_shown(
+    gateway: Gateway,
+    explained: str,
+    serve_reference: Callable[[tuple[str, ...]], AbstractContextManager[str]],
+    check: Callable[..., Report],
+    tmp_path: Path,
+) -> None:
+    with ExitStack() as servers:
+        worker = servers.enter_context(serve_reference(("--model", MODEL)))
+        port = free_port()
+        cut = [sys.executable, "-m", "tokenwire", "cut", "--target", worker, "--listen", f"127.0.0.1:{port}"]
+        behind = f"http://127.0.0.1:{port}"
+        (tmp_path / "proxy").mkdir()
+        servers.enter_context(program(cut, tmp_path / "proxy")).until(answers(f"{behind}/health"))
+        url = launched(gateway, [behind], servers, tmp_path)
+        report = check(url, "--worker", behind, "--scenario", "cut-worker")
+    assert "gateway-shows-a-cut" in report.requirements("PASS")
+    assert "gateway-explains-a-cut" in report.requirements(explained)
