@@ -119,6 +119,12 @@ def _spans(answer: Json) -> list[list[Object]]:
     return [info.get("weight_versions", []) for info in meta_infos(answer)]
 
 
+def decided_in(answer: Json) -> list[Object]:
+    """Return the answers to questions, which are in a list or in an object."""
+    answers = answer.get("answers", ()) if isinstance(answer, dict) else ()
+    return list(answers.values() if isinstance(answers, dict) else answers)
+
+
 def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
     for usage in _under([answer], "usage"):
         yield usage
@@ -137,6 +143,7 @@ PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "later_meta_info": lambda value: _under(_later_choices(value), "meta_info"),
     "spans": lambda value: [span for spans in _spans(value) for span in spans],
     "last_spans": lambda value: [span for spans in _spans(value) for span in spans[-1:]],
+    "decided": decided_in,
     "finishes": lambda value: map(holder_of_finish, choices_of(value)),
     "reasons": lambda value: _under(map(holder_of_finish, choices_of(value)), "finish_reason"),
     "deltas": lambda value: _under(choices_of(value), "delta"),

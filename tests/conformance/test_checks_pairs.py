@@ -12,6 +12,7 @@ from abort_and_invariance_pairs import ABORT_AND_INVARIANCE_PAIRS
 from channel_pairs import CHANNEL_PAIRS
 from constraint_pairs import CONSTRAINT_PAIRS
 from conversation_pairs import CONVERSATION_PAIRS
+from decision_pairs import DECISION_PAIRS
 from finish_and_error_pairs import FINISH_AND_ERROR_PAIRS
 from item_pairs import ITEM_PAIRS
 from known_answer_pairs import KNOWN_ANSWER_PAIRS
@@ -1022,6 +1023,7 @@ PAIRS += SPLIT_PAIRS
 PAIRS += CONSTRAINT_PAIRS
 PAIRS += CONVERSATION_PAIRS
 PAIRS += RESULT_PAIRS
+PAIRS += DECISION_PAIRS
 
 
 def _name(pair: Pair) -> str:

@@ -16,6 +16,7 @@ from functools import cache
 from typing import Any
 from urllib.parse import parse_qs, quote, unquote
 
+from tokenwire.dialects.decisions import decision_paths
 from tokenwire.spec_files import read_yaml, spec_root
 from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import Ending, ExchangeHead, HttpRequest
@@ -38,6 +39,8 @@ class Action(StrEnum):
     UPDATE = "update_of_weights"
     RENAME = "rename"
     """Renames the version of the weights. The weights do not change."""
+    DECIDE = "decide"
+    """Answers questions with probabilities (`spec/decisions.yaml`)."""
     BEGIN = "begin"
     """Begins a response in the background. The answer comes before the response is complete."""
     RETRIEVE = "retrieve"
@@ -316,6 +319,8 @@ class Control:
 
     def read(self, exchange: ExchangeHead) -> ControlCall | None:
         """Parse an exchange with a control endpoint of this family; None for other exchanges."""
+        if exchange.request.method == "POST" and exchange.request.path in decision_paths():
+            return ControlCall(exchange, Action.DECIDE)
         method, (path, _, query) = exchange.request.method, exchange.request.path.partition("?")
         for row in self.table.get("load", ()):
             if (method, path) == ("GET", row["path"]):

@@ -7,6 +7,7 @@ from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
+from tokenwire.dialects.decisions import decision_requests
 from tokenwire.scenarios.forms import with_sayable
 
 _INPUTS = (PROMPT, PROMPT[:5], PROMPT[4:9])
@@ -58,3 +59,15 @@ def _bad_inputs(talk: Conversation) -> Steps:
         yield {label: ask}
         if position % 2 and talk.can_say(ask):
             yield {f"{label}-control": control}
+
+
+@scenario(chat=True)
+async def _decisions(talk: Conversation) -> None:
+    """Three questions about one text: a choice, a yes or no, and a score. If the endpoint answers, each of
+    the questions follows alone.
+    """
+    for number, (whole, *alone) in enumerate(decision_requests(talk.dialect.family, talk.model)):
+        answer = await talk.call(f"all-{number}", whole)
+        if answer is not None and answer.done:
+            for position, request in enumerate(alone):
+                await talk.call(f"alone-{number}-{position}", request)

@@ -269,6 +269,10 @@ _TABLE: Mapping[str, tuple[_Find, str]] = {
         _by_call(lambda call, _: call.action is Action.UPDATE and call.flushes and call.done),
         "no endpoint accepted an update of the weights",
     ),
+    "decisions": (
+        _by_call(lambda call, _: call.action is Action.DECIDE and call.done),
+        "no endpoint answered questions with probabilities",
+    ),
     "abort-all": (
         _by_call(lambda call, _: call.everything and call.done),
         "no endpoint accepted an abort of all requests",

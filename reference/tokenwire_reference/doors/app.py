@@ -14,6 +14,7 @@ from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from tokenwire_reference.doors import (
     adapters,
+    decisions,
     embeddings,
     info,
     items,
@@ -52,6 +53,7 @@ VLLM_ROUTES = [
     BodyRoute(f"{CHAT_PATH}/batch", vllm.batch.chat_completions, "vllm-batch-request"),
     BodyRoute(COMPLETIONS_PATH, vllm.completions.completions, "vllm-completion-request"),
     BodyRoute("/classify", scores.classify, "embedding-request"),
+    BodyRoute("/v1/decisions", decisions.decisions, "decisions-request"),
     Route("/load", load.server_load, methods=["GET", "POST"]),
     Route("/pause", vllm.control.pause, methods=["POST"]),
     Route("/resume", vllm.control.resume, methods=["POST"]),
@@ -72,6 +74,7 @@ ROUTES = [
     BodyRoute("/encode", embeddings.encode, "encode-request", methods=["POST", "PUT"]),
     BodyRoute("/v1/score", scores.score, "score-request"),
     BodyRoute("/v1/rerank", scores.rerank, "rerank-request"),
+    BodyRoute("/v1/systemone", decisions.systemone, "systemone-request"),
     BodyRoute("/tokenize", tokenization.tokenize, "tokenize-request"),
     BodyRoute("/v1/tokenize", tokenization.tokenize, "tokenize-request"),
     BodyRoute("/detokenize", tokenization.detokenize, "detokenize-request"),

@@ -56,6 +56,14 @@ DISAGGREGATED: Mapping[str, Any] = {
 """The fields that a router adds to a request for a prefill and a decode server."""
 _TEXTS = {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}}
 _NAME = {"type": "string", "minLength": 1}
+_OPTIONS = {
+    "type": ["array", "null"],
+    "maxItems": 26,
+    "items": {
+        "type": "object",
+        "properties": {"value": {"type": "string"}, "label": {"type": "string"}},
+    },
+}
 _CONTROL: Mapping[str, Any] = {
     "score-request": {"text_1": {"type": "string"}, "text_2": _TEXTS, "model": {"type": "string"}},
     "rerank-request": {
@@ -65,6 +73,43 @@ _CONTROL: Mapping[str, Any] = {
         "model": {"type": "string"},
     },
     "vllm-batch-request": {"messages": {"type": "array", "items": {"type": "array"}}},
+    "systemone-request": {
+        "state": {"type": ["string", "null"]},
+        "questions": {
+            "type": "object",
+            "maxProperties": 200,
+            "additionalProperties": {
+                "type": "object",
+                "required": ["type"],
+                "properties": {
+                    "type": {"enum": ["choice", "noul", "score"]},
+                    "instructions": {"type": ["string", "null"]},
+                    "criteria": {"type": ["array", "object", "null"], "items": {"type": "string"}},
+                },
+            },
+        },
+        "model": {"type": "string"},
+    },
+    "decisions-request": {
+        "input": _NAME,
+        "questions": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 200,
+            "items": {
+                "type": "object",
+                "required": ["type", "instructions"],
+                "properties": {
+                    "type": {"enum": ["choice", "predicate", "score"]},
+                    "instructions": {"type": "string"},
+                    "name": {"type": ["string", "null"]},
+                    "choices": _OPTIONS,
+                    "levels": _OPTIONS,
+                },
+            },
+        },
+        "model": {"type": "string"},
+    },
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},
     "abort-requests-request": {"request_ids": {"type": "array", "items": {"type": "string"}}},
     "pause-request": {"mode": {"enum": ["abort", "retract", "in_place"]}},

@@ -102,6 +102,8 @@ class ScriptedEngine:
         entries: dict[str, Any] = {"output_token_logprobs": entry} if request.return_logprob else {}
         if request.return_logprob and request.top_logprobs_num:
             entries["output_top_logprobs"] = [entry] * request.top_logprobs_num
+        if request.return_logprob and request.token_ids_logprob:
+            entries["output_token_ids_logprobs"] = [[-0.5, i, None] for i in request.token_ids_logprob]
         if request.return_logprob and request.return_ranks:
             entries["output_token_ranks"] = 1
         request.append(token_id, entries, self.info(len(request.output_ids), token_id))

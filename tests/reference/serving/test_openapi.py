@@ -25,6 +25,7 @@ SMALLEST = {
     "/v1/detokenize": {"tokens": [5]},
     "/v1/score": {"text_1": "a", "text_2": ["b"]},
     "/v1/rerank": {"query": "a", "documents": ["b"]},
+    "/v1/systemone": {"questions": {"a": {"type": "noul"}}},
     "/abort_request": {},
     "/pause_generation": {},
     "/continue_generation": {},
@@ -40,6 +41,7 @@ VLLM_ONLY = {
         "generate_response": {"choices": [{"index": 0, "token_ids": [5], "finish_reason": "stop"}]},
     },
     "/v1/chat/completions/batch": {"messages": [[{"role": "user", "content": "x"}]]},
+    "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "True."}]},
 }
 WITHOUT_BODY = {"/flush_cache", "/load", "/pause", "/resume", "/v1/responses/{name}/cancel"}
 

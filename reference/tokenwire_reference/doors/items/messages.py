@@ -104,7 +104,7 @@ def _stop(choice: Emission, call: ItemCall, channels: ChoiceChannels) -> dict[st
 def _usage(
     choice: Emission, served: Served, output: int | None = None, thinking: int | None = None
 ) -> dict[str, Any]:
-    """Return the usage of a message. `thinking` counts its reasoning tokens if the server parses reasoning."""
+    """Return the usage of a message. `thinking`: the number of reasoning tokens, if reasoning is parsed."""
     consumed = Consumed.by([choice], 1)
     cached = consumed.cached if served.args.enable_cache_report else 0
     details = {} if thinking is None else {"output_tokens_details": {"thinking_tokens": thinking}}
