@@ -11,7 +11,7 @@ from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.decisions import Decided, decided
-from tokenwire.record import Answer, Place
+from tokenwire.record import Answer, Place, integer
 from tokenwire.requirement import tolerance
 
 _ROUNDING, _APART = tolerance("rounding"), tolerance("apart")
@@ -46,7 +46,7 @@ def _decisions_answer_their_questions(_: tuple[Answer, ...], target: Target) -> 
     """Check that each question has an answer of its type and, if it has a name, of its name."""
     for decision in _decisions(target):
         question, found = decision.one.question, decision.one.found
-        expected = {"type": decision.one.kind}
+        expected: dict[str, Any] = {"type": decision.one.kind}
         if "name" in found:
             expected["name"] = question.get("name")
         actual = {name: found.get(name) for name in expected}
@@ -104,11 +104,14 @@ def _decision_usage_adds_up(_: tuple[Answer, ...], target: Target) -> Iterator[O
             continue
         usage = call.document.get("usage")
         counts: dict[str, Any] = usage if isinstance(usage, dict) else {}
-        prompt = counts.get("input_tokens", counts.get("prompt_tokens"))
-        output = counts.get("output_tokens", counts.get("completion_tokens")) or 0
-        numbers = type(prompt) is int and type(output) is int
-        total = counts.get("total_tokens", prompt + output if numbers else None)
-        holds = numbers and prompt > 0 <= output and total == prompt + output
+        prompt = integer(counts.get("input_tokens", counts.get("prompt_tokens")))
+        output = integer(counts.get("output_tokens", counts.get("completion_tokens")) or 0)
+        holds = (
+            prompt is not None
+            and output is not None
+            and prompt > 0 <= output
+            and counts.get("total_tokens", prompt + output) == prompt + output
+        )
         yield expect(
             Place(call.exchange.name, pointer="/usage"),
             "tokens of the input above 0, and their sum with those of the output",
