@@ -24,6 +24,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
+from wire_answers import answered
 
 from tokenwire.ask import SentField
 from tokenwire.checks.check import Target
@@ -155,6 +156,16 @@ MISCOUNTED: dict[str, dict[str, Any]] = {
 """By the counter that is wrong then."""
 
 
+def vllm_drafted(count: int = 6, **wrong: Any) -> Stream:
+    """Ids of which two steps gave five, as vLLM counts them."""
+    counted = {"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 3}
+    quotients = {"acceptance_histogram": [0, 1, 1, 0], "draft_acceptance_rate": 0.5}
+    metrics = {"speculative_decoding": {**counted, **quotients, "mean_acceptance_length": 2.5, **wrong}}
+    choice = {"index": 0, "text": "x" * count, "token_ids": [*range(5, 5 + count)], "finish_reason": "length"}
+    body = {"prompt": [7, 8], "max_tokens": count, "return_token_ids": True}
+    return answered("vllm-completions", body, {"id": "c", "choices": [choice], "metrics": metrics})
+
+
 def drafted(**counted: Any) -> Stream:
     """Six ids, of which two steps gave five."""
     quotients = {"drafts_right_rate": 0.5, "tokens_per_round": 3.0}
@@ -252,6 +263,28 @@ FINISH_AND_ERROR_PAIRS = [
     *(
         Pair("draft-counts-add-up", drafted(), drafted(**wrong), pointer=f"/{name}", why=name)
         for name, wrong in MISCOUNTED.items()
+    ),
+    *(
+        Pair(
+            "draft-counts-add-up",
+            vllm_drafted(),
+            vllm_drafted(**wrong),
+            pointer=f"/metrics/speculative_decoding/{name}",
+            why=f"vLLM's {name}",
+        )
+        for name, wrong in {
+            "num_spec_steps": {"num_spec_steps": 3},
+            "mean_acceptance_length": {"mean_acceptance_length": 3.0},
+            "draft_acceptance_rate": {"draft_acceptance_rate": 0.6},
+            "num_accepted_draft_tokens": {"num_draft_tokens": 2, "draft_acceptance_rate": 1.5},
+        }.items()
+    ),
+    Pair(
+        "draft-counts-add-up",
+        vllm_drafted(),
+        vllm_drafted(count=2),
+        pointer="/choices/0/token_ids",
+        why="fewer ids than vLLM's steps yield",
     ),
     Pair(
         "stream-usage-equals-whole",

@@ -9,7 +9,7 @@ from typing import Any
 from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended
 from tokenwire.checks.check import Relation, Target, check, check_finished, check_rows, compare
 from tokenwire.checks.evidence import Observation, expect, expect_each, in_wire_order
-from tokenwire.checks.reading.fields import counters, end_place
+from tokenwire.checks.reading.fields import count_of, counters, end_place
 from tokenwire.checks.same_answers import same_usage
 from tokenwire.dialects.dialect import gives_results, has_items, policy_of
 from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
@@ -117,8 +117,12 @@ check_rows(
 )
 
 
-def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
-    """Yield the name of each counter of speculative decoding, with its expected and its actual value."""
+def _draft_rules(last: Emission, ids: int | None) -> Iterator[tuple[str, object, object]]:
+    """Yield the name of each counter of speculative decoding, with its expected and its actual value.
+
+    `ids`: the number of output ids. Without a counter of tokens, steps without drafts may not be counted, so
+    only the least number of ids is known.
+    """
     counted, tokens = last.details, last.counter("completion_tokens")
     names = ("draft_rounds", "drafts_proposed", "drafts_right")
     rounds, proposed, right = (integer(counted.get(name)) for name in names)
@@ -131,6 +135,12 @@ def _draft_rules(last: Emission) -> Iterator[tuple[str, object, object]]:
         yield "drafts_right_by_round", right, sum(number * count for number, count in enumerate(steps))
     if steps and rounds is not None:
         yield "draft_rounds", sum(steps), rounds
+    if rounds and right is not None and "drafts_per_round_and_one" in counted:
+        per_round = _rounded(1 + right / rounds, counted["drafts_per_round_and_one"])
+        yield "drafts_per_round_and_one", *per_round
+    if rounds and right is not None and tokens is None and ids is not None:
+        least = rounds + right - max((number for number, count in enumerate(steps) if count), default=right)
+        yield "output_ids", max(ids, least), ids
     if rounds and tokens is not None:
         if "tokens_per_round" in counted:
             yield "tokens_per_round", *_rounded(tokens / rounds, counted["tokens_per_round"])
@@ -150,12 +160,12 @@ def _rounded(due: float, actual: Any) -> tuple[float, Any]:
 
 
 @check_finished("draft-counts-add-up", FINISHED)
-def _draft_counts_add_up(choice: Choice, _stream: Stream, _target: Target) -> Iterator[Observation]:
+def _draft_counts_add_up(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the counters of speculative decoding agree with each other and with the number of tokens."""
     last = choice.emissions[-1]
     if integer(last.details.get("draft_rounds")) is None:
         return
-    for name, due, actual in _draft_rules(last):
+    for name, due, actual in _draft_rules(last, count_of(stream, choice)):
         yield expect(last.at(name), due, actual, f"{name} is {actual!r}, but the other counters give {due!r}")
 
 
