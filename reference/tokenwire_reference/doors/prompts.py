@@ -65,8 +65,8 @@ def template_ids(
 ) -> list[int]:
     """Return the ids of messages in the chat template.
 
-    `template` has further variables of the chat template. `joiner` stands between the texts of a content.
-    The length is checked only if `runs` is true, because the model then processes the ids. Raises
+    `template` has further variables of the chat template. The texts of a content are joined by `joiner`. The
+    length is checked only if `runs` is true, because the model then processes the ids. Raises
     RefusalError.
     """
     tokenizer = served.tokenizer
