@@ -29,7 +29,7 @@ BEFORE_THE_CUT = WHOLE[: WHOLE.index(EVENTS[1]) + len(EVENTS[1])]
 
 @asynccontextmanager
 async def behind_a_proxy(answer: bytes, step: int) -> AsyncIterator[Address]:
-    """A proxy before a worker that writes its answer in pieces of so many bytes."""
+    """A proxy before a worker that writes its answer in pieces of `step` bytes."""
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.readuntil(b"{}")
