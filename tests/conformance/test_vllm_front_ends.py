@@ -209,6 +209,25 @@ def test_a_stream_that_ends_in_an_error_is_not_compared_with_the_plain_answer() 
     assert observe(row, (plain, failed)) == []
 
 
+@pytest.mark.parametrize("row", ["usage-counts-ids", "chat-logprobs-count-the-tokens"])
+def test_counts_exceed_the_tokens_of_an_answer_that_hides_its_reasoning(row: str) -> None:
+    """The Rust front end leaves out the ids and logprobs of hidden reasoning, and usage counts them."""
+
+    def hidden(ids: int, counted: int, *, shows: bool) -> Stream:
+        entries = [{"token": "t", "logprob": -0.1, "bytes": [116], "top_logprobs": []}] * ids
+        choice = {"index": 0, "message": {"role": "assistant", "content": "t" * ids}, "finish_reason": "stop"}
+        choice |= {"token_ids": [5] * ids, "logprobs": {"content": entries}}
+        usage = {"prompt_tokens": 1, "completion_tokens": counted, "total_tokens": counted + 1}
+        asks = {"logprobs": True, "return_token_ids": True, "include_reasoning": shows}
+        body = {"messages": [{"role": "user", "content": "?"}], "temperature": 0, **asks}
+        return answered("vllm-chat", body, {"id": "a", "choices": [choice], "usage": usage})
+
+    assert observe(row, hidden(2, 9, shows=False))
+    assert violated(row, hidden(2, 9, shows=False)) == []
+    assert violated(row, hidden(2, 9, shows=True))
+    assert violated(row, hidden(3, 2, shows=False))
+
+
 def test_fields_that_repeat_the_request_are_compared_where_the_requests_are_the_same() -> None:
     """A request with logprobs has `top_logprobs` in its answer, and the other request has not."""
     row, response = "last-event-has-the-fields-of-the-whole", {**LEGAL[-1]["response"], "top_logprobs": 0}
