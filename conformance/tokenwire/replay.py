@@ -20,7 +20,7 @@ from tokenwire.judging.beside import WORKER, apart, in_place, is_exhibit
 from tokenwire.judging.collector import few_collections
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
-from tokenwire.report.subject import Subject
+from tokenwire.report.subject import Subject, Unanswered
 from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.shown import drops_its_constraint
@@ -194,10 +194,10 @@ def silent(streams: Iterable[Answer]) -> str:
     return "exchanges without an answer or a refusal: " + "; ".join(words)
 
 
-def _without_a_record(dialect: str, answers: Iterable[Answer]) -> str:
-    """Explain why a dialect does not count as checked."""
+def _statuses(dialect: str, answers: Iterable[Answer]) -> tuple[int, ...]:
+    """Return the statuses of the answers of a dialect, in order."""
     statuses = {answer.exchange.status for answer in answers if answer.dialect == dialect}
-    return f"no answer has a choice; status {', '.join(map(str, sorted(filter(None, statuses)))) or 'none'}"
+    return tuple(sorted(filter(None, statuses)))
 
 
 def rules(run: Run) -> Iterator[str]:
@@ -269,13 +269,18 @@ def replay(
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
     answers = [stream for run in runs for stream in (*run.streams, *(pair.other for pair in run.beside))]
     spoken = {stream.dialect for stream in answers if stream.answered}
-    left_out = {name: _without_a_record(name, answers) for name in detected.keys() - spoken}
+    unanswered = {
+        name: Unanswered(why, _statuses(name, answers))
+        for name, why in sorted(detected.items())
+        if name not in spoken
+    }
     return Subject(
         captures=tuple(map(str, paths)),
         runs=tuple(runs),
         dialects=tuple(dialects),
         taken={name: why for name, why in sorted(detected.items()) if name in spoken},
-        left_out=dict(sorted(left_out.items())),
+        left_out={name: found.words for name, found in unanswered.items()},
+        unanswered=unanswered,
         remarks=tuple(reported),
         rules=tuple(words for run in runs for words in rules(run)),
     )

@@ -25,6 +25,7 @@ from tokenwire.requirement import load_requirements
 from tokenwire.usage_error import UsageError
 
 Command = Callable[..., CompletedProcess[str]]
+ROOT = Path(__file__).parents[2]
 ONE = "cumulative-ids-extend"
 
 
@@ -77,6 +78,16 @@ def test_a_merge_of_replays_is_the_replay_of_all(captures: list[Path]) -> None:
     assert report(written_and_read(put_into_one, "all.gz")[1]) == shown
     write_tally(at_once, Path("at-once.gz"))
     assert Path("all.gz").read_bytes() == Path("at-once.gz").read_bytes()
+
+
+def test_causes_of_a_gateway_are_those_of_one_replay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The table of causes needs the requests of all violating answers, and who was beside the server."""
+    monkeypatch.chdir(tmp_path)
+    gateway = judged(ROOT / "fixtures" / "litellm" / "1.106.2" / "live-before-vllm.jsonl.gz")
+    written = written_and_read(gateway, "gateway.gz")
+    causes = json.loads(report(gateway)["document"])["causes"]
+    assert "gateway-keeps-the-ids" in [row["requirement"] for cause in causes for row in cause["follow"]]
+    assert report(merged([written])) == report(gateway)
 
 
 def test_however_replays_are_grouped_the_merge_is_the_same(captures: list[Path]) -> None:

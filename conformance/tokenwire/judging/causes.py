@@ -206,7 +206,7 @@ class _Violations:
         for row in _rows_behind().get(self._judgements[n].requirement.id, ()):
             for place in (seen.place, *seen.related):
                 stream = run.by_exchange.get(place.exchange)
-                applies = bool(run.beside) or not row.gateway
+                applies = run.is_gateway or not row.gateway
                 if applies and stream is not None and REQUESTS[row.of](stream.asked):
                     found |= self._by_place.get((id(run), row.cause, (stream.dialect,)), set())
         return found

@@ -60,6 +60,11 @@ class Run:
     """The name of the model's tool call format, if it is known in advance."""
 
     @cached_property
+    def is_gateway(self) -> bool:
+        """True if the server is a gateway that is compared with its worker."""
+        return bool(self.beside)
+
+    @cached_property
     def deaths(self) -> tuple[Death, ...]:
         """The deaths of the server, each with its most likely cause."""
         through_the_gateway = (pair.other for pair in self.beside)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from tokenwire.dialects.dialect import family_of
 from tokenwire.judging.run import Run
@@ -15,6 +16,20 @@ ANSWER = "{answer}"
 """The placeholder for the name of an answer, in the command that repeats the verdict on this answer."""
 ASKED_ANYWAY = frozenset({"preflight", "detokenize"})
 """Names that replace the scenario's name for requests that every run sends."""
+
+
+class Unanswered(NamedTuple):
+    """A dialect without a choice in any answer."""
+
+    why: str
+    """The evidence for the dialect, as text."""
+    statuses: tuple[int, ...]
+    """The statuses of its answers, in order."""
+
+    @property
+    def words(self) -> str:
+        """Return the reason why the dialect does not count as checked."""
+        return f"no answer has a choice; status {', '.join(map(str, self.statuses)) or 'none'}"
 
 
 @dataclass(frozen=True)
@@ -29,6 +44,8 @@ class Subject:
     """The evidence for each dialect, as text."""
     left_out: Mapping[str, str] = field(default_factory=dict)
     """The reason for each dialect that was excluded, as text."""
+    unanswered: Mapping[str, Unanswered] = field(default_factory=dict)
+    """The dialects of a replay without a choice in any answer. `left_out` explains them."""
     remarks: tuple[str, ...] = ()
     """Remarks for readers of the verdicts, for example about exchanges that could not be parsed."""
     rules: tuple[str, ...] = ()

@@ -1,8 +1,8 @@
 """Tally files: the judgements of one replay, with the exchanges that a report shows, for `tokenwire merge`.
 
-A file is gzipped JSON Lines. The first line is a head. For each server, the run, the shown exchanges and the
-judgements follow. The last line is a foot. A merge parses only the shown exchanges and does not judge again.
-The report of a merge equals the report of one replay of all captures.
+A file is gzipped JSON Lines. The first line is a head. For each server follow the run, the requests of
+violating answers, the exchanges that a report shows, and the judgements. The last line is a foot. A merge
+parses only these exchanges and does not judge again. Its report equals that of one replay of all captures.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 from tokenwire import __version__
-from tokenwire.ask import Asked
 from tokenwire.checks.evidence import Observation
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.disk import begin, unfinished
@@ -27,18 +26,17 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Answer, Delivery, Place, Stream
 from tokenwire.report.document import MOST_EVIDENCE, furthest
 from tokenwire.report.finding import held_against
-from tokenwire.report.subject import Subject
+from tokenwire.report.subject import Subject, Unanswered
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import Capability
 from tokenwire.target.honesty import Honesty
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.capture import exchange_lines, exchange_of
-from tokenwire.wire.exchange import Ending, Exchange, HttpRequest
 from tokenwire.wire.json_lines import CaptureError, lines, unzipped, value_of, values_in
 
-_FORMAT = 1
-_OF_SUBJECT = ("captures", "dialects", "taken", "remarks", "rules", "judged_with")
+_FORMAT = 2
+_OF_SUBJECT = ("captures", "dialects", "taken", "unanswered", "remarks", "rules", "judged_with")
 """The fields of `Subject` that the head contains."""
 _MOST_BYTES, _MOST_VALUES = 96 << 20, 4 << 20
 """The largest number of bytes and of JSON values in an unpacked file.
@@ -148,15 +146,8 @@ def _read_judgement(requirement: str, fields: Mapping[str, Any], run: Run) -> Ju
 # The line for a run has all facts about the run that a report shows.
 
 
-def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
+def _run_line(run: Run) -> dict[str, Any]:
     advertised, honesty = run.advertised, run.honesty
-    places = {
-        place.exchange: None
-        for judgement in judgements
-        for seen in judgement.violations
-        for place in (seen.place, *seen.related)
-    }
-    known = {name: run.by_exchange[name].dialect for name in places if name in run.by_exchange}
     return {
         "kind": "run",
         "name": run.name,
@@ -166,8 +157,19 @@ def _run_line(run: Run, judgements: Sequence[Judgement]) -> dict[str, Any]:
         "ignored": honesty.ignored,
         "refused": honesty.refused,
         "tells_prompt_ids": run.tells_prompt_ids,
-        "dialects": known,
+        "is_gateway": run.is_gateway,
     }
+
+
+def _answers_of_causes(run: Run, judgements: Sequence[Judgement]) -> list[Answer]:
+    """Return the answers with violations. Their requests show which violations follow from others."""
+    places = (
+        place.exchange
+        for judgement in judgements
+        for seen in judgement.violations
+        for place in (seen.place, *seen.related)
+    )
+    return [run.by_exchange[name] for name in dict.fromkeys(places) if name in run.by_exchange]
 
 
 def _answers_of_report(run: Run, judgements: Sequence[Judgement], furthest: set[int]) -> list[Answer]:
@@ -201,10 +203,16 @@ def _lines(replayed: Replayed) -> Iterator[dict[str, Any]]:
     shown_witnesses = furthest(chain.from_iterable(chain.from_iterable(replayed.judged)))
     for run, judged in zip(subject.runs, replayed.judged, strict=True):
         judgements = list(chain.from_iterable(judged))
-        yield _run_line(run, judgements)
+        yield _run_line(run)
         # A report may also show answers of a worker and its gateway, which are not in `run.streams`.
         alone = {stream.exchange.name for stream in run.streams}
-        for stream in _answers_of_report(run, judgements, shown_witnesses):
+        shown = _answers_of_report(run, judgements, shown_witnesses)
+        names = {stream.exchange.name for stream in shown}
+        for stream in _answers_of_causes(run, judgements):
+            if stream.exchange.name not in names:
+                asked = replace(stream.exchange.load(), reads=())
+                yield {"kind": "request", "dialect": stream.dialect, "lines": list(exchange_lines(asked))}
+        for stream in shown:
             exchange = stream.exchange.load()
             yield {
                 "kind": "exchange",
@@ -249,6 +257,7 @@ class _Reading:
             raise ValueError(f"{sorted(unknown)[0]!r} is not a requirement")
         self._run: Mapping[str, Any] | None = None
         self._shown: list[tuple[Stream, bool]] = []
+        self._asked: list[Stream] = []
         self._rows: list[list[Mapping[str, Any]]] = []
         self._runs: list[Run] = []
         self._judged: list[tuple[tuple[Judgement, ...], ...]] = []
@@ -261,10 +270,10 @@ class _Reading:
             case "run":
                 self._close_run()
                 self._run = line
+            case "request":
+                self._asked.append(self._read(line))
             case "exchange":
-                dialect, exchange = load_dialects()[line["dialect"]], exchange_of(line["lines"])
-                hint = _delivery(self._run or {})
-                self._shown.append((dialect.read(exchange, delivery_hint=hint), line["alone"]))
+                self._shown.append((self._read(line), line["alone"]))
             case "judged":
                 self._rows.append(line["judgements"])
             case "foot":
@@ -274,6 +283,10 @@ class _Reading:
                 self.whole = True
             case kind:
                 raise ValueError(f"{kind!r} is not a kind of line")
+
+    def _read(self, line: Mapping[str, Any]) -> Stream:
+        hint = _delivery(self._run or {})
+        return load_dialects()[line["dialect"]].read(exchange_of(line["lines"]), delivery_hint=hint)
 
     def _close_run(self) -> None:
         head, shown, rows = self._run, self._shown, self._rows
@@ -287,11 +300,12 @@ class _Reading:
             Advertised(name=name, version=version, delivery=_delivery(head)),
             head["name"],
         )
-        others = {name: _named_only(name, dialect) for name, dialect in head["dialects"].items()}
+        known = (*self._asked, *(stream for stream, _ in shown))
         honesty = [{what: tuple(by) for what, by in head[kind].items()} for kind in ("ignored", "refused")]
         # `Run` computes these values from all answers, but the file has only those that a report shows.
         vars(run).update(
-            by_exchange=others | {stream.exchange.name: stream for stream, _ in shown},
+            by_exchange={stream.exchange.name: stream for stream in known},
+            is_gateway=head["is_gateway"],
             capabilities={fields["name"]: Capability(**fields) for fields in head["capabilities"]},
             flags=frozenset(head["flags"]),
             honesty=Honesty(*honesty),
@@ -304,7 +318,7 @@ class _Reading:
             )
         )
         self._runs.append(run)
-        self._run, self._shown, self._rows = None, [], []
+        self._run, self._shown, self._asked, self._rows = None, [], [], []
 
     @property
     def replayed(self) -> Replayed:
@@ -312,7 +326,11 @@ class _Reading:
         given: dict[str, Any] = {
             name: tuple(value) if isinstance(value, list) else value for name, value in fields
         }
-        subject = Subject(runs=tuple(self._runs), **given)
+        given["unanswered"] = {
+            name: Unanswered(why, tuple(statuses)) for name, (why, statuses) in given["unanswered"].items()
+        }
+        left_out = {name: found.words for name, found in given["unanswered"].items()}
+        subject = Subject(runs=tuple(self._runs), left_out=left_out, **given)
         selection = Selection(**{name: tuple(words) for name, words in self._head["selection"].items()})
         return Replayed(subject, self.requirements, selection, tuple(self._judged))
 
@@ -321,12 +339,6 @@ def _delivery(head: Mapping[str, Any]) -> Delivery | None:
     """Return the delivery mode that the server declared. None if the server declared none."""
     delivery = head["server"][2]
     return None if delivery is None else Delivery(delivery)
-
-
-def _named_only(name: str, dialect: str) -> Stream:
-    """Return an answer of which only the name and the dialect are known. A report needs only these two."""
-    exchange = Exchange(name, HttpRequest("", ""), "", None, (), (), Ending.COMPLETE)
-    return Stream(exchange, dialect, Asked(), Delivery.WHOLE, (), ())
 
 
 def values_of(path: Path) -> Iterator[Any]:
@@ -394,17 +406,38 @@ def merged(parts: Sequence[tuple[str, Replayed]]) -> Replayed:
                 )
     subjects = [part.subject for _, part in parts]
     # In reverse order, so that the text of the first replay wins, as in a single replay.
-    taken = {dialect: words for subject in reversed(subjects) for dialect, words in subject.taken.items()}
+    detected = {
+        dialect: why
+        for subject in reversed(subjects)
+        for dialect, why in (
+            *subject.taken.items(),
+            *((name, found.why) for name, found in subject.unanswered.items()),
+        )
+    }
+    taken = {name for subject in subjects for name in subject.taken}
+    unanswered = {
+        name: Unanswered(why, _all_statuses(name, subjects))
+        for name, why in sorted(detected.items())
+        if name not in taken
+    }
     return replace(
         first,
         subject=Subject(
             captures=tuple(path for subject in subjects for path in subject.captures),
             runs=tuple(run for subject in subjects for run in subject.runs),
             dialects=tuple(sorted({name for subject in subjects for name in subject.dialects})),
-            taken=dict(sorted(taken.items())),
+            taken={name: why for name, why in sorted(detected.items()) if name in taken},
+            left_out={name: found.words for name, found in unanswered.items()},
+            unanswered=unanswered,
             remarks=tuple(words for subject in subjects for words in subject.remarks),
             rules=tuple(words for subject in subjects for words in subject.rules),
             judged_with=first.subject.judged_with,
         ),
         judged=tuple(judged for _, part in parts for judged in part.judged),
     )
+
+
+def _all_statuses(dialect: str, subjects: Iterable[Subject]) -> tuple[int, ...]:
+    """Return the statuses of the answers of a dialect in all replays, in order."""
+    found = (subject.unanswered[dialect].statuses for subject in subjects if dialect in subject.unanswered)
+    return tuple(sorted({status for statuses in found for status in statuses}))
