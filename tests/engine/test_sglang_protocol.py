@@ -219,6 +219,40 @@ def test_the_answer_to_a_control_message_names_its_session() -> None:
     assert sent == [(SimpleNamespace(session_id="s-1", success=False), message)]
 
 
+@pytest.mark.parametrize(("version", "changes"), [("v2", ["v1"]), ("v1", [])])
+def test_a_version_of_the_weights_is_recorded_by_sglangs_own_parts(
+    version: str, changes: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    serving, recorded, sent = SimpleNamespace(weight_version="v1"), [], []
+    context, versions = ModuleType("runtime_context"), ModuleType("weight_versions")
+    context.get_serving = lambda: serving  # type: ignore[attr-defined]
+    context.get_context = lambda: SimpleNamespace(  # type: ignore[attr-defined]
+        override=lambda _, weight_version: setattr(serving, "weight_version", weight_version)
+    )
+    versions.record_weight_version_events = (  # type: ignore[attr-defined]
+        lambda requests, old_version: recorded.append((list(requests), old_version))
+    )
+    monkeypatch.setitem(sys.modules, "sglang.srt.runtime_context", context)
+    monkeypatch.setitem(sys.modules, "sglang.srt.utils.weight_versions", versions)
+    scheduler = SimpleNamespace(
+        trace=Trace(None),
+        rust=None,
+        requests={"a": "request"},
+        io=SimpleNamespace(UpdateWeightVersionReqOutput=SimpleNamespace),
+        channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
+    )
+    scheduler.name_weights = lambda name: Scheduler.name_weights(scheduler, name)  # type: ignore[arg-type]
+
+    class UpdateWeightVersionReqInput:
+        new_version = version
+
+    message = UpdateWeightVersionReqInput()
+    Scheduler.handle(scheduler, message)  # type: ignore[arg-type]
+    assert sent == [(SimpleNamespace(), message)]
+    assert serving.weight_version == version
+    assert recorded == [(["request"], before) for before in changes]
+
+
 @pytest.mark.parametrize("given", [0, 2])
 def test_an_abort_of_a_request_that_waits_is_answered_outside_of_the_stream(given: int) -> None:
     """In a batch, an end without a token is one that SGLang's own scheduler never makes: it kills 0.5.13."""
