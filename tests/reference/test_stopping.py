@@ -282,9 +282,9 @@ PATTERNS = st.recursive(
 
 
 def matches_at_a_character(pattern: str, text: str) -> bool:
-    """True if a match begins at the border of a character.
+    r"""True if a match begins at the border of a character.
 
-    RE2 sees bytes, so it also matches ``\\B`` between the two bytes of an e with an accent. Such a match is
+    RE2 sees bytes, so it also matches ``\B`` between the two bytes of an e with an accent. Such a match is
     not in the text.
     """
     compiled = re2.compile(pattern)

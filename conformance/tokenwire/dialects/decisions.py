@@ -51,7 +51,7 @@ class Decided:
         given = next((self.question[name] for name in _fields_of(self.kind) if name in self.question), ())
         if self.kind == "score":
             return [str(level) for level in range(len(given))]
-        return [_options_named(option) for option in given]
+        return [_option_name(option) for option in given]
 
     @property
     def probabilities(self) -> dict[str, Any]:
@@ -61,9 +61,7 @@ class Decided:
             return dict(given)
         if isinstance(given, list):
             return {
-                _options_named(entry): entry.get("probability")
-                for entry in given
-                if isinstance(entry, Mapping)
+                _option_name(entry): entry.get("probability") for entry in given if isinstance(entry, Mapping)
             }
         name = next((name for name in _PROBABILITY if name in self.found), None)
         return {} if name is None else {"yes": self.found[name]}
@@ -73,7 +71,7 @@ def _fields_of(kind: str) -> tuple[str, ...]:
     return _LEVELS if kind == "score" else _OPTIONS
 
 
-def _options_named(option: Any) -> str:
+def _option_name(option: Any) -> str:
     if isinstance(option, Mapping):
         option = next((option[name] for name in _NAMES if name in option), None)
     return str(option)
