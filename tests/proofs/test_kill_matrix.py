@@ -223,10 +223,6 @@ SEEN_LIVE = {
     ("unknown-prompt-ids-refused", "prompt-tokens-count-the-input-ids"),
     ("logprob-values-are-legal", "prompt-tokens-count-the-input-ids"),
     ("top-logprobs-belong-to-position", "prompt-tokens-count-the-input-ids"),
-    # vLLM 0.33.0: a neighbour's k in the Rust front end, a cut stream for a bad schema in the Python one.
-    ("bad-constraints-refused", "stream-ends-cleanly"),
-    ("script-top-logprobs-are-right", "top-logprobs-have-k"),
-    ("stream-series-equal-whole", "top-logprobs-have-k"),
 }
 """Consequences at servers that no fault and no fixture is like; see the tests of causes."""
 

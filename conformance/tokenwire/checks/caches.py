@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from itertools import chain, islice, takewhile
 from math import inf
 from operator import eq
-from typing import Any
 
 from tokenwire.checks.about import ANSWERED, ANY
 from tokenwire.checks.check import (
@@ -30,18 +29,10 @@ from tokenwire.checks.refusals import Refused, observe_refusal
 from tokenwire.dialects.control import Action
 from tokenwire.record import Answer, Choice, Stream, fact, integer
 from tokenwire.requirement import tolerance
+from tokenwire.target.shown import cached_tokens
 
 Side = Callable[[Answer], Hashable]
 """A function that returns a key for the cache that a request may use, or None if the cache is unknown."""
-
-
-@fact(Stream)
-def _cached(stream: Stream) -> int | None:
-    """Return the number of cached prompt tokens that an answer reports. None if it reports no number."""
-    details = (stream.usage or {}).get("prompt_tokens_details")
-    found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
-    found.append(details.get("cached_tokens") if isinstance(details, dict) else None)
-    return max((count for count in map(integer, found) if count is not None), default=None)
 
 
 @fact(Stream)
@@ -158,12 +149,12 @@ def _of_same_side(
 
     Nothing is observed if a request on the same side may have computed these tokens.
     """
-    count = _cached(answer)
+    count = cached_tokens(answer)
     if count is None or _preempted(answer):
         return
     # An earlier answer with fewer cached tokens computed the rest of the prompt. If this answer has no cached
     # tokens, an earlier answer with any cached token shows that the prompt can be cached.
-    counted = ((earlier, found) for earlier in before if (found := _cached(earlier)) is not None)
+    counted = ((earlier, found) for earlier in before if (found := cached_tokens(earlier)) is not None)
     other = next((earlier for earlier, found in counted if (found < count if count else found > 0)), None)
     others = (candidate for candidate in same_side if candidate is not answer)
     if other is None or (count and any(_may_have_run(candidate, answer, count) for candidate in others)):
@@ -258,7 +249,7 @@ def _new_prompts_are_not_cached(streams: tuple[Answer, ...], _target: Target) ->
         for beginning in _beginnings(stream) & wanted:
             brought[beginning].append(stream)
     for stream in drawn:
-        count = _cached(stream)
+        count = cached_tokens(stream)
         others = (other for beginning in _beginnings(stream) for other in brought[beginning])
         if count is None or _preempted(stream) or any(o is not stream and _before(o, stream) for o in others):
             continue
@@ -287,7 +278,7 @@ def _shared_beginnings_alone_are_cached(
         if stream.exchange.label == BEGINNING and count is not None:
             most[stream.dialect] = count
     for stream in shared:
-        count, limit = _cached(stream), most.get(stream.dialect)
+        count, limit = cached_tokens(stream), most.get(stream.dialect)
         if stream.exchange.label not in SHARING or count is None or limit is None or _preempted(stream):
             continue
         message = (

@@ -19,7 +19,7 @@ from tokenwire.dialects.dialect import (
     policy_of,
 )
 from tokenwire.dialects.logprobs import has_ranks
-from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact
+from tokenwire.record import Answer, Choice, Delivery, Emission, Stream, fact, integer
 from tokenwire.wire.exchange import Ending
 
 LOGPROBS_LENGTH = "output_token_logprobs_length"
@@ -112,11 +112,13 @@ def _counts_tokens(stream: Stream) -> bool:
     return counted or "completion_tokens" in (stream.usage or {})
 
 
-def _counts_cached_tokens(stream: Stream) -> bool:
-    """True if a choice or the usage reports cached tokens."""
+@fact(Stream)
+def cached_tokens(stream: Stream) -> int | None:
+    """Return the number of cached prompt tokens by the choices and the usage. None if neither reports it."""
     details = (stream.usage or {}).get("prompt_tokens_details")
-    in_usage = isinstance(details, Mapping) and details.get("cached_tokens") is not None
-    return in_usage or _holds("cached_tokens")(stream)
+    found: list[Any] = [emission.counters.get("cached_tokens") for emission in stream.emissions()]
+    found.append(details.get("cached_tokens") if isinstance(details, Mapping) else None)
+    return max((count for count in map(integer, found) if count is not None), default=None)
 
 
 def _is_stream(stream: Stream) -> bool:
@@ -236,13 +238,13 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         lambda s: s.asked.input_ids is None and _has_prompt_ids(s),
         "no answer to a text or messages carries prompt_token_ids",
     ),
-    "cached-tokens": (_counts_cached_tokens, "no answer counts cached_tokens"),
+    "cached-tokens": (lambda s: cached_tokens(s) is not None, "no answer counts cached_tokens"),
     "cached-tokens-details": (
         _holds("cached_tokens_details"),
         "no answer carries cached_tokens_details that are not null",
     ),
     "request-id": (_holds("request_id"), "no answer carries a request id"),
-    "prefix-cache": (_above_zero("cached_tokens"), "no answer counts cached tokens"),
+    "prefix-cache": (lambda s: (cached_tokens(s) or 0) > 0, "no answer counts cached tokens"),
     "retractions": (_above_zero("num_retractions"), "no answer reports that it was preempted"),
     "dp-rank": (
         _held("dp_rank", lambda e: e.details.get("dp_rank") is not None),
