@@ -10,8 +10,11 @@ from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
 
 _CHOSEN = (40, 11, 97)
 """These ids are not sorted, because the answer must keep the order of the request."""
-_LONG = 400
-"""More tokens than a server samples before the next request comes."""
+_LONG = 200
+"""More tokens than a server samples before the next request comes.
+
+A cumulative stream repeats the candidates of all earlier tokens, and 400 tokens outgrow the recorder.
+"""
 _COMES_AGAIN = 12.0
 """A bias with which an id is repeated, so that a penalty changes its logprob."""
 
