@@ -260,7 +260,13 @@ def test_whatever_the_text_a_stop_string_is_first_met_at_a_border(pieces: list[s
         text = "".join(pieces)
         borders = {sum(map(len, pieces[:i])) for i in range(1, len(pieces))}
         assert text.index(stop) + 2 in borders
-        assert text.index(stop) + 2 >= len(text) // 3
+
+
+def test_a_stop_string_of_a_text_that_repeats_is_the_last_before_the_repetition() -> None:
+    later = choice_of(Delivery.INCREMENTAL, *"abcdefghijklmn")
+    assert stop_across_tokens(later) == "defg", "the first in the last two thirds"
+    repeats = choice_of(Delivery.INCREMENTAL, *("llqjtmrrmtjq" * 4))
+    assert stop_across_tokens(repeats) == "qllq"
 
 
 def test_prompts_around_the_end_of_the_context_are_asked_where_it_is_told() -> None:

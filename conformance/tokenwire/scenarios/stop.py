@@ -36,16 +36,20 @@ def _first_of(text: str, start: int, end: int) -> str | None:
 
 
 def stop_across_tokens(choice: Choice | None) -> str | None:
-    """Return a string that begins in one token of the choice and ends in the next.
+    """Return a string that begins in one token of the choice and ends in another.
 
-    The first such place in the last two thirds of the text is chosen. The string must have plain characters
-    and not occur earlier, so that it is the first match of a stop. Return None if there is no such place.
+    The string must have plain characters and not occur earlier, so that it is the first match of a stop.
+    The first such place in the last two thirds of the text is chosen. A text that repeats has none there;
+    then the last place before is chosen. Return None if there is no such place.
     """
     pieces = _pieces(choice)
     text = "".join(pieces)
-    borders = (border for border in accumulate(map(len, pieces[:-1])) if 3 * border >= len(text))
-    stops = (_first_of(text, max(0, border - 2), border + 2) for border in borders)
-    return next((stop for stop in stops if stop is not None and len(stop) == 4), None)
+    borders = accumulate(map(len, pieces[:-1]))
+    stops = ((border, _first_of(text, max(0, border - 2), border + 2)) for border in borders)
+    found = [(border, stop) for border, stop in stops if stop is not None and len(stop) == 4]
+    early = [stop for border, stop in found if 3 * border < len(text)]
+    late = [stop for border, stop in found if 3 * border >= len(text)]
+    return next(iter(late or reversed(early)), None)
 
 
 @scenario(chat=False)
