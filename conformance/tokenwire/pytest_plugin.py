@@ -20,7 +20,7 @@ import pytest
 
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import read_baseline
-from tokenwire.baselines.tolerance import Fault, apply_baseline, covers_baseline, outcomes_of, with_reasons
+from tokenwire.baselines.tolerance import Fault, apply_baseline, outcomes_of, why_uncovered, with_reasons
 from tokenwire.config import find_config
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
@@ -297,8 +297,8 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     faults: Sequence[Fault] = ()
     if baseline is not None:
-        complete = covers_baseline(baseline, subject.broken_off, settings.budget if target else None)
-        held = apply_baseline(baseline, outcomes_of(judgements), complete=complete, today=date.today())
+        uncovered = why_uncovered(baseline, subject.broken_off, settings.budget if target else None)
+        held = apply_baseline(baseline, outcomes_of(judgements), uncovered=uncovered, today=date.today())
         judgements, faults = with_reasons(judgements, held), held.faults
     config.pluginmanager.register(_ConformanceItems(judgements, subject, faults=faults), "tokenwire-items")
 

@@ -288,6 +288,16 @@ def test_the_terminal_shows_the_failure_and_one_last_line(violated) -> None:
     assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
 
 
+def test_stale_entries_are_counted_with_their_requirements(violated) -> None:
+    judgement, subject = violated
+    fault = {"kind": "stale", "requirement": "row-1", "scenario": "", "message": "gone"}
+    faults = [fault, fault, {**fault, "requirement": "row-2"}]
+    report = document(subject, [judgement], 1, baseline={"file": "k.toml", "faults": faults, "flaky": []})
+    out = StringIO()
+    print_report(Console(file=out, width=100), report)
+    assert "stale: no longer failing: 2 requirements, 3 entries: row-1, row-2\n" in out.getvalue()
+
+
 def test_of_many_causes_the_gravest_are_shown_and_the_others_listed(violated) -> None:
     judgement, subject = violated
     causes = [replace(judgement, requirement=made_up_row(id=f"row-{n}")) for n in range(30)]

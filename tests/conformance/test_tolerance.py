@@ -13,10 +13,11 @@ from typer.testing import CliRunner
 from tokenwire.ask import Budget
 from tokenwire.baselines.baseline import Baseline, Rate, parse_baseline
 from tokenwire.baselines.baseline_update import updated
-from tokenwire.baselines.tolerance import Outcome, apply_baseline, covers_baseline
+from tokenwire.baselines.tolerance import Outcome, apply_baseline, why_uncovered
 from tokenwire.cli import app
 from tokenwire.judging.failure_kind import FailureKind, lasting_words
 from tokenwire.judging.verdict import Verdict
+from tokenwire.report.overview import outcome as outcome_in_words
 from tokenwire.usage_error import UsageError
 
 PATH = Path("known.toml")
@@ -58,7 +59,9 @@ def outcome(
 
 
 def apply(text: str, *run: Outcome, whole: bool = True):
-    return apply_baseline(parse_baseline(PATH, text), run, complete=whole, today=TODAY)
+    return apply_baseline(
+        parse_baseline(PATH, text), run, uncovered="" if whole else "this run ended early", today=TODAY
+    )
 
 
 def faults(text: str, *run: Outcome, whole: bool = True) -> list[str]:
@@ -391,7 +394,7 @@ def test_a_new_baseline_names_its_failures_and_wants_their_reasons(known: Path) 
     baseline = parse_baseline(known, rewrite(known, report(KIND)))
     assert [entry.kind for entry in baseline.entries] == [KIND]
     assert baseline.budget == "standard"
-    held = apply_baseline(baseline, [FAILS], complete=True, today=TODAY)
+    held = apply_baseline(baseline, [FAILS], today=TODAY)
     assert [fault.kind for fault in held.faults] == ["unexplained"]
 
 
@@ -429,12 +432,12 @@ def test_a_baseline_of_one_report_holds_on_the_next_run_and_on_nothing_new(known
     baseline = parse_baseline(known, known.read_text())
     assert [(entry.scenario, entry.seen_in) for entry in baseline.entries] == [("", 1)]
     elsewhere = outcome(Verdict.FAIL, KIND, scenario="samples")
-    held = apply_baseline(baseline, [outcome(Verdict.PASS), elsewhere], complete=True, today=TODAY)
+    held = apply_baseline(baseline, [outcome(Verdict.PASS), elsewhere], today=TODAY)
     assert (held.faults, held.tolerated.keys()) == ((), {elsewhere.name})
-    nowhere = apply_baseline(baseline, [outcome(Verdict.PASS)], complete=True, today=TODAY)
+    nowhere = apply_baseline(baseline, [outcome(Verdict.PASS)], today=TODAY)
     assert nowhere.faults == ()
     for new in (outcome(Verdict.FAIL, OTHER), outcome(Verdict.FAIL, KIND, requirement="whole-accumulates")):
-        assert apply_baseline(baseline, [new], complete=True, today=TODAY).tolerated == {}
+        assert apply_baseline(baseline, [new], today=TODAY).tolerated == {}
 
 
 def test_the_second_run_of_an_unchanged_racy_server_stays_green(known: Path) -> None:
@@ -446,7 +449,7 @@ def test_the_second_run_of_an_unchanged_racy_server_stays_green(known: Path) -> 
     baseline = parse_baseline(known, known.read_text())
     follows = replace(FOLLOWS, requirement="stream-ids-equal-whole", follows_from=ID)
     second = [outcome(Verdict.FAIL, MOVED, sides[1], CAUSE), follows]
-    held = apply_baseline(baseline, second, complete=True, today=TODAY)
+    held = apply_baseline(baseline, second, today=TODAY)
     assert held.faults == ()
     assert held.tolerated.keys() == {one.name for one in second}
 
@@ -476,7 +479,7 @@ def test_what_fails_alike_in_several_scenarios_stands_in_one_strict_table(known:
         ("one cause", "https://example.org/2")
     }
     failing = [outcome(Verdict.FAIL, KIND, scenario=name) for name in SEVERAL]
-    assert apply_baseline(baseline, failing, complete=True, today=TODAY).faults == ()
+    assert apply_baseline(baseline, failing, today=TODAY).faults == ()
 
 
 def test_a_table_loses_what_has_gone_and_gets_nothing_that_nobody_gave_a_reason(known: Path) -> None:
@@ -578,11 +581,11 @@ def test_a_baseline_of_a_run_that_died_under_filters_is_held_to_runs_of_the_same
         updated(known, {"r.json": run(7)})
     with pytest.raises(UsageError, match="broken off"):
         updated(known, {"r.json": run(7, "--gentle", of="the server died of another; {}")})
-    covered = partial(covers_baseline, baseline, budget=Budget.STANDARD)
-    assert covered(DIED.format(3), filters=["--gentle"])
-    assert covered("", filters=[])
-    assert not covered("the server died of another", filters=["--gentle"])
-    assert not covered("", filters=["--scenario probe"])
+    uncovered = partial(why_uncovered, baseline, budget=Budget.STANDARD)
+    assert uncovered(DIED.format(3), filters=["--gentle"]) == uncovered("", filters=[]) == ""
+    assert uncovered("the server died of another", filters=["--gentle"]) == "this run ended early"
+    words = "this run was made with --scenario probe, unlike the run of the baseline"
+    assert uncovered("", filters=["--scenario probe"]) == words
 
 
 def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> None:
@@ -596,7 +599,7 @@ def test_a_baseline_that_cannot_be_taken_apart_is_left_alone(known: Path) -> Non
 
 
 def test_an_empty_baseline_holds() -> None:
-    assert apply_baseline(Baseline(PATH), [FAILS], complete=True, today=TODAY).faults == ()
+    assert apply_baseline(Baseline(PATH), [FAILS], today=TODAY).faults == ()
 
 
 @pytest.mark.parametrize("command", ["show", "check"])
@@ -606,3 +609,18 @@ def test_what_a_baseline_of_others_says_cannot_act_on_the_terminal(command: str,
     ran = CliRunner().invoke(app, ["baseline", command, str(file)])
     assert "\\x1b[2J" in ran.output
     assert "\x1b" not in ran.output
+
+
+def test_a_smaller_run_says_which_entries_it_could_not_look_for() -> None:
+    text = f'budget = "standard"\n{entry()}{entry(says=OTHER.says, fingerprint=OTHER.fingerprint)}'
+    baseline = parse_baseline(PATH, text)
+    why = why_uncovered(baseline, "", Budget.QUICK)
+    assert (
+        why == "this run asked with --budget quick, and the run of the baseline asked with --budget standard"
+    )
+    held = apply_baseline(baseline, [FAILS], uncovered=why, today=TODAY)
+    assert held.as_json(())["unseen"] == {"entries": 1, "of": 2, "because": why}
+    assert "unseen" not in apply_baseline(baseline, [FAILS], today=TODAY).as_json(())
+    made = {**report(KIND), "exit_status": 0, "baseline": held.as_json(())}
+    words = f"; 1 of 2 entries of the baseline not seen, and perhaps not fixed: {why}"
+    assert outcome_in_words(made).endswith(words)

@@ -91,6 +91,10 @@ class BaselineResult:
     faults: tuple[Fault, ...] = ()
     flaky: tuple[str, ...] = ()
     """Remarks: the results of flaky entries, and known failures that did not occur."""
+    unseen: int = 0
+    """The number of entries whose failure did not occur in a run that does not cover the baseline."""
+    uncovered: str = ""
+    """The reason why the run does not cover the baseline; empty if it does."""
 
     def as_json(self, faults: Iterable[Fault]) -> dict[str, Any]:
         """Return the member `baseline` of the JSON report. `faults`: the wrong entries to include."""
@@ -98,20 +102,39 @@ class BaselineResult:
             "file": str(self.baseline.path),
             "faults": [{**asdict(fault), "kind": fault.kind.value} for fault in faults],
             "flaky": list(self.flaky),
+            **(
+                {
+                    "unseen": {
+                        "entries": self.unseen,
+                        "of": len(self.baseline.entries),
+                        "because": self.uncovered,
+                    }
+                }
+                if self.unseen
+                else {}
+            ),
         }
 
 
-def covers_baseline(
+def why_uncovered(
     baseline: Baseline, broken_off: str, budget: Budget | None, filters: Iterable[str] = ()
-) -> bool:
-    """True if a run covers the run from which the baseline was written, so that a missing failure was fixed.
+) -> str:
+    """Explain why a run does not cover the run from which the baseline was written.
+
+    Empty if it covers that run, so that a missing failure was fixed.
 
     `broken_off`: the reason why the run ended early; empty if it did not. `budget`: the budget of the run;
     None for a recording, which has no budget. `filters`: the command-line flags that limited the run.
     """
-    enough = baseline.budget is None or (budget is not None and budget.covers(baseline.budget))
-    ended = not broken_off or ended_as_known(baseline, broken_off)
-    return enough and ended and set(filters) <= set(baseline.filters)
+    reasons = []
+    if baseline.budget is not None and (budget is None or not budget.covers(baseline.budget)):
+        asked = f"asked with --budget {budget}" if budget is not None else "is a recording"
+        reasons.append(f"{asked}, and the run of the baseline asked with --budget {baseline.budget}")
+    if broken_off and not ended_as_known(baseline, broken_off):
+        reasons.append("ended early")
+    if fewer := [flag for flag in filters if flag not in baseline.filters]:
+        reasons.append(f"was made with {' '.join(fewer)}, unlike the run of the baseline")
+    return f"this run {'; it '.join(reasons)}" if reasons else ""
 
 
 def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
@@ -158,13 +181,14 @@ _RARE = "which few scenarios showed before; remove the entry if it is fixed"
 
 
 def apply_baseline(
-    baseline: Baseline, run: Sequence[Outcome], *, complete: bool, today: date
+    baseline: Baseline, run: Sequence[Outcome], *, uncovered: str = "", today: date
 ) -> BaselineResult:
     """Return the tolerated failures of a run, and the wrong entries of the baseline.
 
-    With `complete`, the run covers the baseline, so that a missing failure counts as fixed. An entry whose
-    requirement was not judged is never wrong.
+    `uncovered`: the reason why the run does not cover the baseline. If it covers the baseline, a missing
+    failure counts as fixed. An entry whose requirement was not judged is never wrong.
     """
+    complete = not uncovered
     scenarios = {outcome.scenario for outcome in run}
     wrong = {entry: next(_unsound(entry, baseline, scenarios, today), None) for entry in baseline.entries}
     occurred = {
@@ -193,7 +217,8 @@ def apply_baseline(
     found = [(entry, what) for entry, what in wrong.items() if what is not None]
     faults = _faults(baseline, [*found, *_repeated(baseline)])
     tolerated = _tolerated(run, {**moved, **known})
-    return BaselineResult(baseline, tolerated, tuple(faults), tuple(dict.fromkeys(words)))
+    unseen = 0 if complete else sum((entry.name, entry.kind) not in occurred for entry in known.values())
+    return BaselineResult(baseline, tolerated, tuple(faults), tuple(dict.fromkeys(words)), unseen, uncovered)
 
 
 def _moved(run: Sequence[Outcome], known: Mapping[_Known, Entry], baseline: Baseline) -> dict[_Known, Entry]:

@@ -138,7 +138,9 @@ def update(
     for new in found.added:
         _print(f"added    {new.in_words}")
     added = sum(max(1, len(new.scenarios)) for new in found.added)
-    _print(f"{path}: {found.kept} kept, {added} added, {len(found.removed)} removed")
+    requirements = len({new.requirement for new in found.added})
+    of_them = f" (of {counted(requirements, 'requirement')})" if requirements not in {0, added} else ""
+    _print(f"{path}: {found.kept} kept, {added} added{of_them}, {len(found.removed)} removed")
     if found.added and wanted:
         _print(f"give each added entry {wanted}")
 
@@ -166,8 +168,8 @@ def check(
     runs = [read_report(report) for report in reports or ()]
     faults: dict[Fault, None] = {}
     for report in runs or [{"verdicts": []}]:
-        complete = bool(runs) and not why_incomplete(report, baseline)
-        held = apply_baseline(baseline, outcomes_in(report), complete=complete, today=date.today())
+        uncovered = why_incomplete(report, baseline) if runs else "no report is named"
+        held = apply_baseline(baseline, outcomes_in(report), uncovered=uncovered, today=date.today())
         faults |= dict.fromkeys(held.faults)
     for fault in faults:
         _print(f"{fault.kind}: {fault.message}")

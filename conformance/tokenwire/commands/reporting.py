@@ -19,9 +19,9 @@ from tokenwire.baselines.baseline import Baseline, read_baseline
 from tokenwire.baselines.tolerance import (
     BaselineResult,
     apply_baseline,
-    covers_baseline,
     ended_as_known,
     outcomes_of,
+    why_uncovered,
     with_reasons,
 )
 from tokenwire.commands.command import writable
@@ -120,8 +120,10 @@ def _baseline_result(
         return None
     flags = {option.flags[0] for option in having(ASKS_LESS)}
     asked_less = [words for words in reporting.filters if words.split()[0] in flags]
-    complete = covers_baseline(reporting.baseline, subject.broken_off, reporting.budget, asked_less)
-    return apply_baseline(reporting.baseline, outcomes_of(judgements), complete=complete, today=date.today())
+    uncovered = why_uncovered(reporting.baseline, subject.broken_off, reporting.budget, asked_less)
+    return apply_baseline(
+        reporting.baseline, outcomes_of(judgements), uncovered=uncovered, today=date.today()
+    )
 
 
 def _judged(subject: Subject, reporting: Reporting, stop: Stop) -> Replayed:

@@ -213,7 +213,16 @@ def title(report: Mapping[str, Any]) -> str:
 
 def outcome(report: Mapping[str, Any]) -> str:
     """Describe the exit status, and the effect of limits on the run."""
-    return "; ".join(filter(None, (_outcome(report), report["target"].get("cut_off"))))
+    return "; ".join(filter(None, (_outcome(report), _unseen(report), report["target"].get("cut_off"))))
+
+
+def _unseen(report: Mapping[str, Any]) -> str:
+    """Describe the entries of the baseline that the run could not look for. Empty if there are none."""
+    unseen = report.get("baseline", {}).get("unseen")
+    if not unseen:
+        return ""
+    entries = f"{unseen['entries']} of {unseen['of']} entries of the baseline"
+    return f"{entries} not seen, and perhaps not fixed: {unseen['because']}"
 
 
 def _outcome(report: Mapping[str, Any]) -> str:

@@ -12,6 +12,7 @@ from rich.text import Text
 from tokenwire.judging.verdict import Verdict
 from tokenwire.report.failure import failure
 from tokenwire.report.overview import FIRST_CAUSES, Overview, Summary, kept, overview
+from tokenwire.typed_table import counted
 
 _STYLES = {
     Verdict.PASS: "green",
@@ -129,7 +130,9 @@ def _faults(view: Overview) -> Iterator[str]:
     """Yield the wrong entries of the baseline. Stale entries are listed together."""
     stale = [fault["requirement"] for fault in view.faults if fault["kind"] == "stale"]
     if len(stale) > 1:
-        yield f"stale: no longer failing: {', '.join(dict.fromkeys(stale))}"
+        names = list(dict.fromkeys(stale))
+        entries = f"{counted(len(names), 'requirement')}, {counted(len(stale), 'entry')}"
+        yield f"stale: no longer failing: {entries}: {', '.join(names)}"
     for fault in view.faults:
         if fault["kind"] != "stale" or len(stale) == 1:
             yield f"{fault['kind']}: {fault['message']}"
