@@ -49,6 +49,8 @@ def on_files(files: Files, *, config: Any) -> Files:
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """Add links to the requirements that a page names. Hide the navigation on pages without neighbours.
 
+    Links of a file in `docs/` lead to files of the repository. On the site, they lead to its pages.
+
     Pages of captures are excluded from the search, so that a search for a requirement finds only its own
     page.
     """
@@ -56,7 +58,10 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
         page.meta["search"] = {"exclude": True}
     if page.parent is None:
         page.meta.setdefault("hide", ["navigation"])
-    return named(markdown, page.file.src_uri)
+    here = page.file.src_uri
+    if page.file.generated_by is None:
+        markdown = published.relinked(markdown, f"docs/{here}", here)
+    return named(markdown, here)
 
 
 def on_page_content(html: str, **_: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from html import escape
@@ -22,7 +22,9 @@ from tokenwire.requirement import load_requirements
 _THREAD = re.compile(r"(?P<repository>[\w.-]+/[\w.-]+) (?P<kind>PR|issue) #(?P<number>\d+)")
 _PLACES = {"PR": "pull", "issue": "issues"}
 _FENCE = re.compile(r"(```.*?```|<pre.*?</pre>|<table.*?</table>)", re.DOTALL)
-_NAMED = re.compile(r"(?<![\[`])`(?P<id>[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
+_NAMED = re.compile(r"(?<![\[`])`(?P<name>tokenwire\.toml|[a-z0-9]+(?:-[a-z0-9]+)+)`(?![\]`])")
+SETTINGS = "commands.md#tokenwiretoml"
+"""The description of `tokenwire.toml`."""
 
 
 @dataclass(frozen=True)
@@ -77,16 +79,23 @@ def linked(text: str | Sequence[str]) -> str:
     return _THREAD.sub(turned, text if isinstance(text, str) else ", ".join(text))
 
 
+def outside_code(change: Callable[[str], str], markdown: str) -> str:
+    """Return Markdown with all text changed except blocks of code and HTML."""
+    parts = _FENCE.split(markdown)
+    return "".join(part if n % 2 else change(part) for n, part in enumerate(parts))
+
+
 def named(markdown: str, uri: str) -> str:
-    """Return Markdown in which each name of a requirement in code is a link to its page."""
+    """Return Markdown with a link from each requirement in code, and `tokenwire.toml`, to its description."""
 
     def turned(match: re.Match[str]) -> str:
-        to = requirement_uri(match["id"])
-        known = match["id"] in load_requirements() and to != uri
-        return f"[{match[0]}]({relative(to, uri)})" if known else match[0]
+        name = match["name"]
+        if name not in load_requirements() and name != "tokenwire.toml":
+            return match[0]
+        to = SETTINGS if name == "tokenwire.toml" else requirement_uri(name)
+        return match[0] if to.partition("#")[0] == uri else link(match[0], to, uri)
 
-    parts = _FENCE.split(markdown)
-    return "".join(part if n % 2 else _NAMED.sub(turned, part) for n, part in enumerate(parts))
+    return outside_code(lambda prose: _NAMED.sub(turned, prose), markdown)
 
 
 @pass_context

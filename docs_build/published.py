@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from docs_build.page import Page, link, linked, page_of, relative, requirement_uri
+from docs_build.page import Page, link, linked, outside_code, page_of, relative, requirement_uri
 from tokenwire.requirement import load_requirements
 
 ROOT = Path(__file__).parents[1]
@@ -27,6 +27,13 @@ PAGES = {
 """The page for each repository path whose page has another path. All other files of the specification keep
 their paths.
 """
+_SHOWN = {
+    "fixtures": "results/index.md",
+    "fixtures/defects.yaml": "found.md",
+    "spec/bugs.yaml": "bugs.md",
+    "spec/requirements": "requirements/index.md",
+}
+"""The page for each file or folder whose content the site shows in another form."""
 _DATA = {
     "schemas": "Schemas",
     "control": "Control endpoints",
@@ -70,6 +77,13 @@ def with_repository(text: str) -> str:
     return text.replace(PLACEHOLDER, "/".join(repository().split("/")[-2:]) or PLACEHOLDER)
 
 
+def page_of_file(path: str) -> str:
+    """Return the page that shows a file or folder of the repository; empty if the site has none."""
+    if path.startswith("docs/"):
+        return path.removeprefix("docs/")
+    return _SHOWN.get(path) or published().get(path, "")
+
+
 def relinked(markdown: str, source: str, uri: str) -> str:
     """Return the text of a file with links for the page `uri`. Links to files that are not published become
     plain text.
@@ -80,12 +94,12 @@ def relinked(markdown: str, source: str, uri: str) -> str:
         if "://" in to:
             return match[0]
         path = posixpath.normpath(posixpath.join(posixpath.dirname(source), to)) if to else source
-        if path not in published():
+        page = page_of_file(path)
+        if not page:
             return match["words"]
-        page = published()[path]
         return f"[{match['words']}]({relative(page, uri) if page != uri else ''}{mark}{fragment})"
 
-    return _LINK.sub(turned, markdown)
+    return outside_code(lambda prose: _LINK.sub(turned, prose), markdown)
 
 
 def _sentences_linked(markdown: str, uri: str) -> str:

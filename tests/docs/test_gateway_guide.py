@@ -8,9 +8,7 @@ from pathlib import Path
 from test_gateways import SGLANG_ROUTER, SMG, Gateway
 
 GUIDE = Path(__file__).parents[2] / "docs" / "guides" / "check-a-gateway.md"
-ROW = re.compile(
-    r"^\| \[`([\w-]+)`\]\(\.\./requirements/\1\.md\) \| ([^|]*?) ?\| ([^|]*?) ?\| .+ \|$", re.MULTILINE
-)
+ROW = re.compile(r"^\| `([\w-]+)` \| ([^|]*?) ?\| ([^|]*?) ?\| .+ \|$", re.MULTILINE)
 
 
 def pinned(gateway: Gateway) -> dict[str, str]:
