@@ -25,6 +25,7 @@ from tokenwire.report.wording import first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.shown import drops_its_constraint
 from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
+from tokenwire.target.unseen_pointers import unseen_pointers
 from tokenwire.typed_table import counted
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
@@ -215,6 +216,7 @@ def remarks(run: Run, unknown: Sequence[ExchangeHead] = ()) -> Iterator[str]:
         yield f"{where}{number} with endpoints that are in no dialect: {_endpoints(nobodys)}"
     if words := silent(run.answers):
         yield where + words
+    yield from (where + words for words in unseen_pointers(run.answers))
     yield from (f"{where}{death.name}: {death.words}" for death in run.deaths)
     yield from (where + words for words in run.honesty.remarks())
     dropping = (stream for stream in run.answers if stream.asked.constraints and drops_its_constraint(stream))

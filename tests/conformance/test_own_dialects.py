@@ -17,6 +17,7 @@ from tokenwire.demo_server import demo_server
 from tokenwire.spec_files import spec_root
 
 SPEC = spec_root()
+RECORDED = (recorded_whole("w1"), streamed("s1"))
 
 
 def mine(folder: Path, *, name: str = "mine", replaced: tuple[str, str] = ("", "")) -> Path:
@@ -74,6 +75,39 @@ def test_a_capture_is_read_by_a_dialect_of_a_file(tokenwire, tmp_path: Path) -> 
     ran = tokenwire("replay", "rec", "-v", "--dialect", str(path))
     assert "asked: mine" not in without.stdout
     assert "asked: mine" in ran.stdout, ran.stdout + ran.stderr
+
+
+def unseen(tokenwire, folder: Path, dialect: str) -> str:
+    """The remark on pointers that no answer of a recording has."""
+    tokenwire("replay", "rec", "--dialect", dialect, "--json", "r.json")
+    report = json.loads((folder / "r.json").read_text("utf-8"))
+    remarks = report["target"]["remarks"]
+    return "".join(remark for remark in remarks if "in none of its answers" in remark)
+
+
+@pytest.mark.parametrize(
+    ("field", "pointer", "wrong"),
+    [
+        ("output_ids", "/output_ids", "/tokenz"),
+        ("completion_tokens", "/meta_info/completion_tokens", "/about/mad"),
+    ],
+)
+def test_a_pointer_that_no_answer_has_is_a_remark(tokenwire, tmp_path: Path, field, pointer, wrong) -> None:
+    path = mine(tmp_path, replaced=("path: /generate", "path: /mine"))
+    written = path.read_text("utf-8")
+    answers = [replace(one, request=replace(one.request, path="/mine")) for one in RECORDED]
+    write_folder(tmp_path / "rec", *answers)
+    assert f" of {field} (" not in unseen(tokenwire, tmp_path, "mine.yaml")
+    assert f"{field}: {pointer}\n" in written
+    path.write_text(written.replace(f"{field}: {pointer}\n", f"{field}: {wrong}\n"), "utf-8")
+    remark = unseen(tokenwire, tmp_path, "mine.yaml")
+    assert f"{wrong} of {field} ({len(answers)})" in remark
+    assert " of text (" not in remark
+
+
+def test_a_pointer_of_our_own_dialects_that_no_answer_has_is_no_remark(tokenwire, tmp_path: Path) -> None:
+    write_folder(tmp_path / "rec", *RECORDED)
+    assert unseen(tokenwire, tmp_path, "sglang-generate") == ""
 
 
 @pytest.mark.parametrize("copied", [False, True])

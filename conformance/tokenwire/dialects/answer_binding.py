@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, lru_cache
+from itertools import chain
 from sys import intern
 from typing import Any, Literal, NamedTuple, get_args
 
@@ -25,6 +26,7 @@ Kind = Literal[
     "prompt_series",
     "details",
 ]
+_KINDS = get_args(Kind)
 _SINGLE: tuple[Kind, ...] = ("text", "reasoning", "output_ids", "prompt_token_ids")
 _NAMED: tuple[Kind, ...] = ("counters", "series", "prompt_series", "details")
 _FIELDS = {*_SINGLE, *_NAMED}
@@ -38,7 +40,7 @@ _OF_A_CALL = ("index", "id", "type", "name", "arguments")
 _NONE_CUSTOMIZED: frozenset[str] = frozenset()
 _NOTHING: Mapping[str, Any] = {}
 _KNOWN = {
-    *get_args(Kind),
+    *_KINDS,
     "choices",
     "index",
     "document",
@@ -213,6 +215,16 @@ class AnswerBinding:
             empty_is_absent=frozenset(table.get("empty_is_absent", ())),
             ends=Finish(table["ends"]) if "ends" in table else None,
         )
+
+    @cached_property
+    def placed(self) -> Mapping[str, tuple[str, ...]]:
+        """The JSON pointers of each field as the table has them, by the name of the field."""
+        bound = [*self.document, *chain.from_iterable(chain(*(p.fields.values() for p in self.parents)))]
+        bound.sort(key=lambda one: _KINDS.index(one.kind))
+        found: dict[str, tuple[str, ...]] = {}
+        for one in bound:
+            found[one.name] = (*found.get(one.name, ()), one.pointer)
+        return found
 
     @property
     def names_stops(self) -> bool:

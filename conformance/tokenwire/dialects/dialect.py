@@ -232,13 +232,15 @@ class Dialect:
         *,
         schemas: SchemaSource = load_schema,
         borrowed: Collection[str] = (),
+        given: bool = False,
     ) -> None:
         """Build a dialect from its table.
 
         Raises KeyError or ValueError for an invalid table. `borrowed`: the names of schemas that belong to
-        other dialects. Error messages about such a schema say this.
+        other dialects. Error messages about such a schema say this. `given`: the table is a file of the user.
         """
         self.table = table
+        self.given = given
         self.name: str = table["name"]
         self.family: str = table["family"]
         where = f"dialect {self.name}"
@@ -309,6 +311,14 @@ class Dialect:
             self._schemas.validator(kind)
         except FileNotFoundError as error:
             raise ValueError(f"schemas: {kind}: the file {error.filename} is missing") from error
+
+    def placed(self, form: str) -> Mapping[str, tuple[str, ...]]:
+        """Return the JSON pointers of each field of a response, for the form `whole` or `stream`.
+
+        Return an empty dict for answers with typed items.
+        """
+        binding = self._whole if form == "whole" else self._stream
+        return {} if isinstance(binding, ItemBinding) else binding.placed
 
     @property
     def chat(self) -> bool:
@@ -724,7 +734,7 @@ def _load(path: Path, schemas: SchemaSource = load_schema, own: Collection[str] 
     try:
         table = read_foreign_yaml(path)
         borrowed = () if own is None else set(table["schemas"].values()) - set(own)
-        return Dialect(table, schemas=schemas, borrowed=borrowed)
+        return Dialect(table, schemas=schemas, borrowed=borrowed, given=own is not None)
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]!r} is missing") from error
     except OSError as error:
