@@ -178,8 +178,6 @@ def _parse(body: Any) -> _Request:
         raise _RefusedError("the body must be a JSON object")
     sampling = body.get("sampling_params") or {}
     _demand(isinstance(sampling, dict), "sampling_params", sampling)
-    for name in [*(body.keys() - _FIELDS), *(sampling.keys() - _SAMPLING)]:
-        raise _RefusedError(f"{name} is not a field of this server")
     if ("input_ids" in body) == ("text" in body):
         raise _RefusedError("the request must have either input_ids or text, and not both")
     form, kind = ("text", str) if "text" in body else ("input_ids", list)
@@ -202,6 +200,8 @@ def _parse(body: Any) -> _Request:
     for flag in ("stream", "return_prompt_token_ids", "return_logprob"):
         _demand(body.get(flag) in (None, True, False), flag, body.get(flag))
     _demand(sampling.get("ignore_eos") in (None, True, False), "ignore_eos", sampling.get("ignore_eos"))
+    for name in [*(body.keys() - _FIELDS), *(sampling.keys() - _SAMPLING)]:
+        raise _RefusedError(f"{name} is not a field of this server")
     return _Request(
         prompts,
         _request_ids(body.get("rid"), len(prompts), n),

@@ -499,12 +499,12 @@ class Settings:
         unasked=Unasked.ALL,
     )
     verbose: bool = _switch(
-        f"{_ASK} replay merge init again demo",
+        f"{_ASK} replay merge init again demo torture",
         "Show every requirement with its reason, and each exchange when it ends.",
         flags=("-v", "--verbose"),
     )
     quiet: bool = _switch(
-        f"{_ASK} replay merge init again watch",
+        f"{_ASK} replay merge init again watch demo torture",
         "Print only failures and the last line.",
         flags=("-q", "--quiet"),
         but={"watch": {"help": "Do not print violations as they occur."}},

@@ -23,6 +23,7 @@ from tokenwire.report.document import document
 from tokenwire.report.files import Outputs, write_reports
 from tokenwire.report.subject import ANSWER
 from tokenwire.report.terminal import print_report
+from tokenwire.settings import Settings
 from tokenwire.typed_table import counted
 from tokenwire_clients.behaviour import all_cases, cases_named
 from tokenwire_clients.server import torture_server
@@ -53,6 +54,7 @@ def _torture(
     report: Annotated[
         Path, typer.Option("--report", metavar="DIR", help="The folder for the report.")
     ] = Path("tokenwire-torture"),
+    settings: Settings,
 ) -> None:
     """Test a client: serve it difficult streams, and judge what it has parsed.
 
@@ -85,7 +87,7 @@ def _torture(
     status = exit_status(judgement.verdict for judgement in judgements)
     made = document(session.subject, judgements, status)
     problems = write_reports(made, outputs, judgements)
-    print_report(make_console(), made, verbosity=0)
+    print_report(make_console(), made, verbosity=settings.verbosity)
     for problem in problems:
         typer.echo(problem, err=True)
     raise typer.Exit(status)

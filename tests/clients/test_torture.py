@@ -414,6 +414,10 @@ def test_one_case_is_asked_by_the_line_that_a_report_prints(tmp_path):
     ]
     assert "$URL" not in output
     assert run_torture(*words[2:])[0] == 1
+    status, verbose = run_torture("-v", *words[2:])
+    assert status == 1
+    assert "\nclients\nFAIL" in verbose
+    assert len(run_torture("-q", *words[2:])[1]) < len(output)
 
 
 def test_a_case_that_is_not_there_is_refused_with_a_suggestion(tmp_path):

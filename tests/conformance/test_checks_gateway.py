@@ -211,6 +211,18 @@ def test_fields_may_stand_in_other_events() -> None:
     assert "first /a" in found[-1].message
 
 
+def test_a_lost_field_is_expected_and_missing_where_its_parent_is() -> None:
+    ours = holding({"choices": [{"meta_info": {"id": "x", "a": 1, "b": 2}}]}, {"usage": 1})
+    theirs = holding({"choices": [{"meta_info": {"id": "y"}}]}, {"usage": 1})
+    (found,) = (one for one in seen("every-field", ours, theirs) if not one.holds)
+    assert (found.expected, found.actual) == ("/choices/meta_info/a, /choices/meta_info/b", "missing")
+    assert (found.place.event, found.place.pointer) == (0, "/choices/0/meta_info")
+    many = holding({f"f{n}": 1 for n in range(7)})
+    (found,) = (one for one in seen("every-field", many, holding({"g": 1})) if not one.holds)
+    assert found.expected == "/f0, /f1, /f2, /f3, /f4 and 2 more"
+    assert (found.actual, found.place.pointer) == ("missing", "")
+
+
 def test_a_field_that_is_none_of_the_record_may_be_the_workers_own() -> None:
     ours = holding({"kv_transfer_params": {"a": 1}, "meta_info": {"weight_version": "1"}})
     found = {

@@ -289,6 +289,14 @@ def test_top_logprobs_under_texts_may_share_an_entry_and_keep_the_greatest() -> 
     assert wrong(completions([*full[:2], {"": TOP[2][1][0]}, *full[3:]])) == {"script-top-logprobs-are-right"}
 
 
+def test_the_right_entry_is_shown_in_the_form_of_the_reported_one() -> None:
+    series = {"token_logprobs": [0.5, *(row[0][0] for row in TOP[1:])], "tokens": list("abcdef")}
+    stream = full_reply(series=series, prompt_series={}, ids=None)
+    stream = whole(stream, input_ids=(PROMPT,), logprobs=True, dialect="sglang-completions")
+    (seen,) = (one for one in observe(stream, ["script-logprobs-are-right"]) if not one.holds)
+    assert (seen.expected, seen.actual) == ([TOP[0][0][0]], [0.5])
+
+
 def test_the_script_of_these_tests_is_said() -> None:
     assert LAW.answer(PROMPT, 6) == SCRIPT.ids
     assert WORDS.pieces[EOS] == b"<|endoftext|>"

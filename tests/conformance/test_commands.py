@@ -11,6 +11,7 @@ import sys
 from pathlib import Path
 from subprocess import CompletedProcess
 
+import httpx
 import jsonschema
 import pytest
 from recorded import streamed, whole, write_folder
@@ -169,6 +170,22 @@ def test_a_key_that_is_not_in_the_environment_is_missed(tokenwire) -> None:
     ran = tokenwire("check", "--target", NOBODY, "--header", "Authorization: Bearer env:NO_SUCH_KEY")
     assert ran.returncode == ExitStatus.USAGE
     assert "NO_SUCH_KEY is not set" in printed(ran)
+
+
+def test_the_demo_server_names_a_wrong_value_before_an_unknown_field(tokenwire) -> None:
+    body = {"input_ids": [65], "sampling_params": {"max_new_tokens": "many"}, "top_logprobs_num": 2}
+    with demo_server() as url:
+        refused = httpx.post(f"{url}/generate", json=body).json()
+        del body["sampling_params"]
+        unknown = httpx.post(f"{url}/generate", json=body).json()
+    assert refused["error"]["message"] == "max_new_tokens cannot be many"
+    assert unknown["error"]["message"] == "top_logprobs_num is not a field of this server"
+    ran = tokenwire("demo", "--no-open")
+    assert ran.returncode == ExitStatus.CONFORMS, printed(ran)
+    assert "it has three bugs, and each of them may violate several requirements:" in ran.stdout
+    quiet = tokenwire("demo", "--no-open", "-q").stdout
+    assert "three bugs" not in quiet
+    assert "the report, which can replay each failure: file://" in quiet
 
 
 # Init and record

@@ -10,6 +10,7 @@ from hand_made_stream import ids_stream
 
 from tokenwire.record import Place
 from tokenwire.report.excerpt import Excerpt, excerpt, excerpt_at, neighbourhood
+from tokenwire.report.failure import failure
 
 CHUNK = {
     "id": "chatcmpl-1",
@@ -54,6 +55,25 @@ def test_the_wrong_entry_of_a_list_is_marked_where_it_is_the_only_one_like_it() 
     assert marked(neighbourhood(data, "/meta_info/mirror_position", actual=3)) == "[11,12,13,14]"
     data["meta_info"]["mirror_position"].append(13)
     assert marked(neighbourhood(data, "/meta_info/mirror_position", actual=13)) == "[11,12,13,14,13]"
+
+
+def test_an_entry_that_is_not_a_list_is_marked() -> None:
+    data = {"token_logprobs": [0.0, -0.05, -1.5]}
+    assert marked(neighbourhood(data, "/token_logprobs", actual=[0.0])) == "0.0"
+
+
+def test_a_marked_part_that_is_longer_than_the_line_keeps_its_beginning() -> None:
+    text = f"data: {{… {'[0.0,' + '-0.05,' * 30}-1.0]}}"
+    mark = [text.index("["), len(text) - 1]
+    shown = {"index": 0, "time": 0.1, "excerpt": text, "mark": mark, "illegal": True}
+    exhibit = {
+        **dict.fromkeys(("message", "expected", "actual", "first_seen", "others", "curl", "again"), ""),
+        **{"differs_at": None, "upstream": [], "events": [shown], "related": []},
+    }
+    row = {"verdict": "FAIL", "requirement": "r", "scenario": "s", "sentence": "", "exhibit": exhibit}
+    line, carets = failure(row, 80).splitlines()[-2:]
+    assert "… [0.0,-0.05," in line
+    assert carets.index("^") == line.index("[")
 
 
 def test_a_long_list_is_shown_around_its_wrong_entry() -> None:

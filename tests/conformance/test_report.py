@@ -29,7 +29,7 @@ from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row
 from tokenwire.report.failure import failure
 from tokenwire.report.files import Outputs, write_bodies
-from tokenwire.report.overview import summaries
+from tokenwire.report.overview import overview, summaries
 from tokenwire.report.reproduction import again, body_file, curl
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
@@ -286,6 +286,23 @@ def test_the_terminal_shows_the_failure_and_one_last_line(violated) -> None:
     )
     assert "remark: mind this" in text
     assert text.splitlines()[-1] == "http://h:1: does not conform (1 FAIL)"
+
+
+@pytest.mark.parametrize(
+    ("twin", "status", "words"),
+    [
+        ("another model", 1, "conforms, as far as this run could see; the twin: another model (1 PASS)"),
+        ("undecided", 4, "conforms, as far as this run could see; the twin: undecided (1 PASS)"),
+        ("the same", 0, "conforms, as far as this run could see; the twin: the same (1 PASS)"),
+    ],
+)
+def test_the_last_line_names_the_verdict_on_the_twin(violated, twin: str, status: int, words: str) -> None:
+    judgement, subject = violated
+    passed = replace(judgement, verdict=Verdict.PASS, violations=())
+    report = document(subject, [passed], status, twin={"outcome": twin})
+    assert overview(report).last_line == f"http://h:1: {words}"
+    report = document(subject, [judgement], 1, twin={"outcome": twin})
+    assert overview(report).last_line == f"http://h:1: does not conform; the twin: {twin} (1 FAIL)"
 
 
 def test_stale_entries_are_counted_with_their_requirements(violated) -> None:

@@ -29,7 +29,19 @@ def test_an_option_belongs_to_commands_that_exist_and_differs_only_there() -> No
 def test_a_command_has_the_flags_that_the_fields_declare() -> None:
     program = typer.main.get_command(app)
     context = program.make_context("tokenwire", [], resilient_parsing=True)
-    for name in ("check", "record", "compare", "replay", "merge", "watch", "init", "again", "demo", "twin"):
+    for name in (
+        "check",
+        "record",
+        "compare",
+        "replay",
+        "merge",
+        "watch",
+        "init",
+        "again",
+        "demo",
+        "twin",
+        "torture",
+    ):
         _, command, _ = program.resolve_command(context, [name])
         flags = {flag for option in command.params for flag in (*option.opts, *option.secondary_opts)}
         declared = {flag for option in taken_by(name) for words in option.flags for flag in words.split("/")}

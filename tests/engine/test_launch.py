@@ -320,7 +320,7 @@ def test_a_check_goes_on_when_a_front_end_that_crashed_is_back(
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "give one of them"),
+        ([], "--target is missing: give the URL of the server"),
         (["--target", "http://127.0.0.1:9", "--engine", "vllm-rs serve"], "give one of them"),
         (["--engine", "no-such-folder/vllm-rs serve"], "pip download vllm"),
     ],

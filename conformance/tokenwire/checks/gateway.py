@@ -6,7 +6,7 @@ fields.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from tokenwire.checks.about import ANY, ended, is_error
@@ -21,7 +21,7 @@ from tokenwire.checks.reading.fields import (
     names_of_prompt,
     start_place,
 )
-from tokenwire.checks.reading.json_fields import lost, told_by
+from tokenwire.checks.reading.json_fields import lost, place_of_loss, told_by
 from tokenwire.checks.reading.refusals import ABOUT_ACCESS_OR_LOAD, was_refused, words_of
 from tokenwire.checks.same_answers import (
     USAGE,
@@ -116,14 +116,20 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
     for paths, level in ((promised, None), (other, Level.SHOULD))[: 2 if other else 1]:
         plural = "s" * (len(paths) != 1)
         seen = expect(
-            end_place(gateway),
-            f"the {len(ours)} fields of {_SOURCE}",
-            paths[:_MOST_NAMED] or f"the {len(ours)} fields of {_SOURCE}",
+            place_of_loss(gateway, paths[0]) if paths else end_place(gateway),
+            _named(paths) or f"the {len(ours)} fields of {_SOURCE}",
+            "missing" if paths else f"the {len(ours)} fields of {_SOURCE}",
             f"{len(paths)} field{plural} of {_SOURCE} lost, first {paths[0] if paths else ''}",
             holds=not paths,
             related=(ours[paths[0]] if paths else start_place(worker),),
         )
         yield seen._replace(level=level)
+
+
+def _named(paths: Sequence[str]) -> str:
+    """List the first of some paths."""
+    more = len(paths) - _MOST_NAMED
+    return ", ".join(paths[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _same_prompt_ids(pair: LoadedPair, source: str, _rounding: Rounding) -> Iterator[Observation]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import zip_longest
 from typing import Any
 
 from tokenwire.checks.check import Target, check
@@ -86,6 +87,17 @@ def _reported(entry: Logprob) -> Entry:
     return [entry.value] if entry.id is None else [entry.value, entry.id]
 
 
+def _like(due: Sequence[Entry], reported: Sequence[Entry]) -> list[Entry]:
+    """Return the right entries in the form of the reported ones: without the id if it is not reported."""
+    forms = zip_longest(due, reported[: len(due)])
+    return [right[: len(entry)] if entry else right for right, entry in forms]
+
+
+def _rows_like(due: Sequence[list[Entry]], reported: Sequence[list[Entry]]) -> list[list[Entry]]:
+    rows = zip_longest(due, reported[: len(due)], fillvalue=())
+    return [_like(right, row) for right, row in rows]
+
+
 def _sampled(choice: Choice) -> Iterator[tuple[str, list[Entry]]]:
     """Yield the entries of each series of the sampled ids of a choice. An entry that cannot be parsed stays
     as it is.
@@ -145,7 +157,7 @@ def _script_logprobs_are_right(stream: Stream, target: Target) -> Iterator[Obser
         for name, reported in _sampled(known.choice):
             ids = _due(stream, known, len(reported), name)
             if ids:
-                due = [[right.law.logprob(token, token), token] for token in ids]
+                due = _like([[right.law.logprob(token, token), token] for token in ids], reported)
                 yield _observed_series(known.choice, name, due, reported, right.entry)
 
 
@@ -240,9 +252,10 @@ def _observed_ranks(
     if position is None:
         words = f"the likeliest at each of {len(due)} positions"
         return expect(place, words, words, holds=True)
-    expected: Any = due[position].shown if position < len(due) else "nothing"
     entries = (reported[position] or []) if position < len(reported) else []
-    actual = [_reported(entry) for entry in entries] or "nothing"
+    rows = [_reported(entry) for entry in entries]
+    expected: Any = _like(due[position].shown, rows) if position < len(due) else "nothing"
+    actual = rows or "nothing"
     message = f"{name} entry {position} is {actual}, but {expected} in {SOURCE}"
     return expect(place, expected, actual, message, holds=False)
 
@@ -278,7 +291,7 @@ def _script_chosen_logprobs_are_right(stream: Stream, target: Target) -> Iterato
         reported = _rows(series)
         ids = _due(stream, known, len(reported), CHOSEN)
         if ids:
-            due = [_chosen_row(law, asked, token) for token in ids]
+            due = _rows_like([_chosen_row(law, asked, token) for token in ids], reported)
             yield _observed_series(known.choice, CHOSEN, due, reported, right.row)
     yield from _in_place_of_top(stream, target)
 
@@ -296,7 +309,8 @@ def _in_place_of_top(stream: Stream, target: Target) -> Iterator[Observation]:
             reported = [list(map(_reported, row or ())) for row in rows]
             ids = _due(stream, known, len(reported), name)
             if ids:
-                due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
+                rows_due = [_chosen_row(law, tuple(dict.fromkeys((token, *asked))), token) for token in ids]
+                due = _rows_like(rows_due, reported)
                 same = right.by_text if name == NAMED_TOP else right.values
                 yield _observed_series(known.choice, name, due, reported, same)
 

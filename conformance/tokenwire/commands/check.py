@@ -56,9 +56,15 @@ def _check(
     """
     if settings.explore:
         demand_hypothesis()
-    if bool(settings.target) == bool(settings.engine):
+    if settings.target and settings.engine:
         raise UsageError(
-            "--target is the URL of a server, --engine the command that starts a front end; give one of them"
+            f"--target {settings.target} and --engine {settings.engine!r} exclude each other; "
+            "give one of them"
+        )
+    if not (settings.target or settings.engine):
+        raise UsageError(
+            "--target is missing: give the URL of the server, as in --target http://127.0.0.1:30000, or give "
+            "--engine the command that starts a front end"
         )
     if not settings.engine:
         _ask_and_judge(settings, resume, only_plan=only_plan)

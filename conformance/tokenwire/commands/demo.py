@@ -57,7 +57,8 @@ def _demo(
             if serve:
                 _serve(url, faults)
                 return
-            _announce(url, faults)
+            if not settings.quiet:
+                _announce(url, faults)
             asked = Settings(target=url, budget=Budget.QUICK, scenario=_SCENARIOS, dialect=_DIALECTS)
             subject = ask(Plan(asked), verbosity=settings.verbosity)
     except OSError as error:
@@ -69,18 +70,25 @@ def _demo(
     status = judge_and_report(subject, reporting, make_console())
     page = (report / "report.html").resolve()
     typer.echo(f"\nthe report, which can replay each failure: {page.as_uri()}")
-    again = f"tokenwire demo --serve{' --correct' * correct} --port {url.rpartition(':')[2]}"
-    typer.echo(f"the demo server has ended; to run the commands above, start it again: {again}")
-    typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
+    if not settings.quiet:
+        _suggest(url, correct=correct)
     if show and has_desktop():
         webbrowser.open(page.as_uri())
     expected = ExitStatus.CONFORMS if correct else ExitStatus.VIOLATION
     raise typer.Exit(0 if status == expected else ExitStatus.HARNESS_ERROR)
 
 
+def _suggest(url: str, *, correct: bool) -> None:
+    """Print the commands that a user may want to run next."""
+    again = f"tokenwire demo --serve{' --correct' * correct} --port {url.rpartition(':')[2]}"
+    typer.echo(f"the demo server has ended; to run the commands above, start it again: {again}")
+    typer.echo("your own server: tokenwire check --target http://127.0.0.1:30000 --report report")
+
+
 def _announce(url: str, faults: tuple[str, ...]) -> None:
     typer.echo(f"a small demo server is running at {url}")
-    typer.echo("it has three bugs:" if faults else "it has no known bugs")
+    several = "it has three bugs, and each of them may violate several requirements:"
+    typer.echo(several if faults else "it has no known bugs")
     for name in faults:
         typer.echo(f"  {name}: {FAULTS[name]}")
 

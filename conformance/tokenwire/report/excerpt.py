@@ -115,6 +115,8 @@ def _marked_value(value: Any, actual: Any) -> list[str]:
     pieces: list[str] = []
     if isinstance(value, list):
         pieces = _entry(value, actual)
+        if not pieces and isinstance(actual, list) and len(actual) == 1:  # an entry that is not itself a list
+            pieces = _entry(value, actual[0])
     elif isinstance(value, str) and isinstance(actual, str) and len(value) > _LONGEST_NAMED:
         pieces = _text(value, actual)
     return pieces or [_Marked(cut(_dumped(value), _LONGEST_NAMED))]

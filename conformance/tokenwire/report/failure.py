@@ -48,8 +48,11 @@ def _within(text: str, mark: list[int] | None, room: int) -> tuple[str, list[int
         return text, mark
     if mark is None:
         return f"{text[: room - 2]} …", None
-    start = min(max(0, mark[0] - (room - mark[1] + mark[0]) // 2), mark[0], len(text) - room)
-    before = "… " if start else ""
+    before = "… "
+    start = min(max(0, mark[0] - (room - mark[1] + mark[0]) // 2), len(text) - room)
+    # The ellipsis must not replace the beginning of the marked part.
+    start = min(start, max(0, mark[0] - len(before)))
+    before = before if start else ""
     after = " …" if start + room < len(text) else ""
     kept = text[start + len(before) : start + room - len(after)]
     return f"{before}{kept}{after}", [mark[0] - start, min(mark[1] - start, room - len(after))]

@@ -17,6 +17,7 @@ from tokenwire.judging.verdict import MOST_TELLING_FIRST, ExitStatus, Verdict, o
 _BAD = (Verdict.WARN, Verdict.FAIL, Verdict.HARNESS_ERROR)
 KNOWN = "known"
 _DECIDED = (Verdict.PASS, *_BAD)
+_CONFORMS = "conforms, as far as this run could see"
 
 FIRST_CAUSES = 3
 """The number of causes with which a report begins, if there are too many causes to show all in detail."""
@@ -213,7 +214,14 @@ def title(report: Mapping[str, Any]) -> str:
 
 def outcome(report: Mapping[str, Any]) -> str:
     """Describe the exit status, and the effect of limits on the run."""
-    return "; ".join(filter(None, (_outcome(report), _unseen(report), report["target"].get("cut_off"))))
+    words = _outcome(report), _twin(report), _unseen(report), report["target"].get("cut_off")
+    return "; ".join(filter(None, words))
+
+
+def _twin(report: Mapping[str, Any]) -> str:
+    """Return the result of the comparison with the twin. Empty if the target has no twin."""
+    twin = report.get("twin")
+    return f"the twin: {twin['outcome']}" if twin else ""
 
 
 def _unseen(report: Mapping[str, Any]) -> str:
@@ -233,17 +241,22 @@ def _outcome(report: Mapping[str, Any]) -> str:
     conforms = "conforms, except for known failures" if failing else "conforms"
     if baseline_faults(report) and all(row.get("known") for row in failing):
         return f"{conforms}; {_what_to_do(report['baseline'])}"
-    if report["exit_status"] == ExitStatus.CONFORMS and failing:
-        return conforms
+    status = report["exit_status"]
+    if "twin" in report and status != ExitStatus.HARNESS_ERROR and all(row.get("known") for row in failing):
+        # The exit status is that of the comparison.
+        decided = failing or any(row["verdict"] == Verdict.PASS for row in report["verdicts"])
+        status = ExitStatus.CONFORMS if decided else ExitStatus.NOTHING_EVALUATED
     unshown = [profile["name"] for profile in report.get("profiles", ()) if profile["missing"]]
-    if report["exit_status"] == ExitStatus.NOTHING_EVALUATED and unshown:
+    if unshown and status in {ExitStatus.CONFORMS, ExitStatus.NOTHING_EVALUATED} and not failing:
         return f"does not show {', '.join(unshown)}"
+    if status == ExitStatus.CONFORMS and failing:
+        return conforms
     return {
-        0: "conforms, as far as this run could see",
+        0: _CONFORMS,
         1: "does not conform",
         3: "the suite itself failed",
         4: "nothing could be tested",
-    }.get(report["exit_status"], f"ended with status {report['exit_status']}")
+    }.get(status, f"ended with status {status}")
 
 
 @dataclass(frozen=True)

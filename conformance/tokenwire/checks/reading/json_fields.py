@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from tokenwire.checks.reading.fields import end_place
 from tokenwire.record import Place, Stream
-from tokenwire.wire.json_pointer import join
+from tokenwire.wire.json_pointer import Keys, join, parse
 
 _KEYED_BY_TOKENS = frozenset({"top_logprobs", "prompt_logprobs"})
 """Objects whose keys are tokens, and not field names."""
@@ -58,6 +59,36 @@ def lost(worker: Stream, gateway: Stream) -> dict[str, Place]:
         for path, place in missing.items()
         if not is_of_the_cache(path) or there.keys().isdisjoint(_prefixes(path))
     }
+
+
+def place_of_loss(stream: Stream, path: str) -> Place:
+    """Return the place at which a missing field is to be expected: the last event with most of its parents.
+
+    The pointer leads to the deepest parent. In a list, it leads to the first entry.
+    """
+    keys = parse(path)
+    found = [(_parents(event.data, keys), event.place) for event in stream.events]
+    deepest = max((len(parents) for parents, _ in found), default=0)
+    if not deepest:
+        return end_place(stream)
+    parents, place = next(row for row in reversed(found) if len(row[0]) == deepest)
+    return place.at(join(*parents))
+
+
+def _parents(value: Any, keys: Keys) -> list[object]:
+    """Return the keys and indices of as many parents of a path as a JSON value has."""
+    found: list[object] = []
+    beside: list[object] = []
+    for key in keys:
+        while isinstance(value, list) and value:
+            value = value[0]
+            beside.append(0)
+        if not isinstance(value, Mapping) or key not in value:
+            break
+        value = value[key]
+        found += [*beside, key]
+        beside = []
+    return found
 
 
 def _prefixes(path: str) -> Iterator[str]:
