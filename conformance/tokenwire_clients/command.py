@@ -87,7 +87,8 @@ def _torture(
     status = exit_status(judgement.verdict for judgement in judgements)
     made = document(session.subject, judgements, status)
     problems = write_reports(made, outputs, judgements)
-    print_report(make_console(), made, verbosity=settings.verbosity)
+    work = "" if problems else f"the report is {outputs.html}"
+    print_report(make_console(), made, verbosity=settings.verbosity, work=work)
     for problem in problems:
         typer.echo(problem, err=True)
     raise typer.Exit(status)

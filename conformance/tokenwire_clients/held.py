@@ -67,11 +67,14 @@ class Difference(NamedTuple):
     def position(self) -> int | None:
         """The index of the first wrong character or entry.
 
-        None if the compared values are not texts or lists.
+        None if the compared values are not texts or lists. A missing value counts as empty.
         """
-        if not (isinstance(self.expected, str | list) and isinstance(self.actual, str | list)):
+        values = self.expected, self.actual
+        if not any(isinstance(value, str | list) for value in values):
             return None
-        return first_difference(self.expected, self.actual)
+        if not all(value is None or isinstance(value, str | list) for value in values):
+            return None
+        return first_difference(self.expected or "", self.actual or "")
 
 
 def _plain(field: str, value: Any) -> Any:
@@ -123,7 +126,8 @@ def differences(record: Mapping[str, Any], report: Mapping[str, Any]) -> Iterato
         for field in (name for name in SINGLE if name in choice and name in held[index]):
             expected, actual = _plain(field, choice[field]), _plain(field, held[index][field])
             if expected != actual:
-                yield Difference(field, index, expected, actual)
+                shown = held[index][field] if actual is None else actual
+                yield Difference(field, index, expected, shown)
     for index in sorted(held.keys() - {choice["index"] for choice in record["choices"]}, key=str):
         yield Difference("choices", index, None, held[index].get("text"))
     if record["usage"] and "usage" in report:

@@ -326,7 +326,10 @@ class Session:
         """Return remarks for readers of the verdicts."""
         requests = sum(map(len, self.asked.values()))
         connections = len({asked.connection for several in self.asked.values() for asked in several})
-        reported = f"{len(self.wrong)} of {counted(len(self.cases), 'case')} reported"
+        left = len(self.cases) - len(self.wrong)
+        reported = f"the client reported on {len(self.wrong):,} of {len(self.cases):,} cases"
+        if left:
+            reported += f"; the verdicts do not cover the other {left:,}"
         came = f"{counted(requests, 'request')} on {counted(connections, 'connection')}"
         remarks = [reported, came]
         if any(differences and case == "long" for (_, case), differences in self.wrong.items()):

@@ -385,6 +385,21 @@ def test_the_first_snippet_of_the_guide_is_judged_by_what_it_reports(driver):
     assert {judgement.verdict for judgement in session.judgements()} == {Verdict.PASS, Verdict.UNSUPPORTED}
 
 
+@pytest.mark.parametrize(("text", "shown"), [("", ""), (None, None)])
+def test_a_text_that_is_lost_is_shown_as_reported_and_from_its_first_delta(text, shown):
+    session = Session()
+    session.take("openai-chat", "text", {"choices": [{"text": text, "finish": "stop"}]})
+    (judgement,) = (one for one in session.judgements() if one.violations)
+    (found,) = judgement.violations
+    assert found.actual == shown
+    stream = judgement.run.streams[0].load()
+    first = next(one for one in stream.choices[0].emissions if one.text)
+    assert found.place.event == first.event.place.event
+    cases = len(all_cases())
+    words = f"the client reported on 1 of {cases:,} cases; the verdicts do not cover the other {cases - 1:,}"
+    assert session.remarks[0] == words
+
+
 def run_torture(*words) -> tuple[int, str]:
     ended = CliRunner().invoke(app, words)
     return ended.exit_code, ended.output

@@ -188,6 +188,17 @@ def test_the_demo_server_names_a_wrong_value_before_an_unknown_field(tokenwire) 
     assert "the report, which can replay each failure: file://" in quiet
 
 
+def test_a_run_says_where_its_report_is_and_how_much_it_sent(tokenwire, tmp_path: Path) -> None:
+    with demo_server() as url:
+        words = "check", "--target", url, "--scenario", "samples", "--max-requests", "40", "--report", "out"
+        ran, quiet = tokenwire(*words), tokenwire(*words, "-q")
+    line = ran.stdout.splitlines()[-2]
+    found = re.fullmatch(r"sent (\d+) requests; the report is out/report.html", line)
+    assert found, printed(ran)
+    assert 5 < int(found[1]) <= 40
+    assert "the report is" not in quiet.stdout
+
+
 # Init and record
 
 

@@ -86,6 +86,7 @@ def _ask_and_judge(settings: Settings, resume: Path | None, *, only_plan: bool) 
     reporting = replace(reporting_of(settings), budget=settings.budget, on_judged=judged.extend, twin=twin)
     console = make_console()
     subject = ask(plan, verbosity=settings.verbosity)
+    reporting = replace(reporting, sent=plan.purse.requests)
     if isinstance(subject, Unreached):
         console.print(Text(subject.diagnosis), soft_wrap=True)
         subject = subject.subject

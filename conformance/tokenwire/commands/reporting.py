@@ -74,10 +74,20 @@ class Reporting:
     """The command-line flags that limited the run."""
     jobs: int = 1
     """The number of processes for judging."""
+    sent: int = 0
+    """The number of requests that the run has sent. 0 for a recording."""
     on_judged: Callable[[Sequence[Judgement]], object] = lambda _: None
     """A function that is called with all judgements that were made."""
     twin: TwinReport | None = None
     """The comparison of the target with its twin; None without one."""
+
+    @property
+    def work(self) -> str:
+        """A line about the requests that were sent and the main file of the report. Empty without both."""
+        files = (self.outputs.html, self.outputs.json, self.outputs.junit, *self.outputs.files())
+        file = next(filter(None, files), None)
+        sent = f"sent {self.sent:,} request{'s' * (self.sent != 1)}" if self.sent else ""
+        return "; ".join(filter(None, (sent, f"the report is {file}" if file is not None else "")))
 
     @property
     def partial(self) -> bool:
@@ -231,7 +241,12 @@ def _judge_and_report(
             if twin is not None:
                 twin.print_to(console)
                 console.print()
-            print_report(console, report, verbosity=reporting.settings.verbosity)
+            print_report(
+                console,
+                report,
+                verbosity=reporting.settings.verbosity,
+                work="" if problems else reporting.work,
+            )
         for line in workflow_lines(report):
             typer.echo(line)
     except OSError as error:

@@ -158,11 +158,11 @@ def _circumstances(report: Mapping[str, Any], *, full: bool) -> Iterator[tuple[s
             yield f"capability: {name}: {words}", "dim"
 
 
-def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0) -> None:
+def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int = 0, work: str = "") -> None:
     """Print a JSON report.
 
     If `verbosity` is below 0, only failures and the last line are printed. If it is above 0, every
-    requirement is printed with its reason.
+    requirement is printed with its reason. `work`: a line about the requests and the files of the run.
     """
     view, width, full, quiet = overview(report), console.width, verbosity > 0, verbosity < 0
 
@@ -198,4 +198,6 @@ def print_report(console: Console, report: Mapping[str, Any], *, verbosity: int 
             paragraph(f"level: {level['title']}: {level['means']}", "dim")
     if not quiet and (judged := report.get("judged", {})).get("of"):
         paragraph(f"judged {judged['requirements']} of {judged['of']} requirements")
+    if not quiet and work:
+        show(Text(work))
     show(Text(view.last_line, style="bold"))
