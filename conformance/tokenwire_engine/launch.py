@@ -91,7 +91,7 @@ class Wanted:
 _MISSING = {
     "vllm-rs": (
         "the Rust front end is a file in vLLM's wheel: `pip download vllm==0.33.0 --no-deps`, then "
-        "`unzip vllm-*.whl vllm/vllm-rs`, and give its path"
+        "`unzip vllm-*.whl vllm/vllm-rs`, and name it as `./vllm/vllm-rs serve`"
     ),
     "vllm": "install it with `pip install vllm`, or give the path of the program in its environment",
 }

@@ -22,6 +22,7 @@ from functools import partial
 from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
+from importlib.util import find_spec
 from itertools import zip_longest
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -528,6 +529,11 @@ def publish(server_args: Any, gpu_id: int) -> None:
 
 def main() -> None:
     """Start SGLang's server over the engine."""
+    if find_spec("sglang") is None:
+        sys.exit(
+            f"sglang is missing in {sys.executable}: install SGLang there, or name the interpreter of its "
+            "environment, as in `/path/to/python -m sglang.launch_server`"
+        )
     arguments = import_module("sglang.srt.server_args").prepare_server_args(sys.argv[1:])
     launch = import_module("sglang.srt.entrypoints.http_server").launch_server
     launch(arguments, run_scheduler_process_func=run_scheduler_process)

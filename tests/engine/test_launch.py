@@ -25,6 +25,7 @@ from tokenwire.usage_error import UsageError
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
 from tokenwire_engine.schedule import parse_schedule
+from tokenwire_engine.sglang import main as start_sglang
 from tokenwire_parrot.checkpoint import write_parrot
 
 PROMPT = [300 + place for place in range(16)]
@@ -322,7 +323,7 @@ def test_a_check_goes_on_when_a_front_end_that_crashed_is_back(
     [
         ([], "--target is missing: give the URL of the server"),
         (["--target", "http://127.0.0.1:9", "--engine", "vllm-rs serve"], "give one of them"),
-        (["--engine", "no-such-folder/vllm-rs serve"], "pip download vllm"),
+        (["--engine", "no-such-folder/vllm-rs serve"], "name it as `./vllm/vllm-rs serve`"),
     ],
 )
 def test_check_refuses_what_it_cannot_start(words: list[str], message: str) -> None:
@@ -331,6 +332,12 @@ def test_check_refuses_what_it_cannot_start(words: list[str], message: str) -> N
     assert process.returncode == 2
     assert message in " ".join(errors.split())
     assert "Traceback" not in errors
+
+
+def test_an_environment_without_sglang_is_named_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sglang", None)  # an import fails as if it were not installed
+    with pytest.raises(SystemExit, match="^sglang is missing in .*: install SGLang there, or name the inter"):
+        start_sglang()
 
 
 def test_a_port_is_as_low_as_a_front_end_needs_it(monkeypatch: pytest.MonkeyPatch) -> None:
