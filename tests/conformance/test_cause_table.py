@@ -95,6 +95,16 @@ def test_a_cause_that_follows_from_another_explains_nothing_elsewhere() -> None:
     assert causes([counts, budget, zero]).folded == {1: 2}
 
 
+def test_a_prompt_that_grows_in_a_stream_is_one_cause() -> None:
+    run = run_of(("ids", True), ("counts", True))
+    grown = violated("prompt-ids-constant", "ids", run=run)
+    counts = violated("prompt-tokens-constant", "counts", run=run)
+    final = violated("stream-finish-equals-whole", "counts", run=run)
+    scripted = violated("script-counts-are-right", "ids", run=run)
+    assert causes([scripted, final, counts, grown]).folded == {0: 3, 1: 3, 2: 3}
+    assert causes([scripted, final, counts]).folded == {0: 2, 1: 2}
+
+
 def test_only_a_gateway_follows_from_what_gateways_do() -> None:
     run = run_of(("cause", True), ("other", True))
     gateway = replace(run, beside=(Comparison(run.streams[0], run.streams[1]),))

@@ -357,8 +357,8 @@ PAIRS = [
     ),
     Pair(
         "stop-is-named",
-        (whole(Reply(finish=Finish("stop", matched="g")), stop=("g",), ignore_eos=True),),
-        (whole(Reply(finish=STOP), stop=("g",), ignore_eos=True),),
+        (whole(Reply(finish=Finish("stop", matched="g")), stop=("g",), ignore_eos=True, max_new_tokens=9),),
+        (whole(Reply(finish=STOP), stop=("g",), ignore_eos=True, max_new_tokens=9),),
         pointer="/finish",
         why="a stop string",
     ),

@@ -57,6 +57,15 @@ def test_a_server_that_shows_its_stop_string_is_caught_without_its_word() -> Non
     assert list(check((chat("a", Finish("stop"), "bc"),), Target())) == [], "it may have ended by itself"
 
 
+@pytest.mark.parametrize(("budget", "judged"), [(6, []), (7, [False]), (None, [False])])
+def test_what_its_budget_may_have_ended_need_not_name_a_stop(budget: int | None, judged: list[bool]) -> None:
+    check = CHECKS["stop-is-named"].on_run
+    assert check is not None
+    asked: dict[str, Any] = {"stop": ("x",), "ignore_eos": True, "max_new_tokens": budget}
+    ended = whole(Reply(ids=range(6), text="abcdef", finish=Finish("stop")), **asked)
+    assert [seen.holds for seen in check((ended,), Target())] == judged
+
+
 def test_a_stop_string_within_the_least_number_of_tokens_stays() -> None:
     """The prompt `q a w a z a k` with the stop `a` and min_tokens 4, echoed: the first two stay."""
     check = CHECKS["stop-string-not-shown"].on_run

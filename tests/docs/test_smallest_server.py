@@ -29,17 +29,26 @@ def serving(server: Path) -> Iterator[str]:
             process.terminate()
 
 
-def checked(server: Path, tmp_path: Path, *options: str) -> tuple[int, list[dict[str, Any]]]:
-    """The exit status of a check of a server, and the verdicts."""
+def checked(server: Path, tmp_path: Path, *options: str) -> tuple[int, dict[str, Any]]:
+    """The exit status of a check of a server, and the report."""
     report = tmp_path / "report.json"
     with serving(server) as url:
         check = [sys.executable, "-m", "tokenwire", "check", "--target", url, *options]  # as the guide does
         ran = subprocess.run([*check, "--json", str(report)], capture_output=True, text=True, check=False)
-    return ran.returncode, json.loads(report.read_text("utf-8"))["verdicts"]
+    return ran.returncode, json.loads(report.read_text("utf-8"))
+
+
+def changed(folder: Path, line: str, faulty: str) -> Path:
+    """The smallest server with other code in one place."""
+    code, server = SERVER.read_text("utf-8"), folder / "server.py"
+    assert code.count(line) == 1
+    server.write_text(code.replace(line, faulty), "utf-8")
+    return server
 
 
 def test_the_smallest_server_conforms(tmp_path: Path) -> None:
-    status, verdicts = checked(SERVER, tmp_path)
+    status, document = checked(SERVER, tmp_path)
+    verdicts = document["verdicts"]
     assert status == 0, verdicts
     assert {verdict["requirement"] for verdict in verdicts if verdict["verdict"] in {"FAIL", "WARN"}} == set()
     held = {verdict["requirement"] for verdict in verdicts if verdict["verdict"] == "PASS"}
@@ -55,10 +64,16 @@ def test_the_smallest_server_conforms(tmp_path: Path) -> None:
 def test_the_smallest_server_that_shows_the_beginning_of_a_stop_string_does_not(
     budget: str, tmp_path: Path
 ) -> None:
-    code, server = SERVER.read_text("utf-8"), tmp_path / "server.py"
     held = "held = max((len(stop) - 1 for stop in wanted.stops), default=0)"
-    assert held in code
-    server.write_text(code.replace(held, "held = 0"), "utf-8")
-    status, verdicts = checked(server, tmp_path, "--budget", budget)
-    failed = {verdict["requirement"] for verdict in verdicts if verdict["verdict"] == "FAIL"}
+    status, report = checked(changed(tmp_path, held, "held = 0"), tmp_path, "--budget", budget)
+    failed = {verdict["requirement"] for verdict in report["verdicts"] if verdict["verdict"] == "FAIL"}
     assert (status, "stop-prefix-held-back" in failed) == (1, True), failed
+
+
+def test_a_stop_that_is_the_end_of_the_budget_is_one_cause(tmp_path: Path) -> None:
+    length = '{"type": "length", "length": len(ids)}'
+    server = changed(tmp_path, length, '{"type": "stop", "matched": None}')
+    _, report = checked(server, tmp_path, "--budget", "quick")
+    assert [cause["requirement"] for cause in report["causes"]] == ["stop-has-a-cause"]
+    failed = {verdict["requirement"] for verdict in report["verdicts"] if verdict["verdict"] == "FAIL"}
+    assert "stop-is-named" not in failed

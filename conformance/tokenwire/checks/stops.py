@@ -11,7 +11,7 @@ from tokenwire.ask import Asked
 from tokenwire.checks.about import about, finished_choices, streamed
 from tokenwire.checks.check import Target, check_finished, check_run, once_per_run, select
 from tokenwire.checks.evidence import Observation, expect, left_out
-from tokenwire.checks.reading.fields import SHOWN, asked_alike, running_texts, start_place
+from tokenwire.checks.reading.fields import SHOWN, asked_alike, count_of, running_texts, start_place
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.checks.round_trips import Whole, related_streams
 from tokenwire.checks.same_answers import same_finish, same_ids, same_text
@@ -382,6 +382,12 @@ def _asks_for_any_stop(stream: Stream) -> bool:
     return any(_stopping(stream.asked))
 
 
+def _is_within_budget(stream: Answer, choice: ChoiceFacts) -> bool:
+    """True if the budget of a request cannot have ended a choice."""
+    budget, count = stream.asked.max_new_tokens, count_of(stream, choice)
+    return budget is None or (count is not None and count < budget)
+
+
 @check_run("stop-is-named", alone=True)
 def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Observation]:
     """Check that a choice that a stop of its request ended names this stop, if the endpoint has a field for
@@ -389,7 +395,7 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
 
     An end-of-sequence id need not be named. So an id is judged only if another answer continues after it. A
     string is judged only if nothing else can have ended the choice. Then the request ignores end-of-sequence
-    ids, or the answer without stop strings contains the string.
+    ids and its budget is left, or the answer without stop strings contains the string.
     """
     by_twin = _stops_by_twin(streams)
     stops_of: dict[str, set[int]] = {}
@@ -417,8 +423,9 @@ def _stop_is_named(streams: tuple[Answer, ...], _target: Target) -> Iterator[Obs
             others = (
                 asked.stop_token_ids or asked.stop_regex
             )  # the specification does not define how a pattern is named
-            # Without end-of-sequence ids, only a stop string can have ended the choice.
+            # Without end-of-sequence ids, only a stop string or the budget can have ended the choice.
             by_string = asked.ignore_eos and bool(asked.stop) and not others
+            by_string = by_string and _is_within_budget(stream, choice)
             by_string |= by_twin.get(stream.exchange.name, ("", False))[1]
             if by_id or by_string:
                 stops = [last] if by_id else [*asked.stop]
