@@ -137,16 +137,28 @@ def find_fault(name: str) -> KnownFault:
 _LISTED = (*(field.name for field in fields(KnownFault) if field.name != "acts"), "kills")
 
 
-def faults_as_json() -> str:
+def _with(word: str) -> list[KnownFault]:
+    """Return the faults with a word in their name, their description or the requirements that find them.
+
+    Raises ValueError if there is none.
+    """
+    known = load_faults().values()
+    found = [fault for fault in known if word in " ".join((fault.name, fault.does, *fault.kills))]
+    if not found:
+        raise ValueError(f"none of the {len(known)} faults has {word!r} in its text; try a shorter word")
+    return found
+
+
+def faults_as_json(word: str = "") -> str:
     """Return the catalogue as a JSON list; the keys are those of `KnownFault`."""
-    return json.dumps(
-        [{name: getattr(fault, name) for name in _LISTED} for fault in load_faults().values()], indent=2
-    )
+    listed = [{name: getattr(fault, name) for name in _LISTED} for fault in _with(word)]
+    return json.dumps(listed, indent=2)
 
 
-def print_faults(console: Console) -> None:
+def print_faults(console: Console, word: str = "") -> None:
     """Print the catalogue, a paragraph for each fault."""
-    for known in load_faults().values():
+    found = _with(word)
+    for known in found:
         title = Text(f"{known.name}  ", style="bold").append(", ".join(known.shows_in), style="not bold dim")
         console.print(title)
         console.print(f"  {known.does}", highlight=False)
@@ -158,5 +170,5 @@ def print_faults(console: Console) -> None:
         )
         console.print(f"  as in      {', '.join(known.upstream) or '-'}\n", highlight=False)
     console.print(
-        f"{len(load_faults())} faults; with --enable-faults, name one in the header x-tokenwire-fault"
+        f"{len(found)} fault{'s' * (len(found) != 1)}; with --enable-faults, name one in the header x-tokenwire-fault"
     )

@@ -59,7 +59,9 @@ app.command(epilog=f"Limits of a request: {limits_in_words()}.")(serve)
 
 @app.command()
 def faults(
-    *, as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False
+    word: Annotated[str, typer.Argument(help="List only faults with this word in their text.")] = "",
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="As JSON, for programs.")] = False,
 ) -> None:
     """List the faults that a request may name on a server with --enable-faults."""
     from rich.console import Console
@@ -68,12 +70,12 @@ def faults(
 
     try:
         faults = fault_package()
+        if as_json:
+            typer.echo(faults.faults_as_json(word))
+        else:
+            faults.print_faults(Console(), word)
     except ValueError as error:
         raise typer.Exit(_complain(error)) from error
-    if as_json:
-        typer.echo(faults.faults_as_json())
-    else:
-        faults.print_faults(Console())
 
 
 def _from_environment(key: str | None) -> str | None:

@@ -129,3 +129,17 @@ def test_the_command_lists_them(tmp_path):
     table = run_forked(*command, folder=tmp_path).stdout
     assert f"{len(FAULTS)} faults" in table
     assert {entry["primitive"]: entry["kind"] for entry in listed} == TABLE["kinds"]
+
+
+def test_the_command_lists_the_faults_with_a_word(tmp_path):
+    command = ("tokenwire-reference", "faults")
+    listed = json.loads(run_forked(*command, "done-ends-the-stream", "--json", folder=tmp_path).stdout)
+    assert [entry["name"] for entry in listed] == [
+        name for name, fault in FAULTS.items() if "done-ends-the-stream" in fault.kills
+    ]
+    found = run_forked(*command, "done-missing", folder=tmp_path).stdout
+    assert "A stream ends without [DONE]." in found
+    assert "1 fault; with --enable-faults" in found
+    none = run_forked(*command, "no-such-word", folder=tmp_path)
+    assert none.returncode != 0
+    assert "has 'no-such-word' in its text" in none.stderr
