@@ -169,6 +169,5 @@ def print_faults(console: Console, word: str = "") -> None:
             f"  turns red  {', '.join(known.kills) or f'nothing yet: {known.unseen}'}", highlight=False
         )
         console.print(f"  as in      {', '.join(known.upstream) or '-'}\n", highlight=False)
-    console.print(
-        f"{len(found)} fault{'s' * (len(found) != 1)}; with --enable-faults, name one in the header x-tokenwire-fault"
-    )
+    counted = f"{len(found)} fault{'s' * (len(found) != 1)}"
+    console.print(f"{counted}; with --enable-faults, name one in the header x-tokenwire-fault")
