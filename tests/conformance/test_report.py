@@ -13,6 +13,7 @@ import jsonschema
 import pytest
 from hand_made_stream import ids_stream, made_up_row
 from rich.console import Console
+from stream_builder import named, refusal, whole
 
 from tokenwire.ask import Budget
 from tokenwire.asking import detokenization, preflight
@@ -24,12 +25,13 @@ from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.run import Run
 from tokenwire.judging.verdict import Verdict, exit_status, overall
+from tokenwire.profile import standing
 from tokenwire.record import Stream
 from tokenwire.report import exhibit
 from tokenwire.report.document import as_json, document, row
 from tokenwire.report.failure import failure
 from tokenwire.report.files import Outputs, write_bodies
-from tokenwire.report.overview import overview, summaries
+from tokenwire.report.overview import overview, profile_in_words, summaries
 from tokenwire.report.reproduction import again, body_file, curl
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
@@ -303,6 +305,27 @@ def test_the_last_line_names_the_verdict_on_the_twin(violated, twin: str, status
     assert overview(report).last_line == f"http://h:1: {words}"
     report = document(subject, [judgement], 1, twin={"outcome": twin})
     assert overview(report).last_line == f"http://h:1: does not conform; the twin: {twin} (1 FAIL)"
+
+
+def test_a_profile_says_which_fields_the_server_refuses(violated) -> None:
+    judgement, subject = violated
+    missing = standing("metadata", {"logprobs-whole": Verdict.UNSUPPORTED}, {"sglang"})
+    assert missing.missing == ("data of each token",)
+
+    def words(*streams: Stream) -> str:
+        about = replace(subject, runs=(Run(streams),))
+        report = document(about, [judgement], 4, profiles=[missing])
+        jsonschema.Draft202012Validator(load_schema("report")).validate(report)
+        return profile_in_words(report["profiles"][0]).partition(": ")[2]
+
+    bare = "not shown: no verdict on data of each token"
+    refused, answered = refusal(logprobs=True), whole(logprobs=True)
+    assert words(refused) == f"{bare} (the server refused the request with logprobs)"
+    assert words(refused, named(refused, "again")) == (
+        f"{bare} (the server refused each of the 2 requests with logprobs)"
+    )
+    assert words(refused, answered) == bare
+    assert words(refusal(status=404, logprobs=True)) == bare
 
 
 def test_stale_entries_are_counted_with_their_requirements(violated) -> None:

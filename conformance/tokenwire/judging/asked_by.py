@@ -5,12 +5,14 @@ An answer shows some capabilities only if its request enables them (`spec/asked_
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from functools import cache
 from typing import Any
 
 from tokenwire.ask import Ask, RequestFields
+from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import Dialect
 from tokenwire.record import Answer
 from tokenwire.spec_files import read_yaml, spec_root
@@ -59,3 +61,15 @@ def asked_among(streams: Iterable[Answer]) -> frozenset[str]:
     rows = asked_by().items()
     requests = (stream.asked for stream in streams)
     return frozenset(name for asked in requests for name, row in rows if row.is_asked(asked))
+
+
+def always_refused(streams: Iterable[Answer]) -> dict[str, int]:
+    """Count the requests that enable a capability, by its name, if the server refused each of them."""
+    asked: Counter[str] = Counter()
+    refused: Counter[str] = Counter()
+    for stream in streams:
+        names = [name for name, row in asked_by().items() if row.is_asked(stream.asked)]
+        asked.update(names)
+        if was_refused(stream):
+            refused.update(names)
+    return {name: count for name, count in asked.items() if refused[name] == count}

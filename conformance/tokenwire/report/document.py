@@ -13,6 +13,7 @@ from typing import Any
 from tokenwire import __version__
 from tokenwire.checks.evidence import Observation
 from tokenwire.disk import system_says
+from tokenwire.judging.asked_by import always_refused, asked_by
 from tokenwire.judging.causes import Causes, causes, specificity
 from tokenwire.judging.failure_kind import failure_kinds
 from tokenwire.judging.judge import Judgement
@@ -20,6 +21,7 @@ from tokenwire.judging.run import Run
 from tokenwire.judging.tally import how_far
 from tokenwire.judging.verdict import SEVERITY, Verdict, overall
 from tokenwire.judging.workers_own import workers_own
+from tokenwire.levels import levels
 from tokenwire.profile import VERSION, Standing, dated_levels
 from tokenwire.report.excerpt import excerpt_at
 from tokenwire.report.exhibit import exhibit, witnessed
@@ -235,6 +237,19 @@ def _target(subject: Subject) -> dict[str, Any]:
     }
 
 
+def _profile(standing: Standing, subject: Subject) -> dict[str, Any]:
+    """Return the entry of `profiles` for one profile, with the reasons for what the server does not show."""
+    needs = levels()[standing.name].needs
+    refused = always_refused(stream for run in subject.runs for stream in run.streams)
+    because: dict[str, str] = {}
+    for need in standing.missing:
+        for name in sorted(needs.get(need, frozenset()) & refused.keys()):
+            fields = " and ".join(asked_by()[name].asks)
+            requests = "the request" if refused[name] == 1 else f"each of the {refused[name]} requests"
+            because.setdefault(need, f"the server refused {requests} with {fields}")
+    return {**standing.as_json(), **({"because": because} if because else {})}
+
+
 def verdict_of_each(judgements: Iterable[Judgement]) -> dict[str, Verdict]:
     """Return the verdict on each requirement, over all scenarios."""
     verdicts: dict[str, list[Verdict]] = {}
@@ -260,7 +275,7 @@ def document(
     """
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
-    levels = dated_levels(verdicts, subject.families)
+    dated = dated_levels(verdicts, subject.families)
     found, of_worker = causes(judgements), workers_own(judgements)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
@@ -272,8 +287,8 @@ def document(
             ),
             "of": len(verdicts),
         },
-        **({"levels": [_plain(level.as_json()) for level in levels]} if levels else {}),
-        **({"profiles": [_plain(profile.as_json()) for profile in profiles]} if profiles else {}),
+        **({"levels": [_plain(level.as_json()) for level in dated]} if dated else {}),
+        **({"profiles": [_plain(_profile(profile, subject)) for profile in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, found, of_worker),
         "causes": _causes(judgements, found.folded, of_worker),
         **({"selection": dict(selection)} if selection is not None else {}),

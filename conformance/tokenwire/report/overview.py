@@ -163,7 +163,9 @@ def profile_in_words(profile: Mapping[str, Any]) -> str:
     """Describe the result for a profile: satisfied, not satisfied, or not shown with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
-    unknown = f"no verdict on {', '.join(profile['missing'])}" if profile["missing"] else ""
+    because = profile.get("because", {})
+    needs = [f"{need} ({because[need]})" if need in because else need for need in profile["missing"]]
+    unknown = f"no verdict on {', '.join(needs)}" if needs else ""
     if violated:
         words = f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
         return f"{words}; {unknown}" if unknown else words
