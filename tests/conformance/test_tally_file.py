@@ -103,7 +103,7 @@ def test_the_commands_do_that(tokenwire: Command, captures: list[Path]) -> None:
         tokenwire("replay", *paths, "--tally", tally, "--requirement", ONE)
     at_once = tokenwire("replay", first, *others, "--requirement", ONE, "--json", "one.json")
     put_into_one = tokenwire("merge", "first.gz", "others.gz", "--json", "two.json")
-    assert put_into_one.stdout == at_once.stdout
+    assert put_into_one.stdout == at_once.stdout.replace("one.json", "two.json")
     assert put_into_one.returncode == at_once.returncode == 1
     assert Path("two.json").read_bytes() == Path("one.json").read_bytes()
 
