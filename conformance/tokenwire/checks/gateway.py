@@ -117,7 +117,7 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
         plural = "s" * (len(paths) != 1)
         seen = expect(
             place_of_loss(gateway, paths[0]) if paths else end_place(gateway),
-            _named(paths) or f"the {len(ours)} fields of {_SOURCE}",
+            _first_paths(paths) or f"the {len(ours)} fields of {_SOURCE}",
             "missing" if paths else f"the {len(ours)} fields of {_SOURCE}",
             f"{len(paths)} field{plural} of {_SOURCE} lost, first {paths[0] if paths else ''}",
             holds=not paths,
@@ -126,7 +126,7 @@ def _gateway_keeps_every_field(comparison: Comparison, _target: Target) -> Itera
         yield seen._replace(level=level)
 
 
-def _named(paths: Sequence[str]) -> str:
+def _first_paths(paths: Sequence[str]) -> str:
     """List the first of some paths."""
     more = len(paths) - _MOST_NAMED
     return ", ".join(paths[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
