@@ -116,6 +116,19 @@ def test_only_a_gateway_follows_from_what_gateways_do() -> None:
         assert causes(judgements).folded == folded
 
 
+def test_a_field_that_a_gateway_drops_is_the_cause_of_the_missing_field() -> None:
+    run = run_of(("asked", True), ("compared", True))
+    run = replace(run, beside=(Comparison(run.streams[0], run.streams[1]),))
+    missing = violated("asked-or-refused", "asked", run=run)
+    dropped = violated("gateway-keeps-every-field", "compared", run=run)
+    seed = violated("seed-is-kept", "asked", run=run)
+    assert causes([missing, dropped, seed]).folded == {0: 1, 2: 1}
+    assert causes([missing, seed]).folded == {1: 0}
+    assert causes([missing, dropped], of_worker={0}).folded == {}, "the worker does not have the field either"
+    warned = replace(dropped, verdict=Verdict.WARN)
+    assert causes([missing, warned]).folded == {}, "the other is graver"
+
+
 def test_the_rows_of_the_table_exist_and_ask_for_something() -> None:
     rows = load_requirements()
     for row in cause_rows():

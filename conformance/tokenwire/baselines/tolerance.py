@@ -19,6 +19,7 @@ from tokenwire.judging.failure_kind import FailureKind, either_way, failure_kind
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.observing import NO_SCENARIO
 from tokenwire.judging.verdict import Verdict
+from tokenwire.judging.workers_own import workers_own
 from tokenwire.report.subject import EXPLORATION
 from tokenwire.requirement import Level, load_requirements
 from tokenwire.typed_table import suggestion
@@ -145,7 +146,7 @@ def ended_as_known(baseline: Baseline, broken_off: str) -> bool:
 def outcomes_of(judgements: Iterable[Judgement]) -> list[Outcome]:
     """Return the outcomes of a run from its judgements."""
     every = list(judgements)
-    folded = causes(every).folded
+    folded = causes(every, workers_own(every)).folded
     return [
         Outcome(
             judgement.requirement.id,

@@ -22,7 +22,7 @@ Folding does not change verdicts.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 
@@ -145,8 +145,8 @@ def _exchanges(seen: Sequence[Observation]) -> set[str]:
 class _Violations:
     """The violations of a run by their places. A violation is identified by the position of its judgement."""
 
-    def __init__(self, judgements: Sequence[Judgement]) -> None:
-        self._judgements = judgements
+    def __init__(self, judgements: Sequence[Judgement], of_worker: Container[int]) -> None:
+        self._judgements, self._of_worker = judgements, of_worker
         self._by_place: dict[Where, set[int]] = defaultdict(set)
         self._specific: dict[int, Specificity] = {}
         self.positions = [
@@ -206,7 +206,7 @@ class _Violations:
         for row in _rows_behind().get(self._judgements[n].requirement.id, ()):
             for place in (seen.place, *seen.related):
                 stream = run.by_exchange.get(place.exchange)
-                applies = run.is_gateway or not row.gateway
+                applies = not row.gateway or (run.is_gateway and n not in self._of_worker)
                 if applies and stream is not None and REQUESTS[row.of](stream.asked):
                     found |= self._by_place.get((id(run), row.cause, (stream.dialect,)), set())
         return found
@@ -263,13 +263,14 @@ class Causes:
         return replace(judgement, reason=first.message, violations=(first, *others))
 
 
-def causes(judgements: Sequence[Judgement]) -> Causes:
+def causes(judgements: Sequence[Judgement], of_worker: Container[int] = ()) -> Causes:
     """Find the violations that follow from other violations.
 
     A cause is not itself folded, and is at least as severe as its consequences. Failures that a baseline
-    tolerates are ignored.
+    tolerates are ignored. `of_worker`: the positions of the failures of a gateway that its worker shows as
+    well. They do not follow from an error of the gateway.
     """
-    violations = _Violations(judgements)
+    violations = _Violations(judgements, of_worker)
     folded: dict[int, int] = {}
     unexplained: dict[int, Observation] = {}
 

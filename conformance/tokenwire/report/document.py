@@ -276,7 +276,8 @@ def document(
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
     dated = dated_levels(verdicts, subject.families)
-    found, of_worker = causes(judgements), workers_own(judgements)
+    of_worker = workers_own(judgements)
+    found = causes(judgements, of_worker)
     return {
         "tool": {"name": "tokenwire", "version": __version__, "spec": _SPEC_VERSION, "profiles": VERSION},
         "target": _plain(_target(subject)),
