@@ -176,6 +176,7 @@ def lines(known: Circumstances, parts: Sequence[str] = ()) -> Iterator[tuple[str
                     tool_calls=known.tool_calls,
                     declared=frozenset({WEIGHT_UPDATES, WEIGHT_VERSIONS, WAITING_TIMEOUT}),
                     draw=Random(name),
+                    to_worker=sender,
                 )
                 asyncio.run(_run(scenario, talk))
                 yield from ((name, line) for line in sender.lines)

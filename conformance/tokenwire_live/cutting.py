@@ -24,8 +24,8 @@ _EVENTS = 2
 _READ_BYTES = 1 << 16
 _HEAD_BYTES = 1 << 16
 _REFUSED = "requests from web pages of another host or origin are not answered"
-_STREAM = re.compile(rb"content-type:[ \t]*text/event-stream[^\r\n]*\r\n(?:[^\r\n]+\r\n)*\r\n", re.IGNORECASE)
-"""Matches the end of the head of a stream, from its media type on."""
+_STREAM = re.compile(rb"content-type:[ \t]*text/event-stream", re.IGNORECASE)
+_END_OF_HEAD = b"\r\n\r\n"
 _EVENT = re.compile(rb"\n\n|\r\n\r\n")
 
 
@@ -40,10 +40,11 @@ class _Search:
         """Return the number of bytes of `data` before the cut; None if the cut is not in `data`."""
         held, self.seen = self.seen, (self.seen + data)[-_READ_BYTES:]
         whole = held + data
-        head = _STREAM.search(whole)
-        if head is None:
+        media_type = _STREAM.search(whole)
+        head = -1 if media_type is None else whole.find(_END_OF_HEAD, media_type.end())
+        if head < 0:
             return None
-        ends = [event.end() for event in _EVENT.finditer(whole, head.end())]
+        ends = [event.end() for event in _EVENT.finditer(whole, head + len(_END_OF_HEAD))]
         return max(0, ends[_EVENTS - 1] - len(held)) if len(ends) >= _EVENTS else None
 
 

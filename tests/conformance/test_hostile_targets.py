@@ -22,8 +22,9 @@ LONG_S = 10
 AMPLE_S = 300
 """For all others, however slow the machine is."""
 MOST_WORK_S = 5
-MOST_WAITS = 26
-"""Requests that are sent at once: to every information endpoint, dialect and form of a prompt."""
+MOST_WAITS = 27
+"""Requests that are sent at once: to every information endpoint, dialect and form of a prompt, and to other
+protocols."""
 MOST_MEMORY = 300_000_000
 """90 MB of the suite, 134 MB of 16 answers as long as they may become, and the holes between their pieces."""
 

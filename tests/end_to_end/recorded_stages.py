@@ -15,6 +15,9 @@ LONG_BUDGET = 480
 """New tokens of a request that is aborted while it runs: so many that it cannot have ended."""
 TOKENS_BEFORE_ABORT = 48
 
+RENAMED = "v2"
+"""The version of the weights after the renaming that was recorded."""
+
 
 class Stage:
     """Puts requests into the states that the recorded servers had them in."""
@@ -45,6 +48,14 @@ class Stage:
             assert not asking.done(), asking.result()
         await self._post("/abort_request", {"abort_all": True} if rid is None else {"rid": rid})
         return await asking
+
+    async def renamed(self, exchange: Exchange) -> Exchange:
+        """Send an exchange while the weights have the version of the recording, and restore the version."""
+        names = {"abort_all_requests": False}
+        await self._post("/update_weight_version", {**names, "new_version": RENAMED})
+        answer = await self._recorder.send(exchange.name, "", exchange.request)
+        await self._post("/update_weight_version", {**names, "new_version": "default"})
+        return answer
 
     async def aborted_in_queue(self, exchange: Exchange) -> Exchange:
         """Abort a request that no step has seen."""
@@ -114,6 +125,8 @@ ABORTED: dict[str, Staging] = {
 STAGES: dict[str, Staging] = ABORTED | {
     "m_duplicate_rid_while_running": _twice,
     "m_duplicate_rid_stream_while_running": _twice,
+    "m_update_weight_version": Stage.renamed,
+    "m_gen_after_version": Stage.renamed,
     "q_queue_full_2": _queue_full,
     "q_queue_full_3": _queue_full,
 }
