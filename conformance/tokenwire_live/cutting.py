@@ -94,7 +94,7 @@ class CuttingProxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         first = await _head(reader)
-        line, *fields = first.partition(b"\r\n\r\n")[0].split(b"\r\n")
+        line, *fields = first.partition(_END_OF_HEAD)[0].split(b"\r\n")
         action = self._calls.get(line)
         if action is not None:
             await self._answer(action, fields, writer)
@@ -149,7 +149,7 @@ class CuttingProxy:
 async def _head(reader: asyncio.StreamReader) -> bytes:
     """Read until the head of a request is complete; return all bytes that were read."""
     found = b""
-    while b"\r\n\r\n" not in found and len(found) < _HEAD_BYTES:
+    while _END_OF_HEAD not in found and len(found) < _HEAD_BYTES:
         data = await reader.read(_READ_BYTES)
         if not data:
             break

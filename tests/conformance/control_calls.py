@@ -69,29 +69,21 @@ def of_response(
     if action is Action.BEGIN:
         request = HttpRequest("POST", "/v1/responses", body)
     assert request is not None
-    exchange = Exchange(
-        f"openai-responses/one/{action}",
-        request,
-        "one",
-        status,
-        (),
-        (Read(0.01, json.dumps(document).encode()),),
-        Ending.COMPLETE,
-        duration=0.01,
-        started=clock(seconds),
-    )
-    call = read_call(exchange)
-    assert call is not None
-    return call
+    return _answered(f"openai-responses/one/{action}", request, document, status, seconds)
 
 
 def posted(
     path: str, body: dict[str, Any], document: Any, *, status: int = 200, seconds: float = 5
 ) -> ControlCall:
     """A request to a path that is beside the answers, as the tables of all families know it."""
+    name = f"one/{path.rpartition('/')[2]}-{seconds}"
+    return _answered(name, HttpRequest("POST", path, body), document, status, seconds)
+
+
+def _answered(name: str, request: HttpRequest, document: Any, status: int, seconds: float) -> ControlCall:
     exchange = Exchange(
-        f"one/{path.rpartition('/')[2]}-{seconds}",
-        HttpRequest("POST", path, body),
+        name,
+        request,
         "one",
         status,
         (),

@@ -6,11 +6,12 @@ import asyncio
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 
 import httpx
 import pytest
+from threaded_server import serve_in_threads
 
 from tokenwire.asking.run import Plan, Progress, interrogate
 from tokenwire.judging.judge import judge
@@ -26,11 +27,6 @@ ROWS = [load_requirements()[name] for name in ("gateway-shows-a-cut", "gateway-e
 OTHERS = [load_requirements()[name] for name in ("stream-ends-cleanly", "requests-do-not-break-the-server")]
 ERROR = b'data: {"error": {"message": "the worker broke off", "code": 502}}\n\n'
 DONE = b"data: [DONE]\n\n"
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128
-    daemon_threads = True
 
 
 @contextmanager
@@ -71,12 +67,8 @@ def gateway(worker: str, ending: bytes | None) -> Iterator[str]:
         def log_message(self, *words: object) -> None:
             pass
 
-    with client, _Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with client, serve_in_threads(Handler) as url:
+        yield url
 
 
 @contextmanager

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import json
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from threaded_server import serve_in_threads
 
 from tokenwire.asking.run import Plan, Progress, interrogate
 from tokenwire.judging.judge import judge
@@ -28,10 +28,6 @@ Edit = Callable[[int, bytes], tuple[int, bytes]]
 """Makes status and body of a proxy's answer from those of the worker."""
 
 ROWS = [row for row in load_requirements().values() if row.oracle == "across-targets"]
-
-
-class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # requests come many at once; a full queue would reset them
 
 
 @contextmanager
@@ -59,12 +55,8 @@ def gateway(worker: str, edit: Edit) -> Iterator[str]:
         def log_message(self, *words: object) -> None:
             pass
 
-    with client, _Server(("127.0.0.1", 0), Handler) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    with client, serve_in_threads(Handler) as url:
+        yield url
 
 
 def untouched(status: int, body: bytes) -> tuple[int, bytes]:

@@ -265,15 +265,7 @@ class Conversation:
 
         Return None if a limit prevents it, or if the request is not for a control endpoint.
         """
-        name = self.name_of(label)
-        try:
-            exchange = await self.sender.send(name, self.scenario, request, aside=True)
-        except NotAsked as reason:
-            self.transcript.not_asked[name] = str(reason)
-            return None
-        if (call := self.control.read(exchange)) is not None:
-            self.transcript.calls.append(call)
-        return call
+        return await self._call(label, self.sender, request, self.control.read)
 
     async def call_worker(self, label: str, action: Action) -> ControlCall | None:
         """Send a control request to the worker of a gateway; None without a worker, or if a limit prevents
@@ -282,13 +274,22 @@ class Conversation:
         request = load_controls()["tokenwire"].plain_request(action)
         if self.to_worker is None or request is None:
             return None
+        return await self._call(label, self.to_worker, request, read_call)
+
+    async def _call(
+        self,
+        label: str,
+        sender: Sender,
+        request: HttpRequest,
+        read: Callable[[Exchange], ControlCall | None],
+    ) -> ControlCall | None:
         name = self.name_of(label)
         try:
-            exchange = await self.to_worker.send(name, self.scenario, request, aside=True)
+            exchange = await sender.send(name, self.scenario, request, aside=True)
         except NotAsked as reason:
             self.transcript.not_asked[name] = str(reason)
             return None
-        if (call := read_call(exchange)) is not None:
+        if (call := read(exchange)) is not None:
             self.transcript.calls.append(call)
         return call
 

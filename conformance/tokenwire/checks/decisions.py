@@ -19,15 +19,15 @@ _ROUNDING, _APART = tolerance("rounding"), tolerance("apart")
 
 class _Decision(NamedTuple):
     call: ControlCall
-    one: Decided
+    decided: Decided
 
     def at(self, field: str = "") -> Place:
-        return Place(self.call.exchange.name, pointer=f"{self.one.pointer}/{field}".rstrip("/"))
+        return Place(self.call.exchange.name, pointer=f"{self.decided.pointer}/{field}".rstrip("/"))
 
     @property
     def numbers(self) -> dict[str, float] | None:
         """The probabilities; None if there are none, or if a value is not a number."""
-        found = self.one.probabilities
+        found = self.decided.probabilities
         values = found.values()
         if not found or not all(type(value) in {int, float} and math.isfinite(value) for value in values):
             return None
@@ -45,12 +45,12 @@ def _decisions(target: Target) -> Iterator[_Decision]:
 def _decisions_answer_their_questions(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that each question has an answer of its type and, if it has a name, of its name."""
     for decision in _decisions(target):
-        question, found = decision.one.question, decision.one.found
-        expected: dict[str, Any] = {"type": decision.one.kind}
+        question, found = decision.decided.question, decision.decided.found
+        expected: dict[str, Any] = {"type": decision.decided.kind}
         if "name" in found:
             expected["name"] = question.get("name")
         actual = {name: found.get(name) for name in expected}
-        message = f"the answer to question {decision.one.key!r} is {actual}"
+        message = f"the answer to question {decision.decided.key!r} is {actual}"
         yield expect(decision.at(), expected, actual, message)
 
 
@@ -58,9 +58,9 @@ def _decisions_answer_their_questions(_: tuple[Answer, ...], target: Target) -> 
 def _decision_probabilities_add_up(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that an answer has a probability for each option, from 0 to 1, with the sum 1."""
     for decision in _decisions(target):
-        if decision.one.found.get("type") != decision.one.kind:
+        if decision.decided.found.get("type") != decision.decided.kind:
             continue  # `decisions-answer-their-questions` reports it
-        options, given = decision.one.options, decision.numbers
+        options, given = decision.decided.options, decision.numbers
         values = list((given or {}).values())
         is_short = list(given or {}) == options[:1] == ["yes"]
         legal = bool(values) and all(0 <= value <= 1 + _ROUNDING for value in values)
@@ -68,7 +68,7 @@ def _decision_probabilities_add_up(_: tuple[Answer, ...], target: Target) -> Ite
             sorted(given or {}) == sorted(options) and math.isclose(math.fsum(values), 1, abs_tol=_ROUNDING)
         )
         expected = f"probabilities of {', '.join(options)} whose sum is 1"
-        message = f"the probabilities are {decision.one.probabilities!r:.200}"
+        message = f"the probabilities are {decision.decided.probabilities!r:.200}"
         yield expect(decision.at("probabilities"), expected, given, message, holds=legal and whole)
 
 
@@ -76,7 +76,7 @@ def _decision_probabilities_add_up(_: tuple[Answer, ...], target: Target) -> Ite
 def _decision_is_the_likeliest(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that no option has a higher probability than the choice."""
     for decision in _decisions(target):
-        given, choice = decision.numbers, decision.one.found.get("choice")
+        given, choice = decision.numbers, decision.decided.found.get("choice")
         if given and choice is not None:
             most = max(given, key=given.__getitem__)
             message = f"the choice is {choice!r}, but {most!r} has the highest probability"
@@ -88,7 +88,7 @@ def _decision_is_the_likeliest(_: tuple[Answer, ...], target: Target) -> Iterato
 def _decision_score_is_the_mean(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a score is the mean of the levels, each weighted by its probability."""
     for decision in _decisions(target):
-        given, score = decision.numbers, decision.one.found.get("score")
+        given, score = decision.numbers, decision.decided.found.get("score")
         if given and score is not None and all(level.isdigit() for level in given):
             mean = math.fsum(int(level) * value for level, value in given.items())
             holds = type(score) in {int, float} and math.isclose(score, mean, abs_tol=_ROUNDING * len(given))
@@ -128,7 +128,7 @@ def _decisions_depend_on_their_question_alone(_: tuple[Answer, ...], target: Tar
     for decision in _decisions(target):
         request = decision.call.exchange.load().request
         rest = {name: value for name, value in request.body.items() if name != "questions"}
-        key = json.dumps([request.path, rest, decision.one.question])
+        key = json.dumps([request.path, rest, decision.decided.question])
         before = first.setdefault(key, decision)
         ours, theirs = before.numbers, decision.numbers
         if before is decision or ours is None or theirs is None or ours.keys() != theirs.keys():

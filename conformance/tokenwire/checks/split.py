@@ -7,7 +7,7 @@ are derendered to a chat answer. The dialect of chat parses a derendered answer 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ def _plan_key(role: str, body: object, without: frozenset[str] = _DELIVERY) -> s
 
 
 @fact(Stream)
-def _own_key(answer: Stream) -> str:
+def _key_of(answer: Stream) -> str:
     """Return the key of an answer; empty if it is not part of a pipeline."""
     body = answer.exchange.request.body
     if not answer.answered or not isinstance(body, Mapping):
@@ -63,7 +63,7 @@ def _by_key(streams: tuple[Answer, ...]) -> dict[str, Answer]:
     """Return the first answer with each key."""
     found: dict[str, Answer] = {}
     for answer in streams:
-        if key := _own_key(answer):
+        if key := _key_of(answer):
             found.setdefault(key, answer)
     return found
 
@@ -130,13 +130,13 @@ def _derendered(streams: tuple[Answer, ...], target: Target) -> Iterator[_Derend
     found = _by_key(streams) if calls else {}
     for call in calls:
         chat = found.get(_plan_key("whole", call.sent("request")))
-        yield from _one_derendered(chat, call.exchange.load(), by_call=True)
+        yield from _parse_derendered(chat, call.exchange.load(), by_call=True)
     for step in _rendered(streams, target):
         if (run := step.run(_MESSAGE)) is not None:
-            yield from _one_derendered(step.chat, run.load().exchange, by_call=False)
+            yield from _parse_derendered(step.chat, run.load().exchange, by_call=False)
 
 
-def _one_derendered(chat: Answer | None, exchange: Exchange, *, by_call: bool) -> Iterator[_Derendered]:
+def _parse_derendered(chat: Answer | None, exchange: Exchange, *, by_call: bool) -> Iterator[_Derendered]:
     """Yield the answer in an exchange, if it can be parsed and if chat was asked the same."""
     loaded = chat.load() if chat is not None else None
     made = _as_chat(loaded, exchange, exchange.body) if loaded is not None else None
@@ -172,27 +172,37 @@ def _rendered_request_answers_alike(streams: tuple[Answer, ...], target: Target)
 
 def _same_run(pair: tuple[Choice, Choice], source: str) -> Iterator[Observation]:
     """Compare the ids, the logprobs of the ids and the finish reason of two answers to one prompt."""
-    ids = [choice.output_ids or [] for choice in pair]
-    if not all(ids):
+    ours, theirs = pair
+    if not ours.output_ids or not theirs.output_ids:
         return
-    end = first_difference(ids[0], ids[1])
-    if end is not None and near_tie(pair, end):
-        return
-    places = [bringing(choice, "output_ids", end) for choice in pair]
-    yield observe_sequence(
-        places[1],
-        "output id",
-        expected=ids[0],
-        actual=ids[1],
-        source=source,
-        related=(places[0],),
-        by_chance=end is not None and torn(pair, end),
-    )
-    if end is None:
+    if (yield from _same_ids(pair, "output id", source, at=theirs, beside=ours)):
         yield from same_sampled(pair, source)
         expected, actual = (_ending(choice.finish, parsed=False) for choice in pair)
         message = f"finished with {actual}, but {source} with {expected}"
-        yield expect(pair[1].last_at("finish"), expected, actual, message, related=(places[0],))
+        related = (bringing(ours, "output_ids", None),)
+        yield expect(theirs.last_at("finish"), expected, actual, message, related=related)
+
+
+def _same_ids(
+    pair: tuple[Choice, Choice], name: str, source: str, *, at: Choice, beside: Choice | None = None
+) -> Generator[Observation, None, bool]:
+    """Compare the ids of two choices, and return True if they are equal. A near tie is not reported.
+
+    `at`: the choice whose place is reported. `beside`: the choice that is named beside it, if any.
+    """
+    expected, actual = (choice.output_ids or [] for choice in pair)
+    end = first_difference(expected, actual)
+    if end is None or not near_tie(pair, end):
+        yield observe_sequence(
+            bringing(at, "output_ids", end),
+            name,
+            expected=expected,
+            actual=actual,
+            source=source,
+            related=() if beside is None else (bringing(beside, "output_ids", end),),
+            by_chance=end is not None and torn(pair, end),
+        )
+    return end is None
 
 
 def _ending(finish: Finish | None, *, parsed: bool = True) -> tuple[str, object] | None:
@@ -360,13 +370,13 @@ def _conversations_of_a_batch_stand_alone(
     found = _by_key(streams) if calls else {}
     for call in calls:
         conversations, label = as_list(call.sent("conversations")), call.exchange.label
-        body = call.exchange.load().request.body
+        exchange = call.exchange.load()
+        body = exchange.request.body
         if not conversations:
             continue
         name = call.places["conversations"].removeprefix("/")
         alone = [found.get(_plan_key("whole", {**body, name: messages})) for messages in conversations]
         first = next(filter(None, alone), None)
-        exchange = call.exchange.load()
         made = _as_chat(first.load(), exchange, exchange.body) if first is not None else None
         if first is None or made is None:
             continue
@@ -383,20 +393,9 @@ def _conversations_of_a_batch_stand_alone(
 def _same_conversation(chat: Stream, made: Stream, choice: Choice, label: str) -> Iterator[Observation]:
     """Compare the ids and the message of a choice with the answer to its conversation alone."""
     ours = chat.choices[0]
-    ids = ours.output_ids, choice.output_ids
-    if ids[0] and ids[1]:
-        end = first_difference(ids[0], ids[1])
-        if end is not None and near_tie((ours, choice), end):
-            return
-        yield observe_sequence(
-            bringing(ours, "output_ids", end),
-            f"{label}: output id",
-            expected=ids[0],
-            actual=ids[1],
-            source=chat.exchange.label,
-            by_chance=end is not None and torn((ours, choice), end),
-        )
-        if end is not None:
+    if ours.output_ids and choice.output_ids:
+        source = chat.exchange.label
+        if not (yield from _same_ids((ours, choice), f"{label}: output id", source, at=ours)):
             return
     yield from _same_message((chat, ours), (made, choice), label, chat.exchange.label)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any
 
@@ -223,26 +223,27 @@ def _limited(schema: Schema, limits: Mapping[str, Number], definitions: Mapping[
 @cache
 def integer_fields(name: str) -> frozenset[str]:
     """Return the fields of a body, and of its sampling parameters, whose numbers must be integers."""
-    schema = request_schema(name)
-    definitions = schema.get("$defs", {})
-    return frozenset(
-        field
-        for owner in (schema, *definitions.values())
-        for field, value in owner.get("properties", {}).items()
-        if _numbers(value, definitions) == {"integer"}
-    )
+    return _fields(name, lambda value, definitions: _numbers(value, definitions) == {"integer"})
 
 
 @cache
 def object_fields(name: str) -> frozenset[str]:
     """Return the fields of a body, and of the objects in it, whose values are objects with known fields."""
+    return _fields(name, _has_fields)
+
+
+def _fields(name: str, holds: Callable[[Any, Any], bool]) -> frozenset[str]:
+    """Return the fields of a body, and of the objects in it, whose schema has a property.
+
+    `holds` is called with the schema of a field and the definitions of the document.
+    """
     schema = request_schema(name)
     definitions = schema.get("$defs", {})
     return frozenset(
         field
         for owner in (schema, *definitions.values())
         for field, value in owner.get("properties", {}).items()
-        if _has_fields(value, definitions)
+        if holds(value, definitions)
     )
 
 
