@@ -163,6 +163,15 @@ def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
                     other["logprob"] = -9999.0 if other["token"] == entry["token"] else -10000.0
 
 
+@act_at("answers")
+def _lost_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
+    for choice in choices_of(answer):
+        for entry in (choice.get("logprobs") or {}).get("content") or ():
+            place = fault.memory["placed"] = fault.memory.get("placed", -1) + 1
+            if place == 2:
+                entry |= {"logprob": -9999.0, "rank": None, "top_logprobs": []}
+
+
 def _entries_with_ranks(value: Json) -> Iterator[Object]:
     """Yield the objects of an answer that contain the rank of a token, at any depth."""
     if isinstance(value, dict):

@@ -296,6 +296,17 @@ def ranked(sampled: int, *others: int, number: float = -1.8, again: Sequence[flo
     return answered("vllm-generate", body, {"request_id": "generate-tokens-r", "choices": [choice]})
 
 
+def placeholder(number: float = -9999.0) -> Stream:
+    """An answer of one sampled id that has no logprob, no rank and no candidates."""
+    entry = {"token_id": 7, "logprob": number, "rank": None, "top_logprobs": []}
+    choice = {"index": 0, "token_ids": [7], "finish_reason": "length", "logprobs": {"content": [entry]}}
+    body = {
+        "token_ids": [5],
+        "sampling_params": {"max_tokens": 1, "logprobs": 0, "temperature": 1.0, "seed": 3},
+    }
+    return answered("vllm-generate", body, {"request_id": "generate-tokens-r", "choices": [choice]})
+
+
 def ranked_prompt(first: int, second: int) -> Stream:
     """An answer with the ranks of two candidates of a prompt position."""
     entries = {"6": (-2.0, first), "9": (-0.5, second)}
@@ -325,6 +336,9 @@ LOGPROB_PAIRS = [
         ranked(1, 1, 2),
         pointer="/choices/0/logprobs/content",
         why="of the output",
+    ),
+    Pair(
+        "sampled-ids-have-logprobs", placeholder(-80.5), placeholder(), pointer="/choices/0/logprobs/content"
     ),
     Pair("rank-is-the-rank", ranked_prompt(4, 1), ranked_prompt(1, 2), pointer="/choices/0/prompt_logprobs"),
     Pair(

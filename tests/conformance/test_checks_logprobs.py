@@ -20,6 +20,7 @@ from logprob_pairs import (
     content,
     lists,
     penalised,
+    placeholder,
     ranked,
     ranked_prompt,
     scored,
@@ -115,6 +116,27 @@ def test_alternatives_are_read_by_id_and_by_text() -> None:
     assert by_id.positions == [[Logprob(-1.0, 7)]]
     assert by_text.positions == [[Logprob(-2.0, None, "x")]]
     assert read(RANKED, {"x": {"logprob": -1.0}}).positions == [None]
+
+
+@pytest.mark.parametrize(
+    "requirement", ["logprob-values-are-legal", "logprobs-vary", "greedy-logprobs-are-likely"]
+)
+def test_a_placeholder_is_no_witness(requirement: str) -> None:
+    assert seen(requirement, placeholder()) == []
+    assert requirement != "logprob-values-are-legal" or seen(requirement, placeholder(-80.5))
+
+
+def test_a_placeholder_of_a_forced_token_is_not_judged() -> None:
+    answer = placeholder()
+    forced = replace(answer, asked=replace(answer.asked, other_sampling="bias"))
+    assert violated("sampled-ids-have-logprobs", answer)
+    assert violated("sampled-ids-have-logprobs", forced) == []
+
+
+def test_candidates_that_truncation_left_out_are_no_witness() -> None:
+    entries = [{**entry, "logprob": -9999.0} for entry in content()]
+    left_out = [{**content()[0], "top_logprobs": entries[:2]}, *content()[1:]]
+    assert seen("top-logprobs-fall", chat(left_out, top_logprobs=2)) == []
 
 
 def test_digits_without_end_are_no_id() -> None:

@@ -21,6 +21,7 @@ from tokenwire.dialects.dialect import dialect_of, has_items, is_chat, policy_of
 from tokenwire.dialects.logprobs import (
     CHOSEN,
     CONTENT,
+    LEAST,
     NAMED_TOP,
     PROMPT,
     PROMPT_CHOSEN,
@@ -34,6 +35,7 @@ from tokenwire.dialects.logprobs import (
     ReportedLogprobs,
     is_logprob_series,
     joined_series,
+    number_of,
     ranked_entries,
     read_series,
     reported_along,
@@ -120,7 +122,8 @@ def _illegal_logprobs(choice: Choice) -> Iterator[Row]:
     """
     for emission, series in series_along(choice):
         wrong = series.illegal
-        yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
+        if wrong or series.is_observed:
+            yield emission, series.name, not wrong, "finite numbers not above 0", wrong[:3] or "as expected"
 
 
 _LEAST_OF_THE_LIKELIEST = -100
@@ -136,9 +139,31 @@ def _greedy_logprobs_are_likely(choice: Choice, stream: Stream, _target: Target)
         (emission, reported.series, number > _LEAST_OF_THE_LIKELIEST, "a logprob above -100", number)
         for emission, reported in reported_along(choice)
         for position in reported.positions
-        if position.sampled is not None and (number := position.sampled.number) is not None
+        if position.sampled is not None and (number := number_of(position.sampled.value)) is not None
     )
     yield from expect_each(rows, "greedy sampling chose a token with the logprob {actual}")
+
+
+@check_choices("sampled-ids-have-logprobs", ANSWERED)
+def _sampled_ids_have_logprobs(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that no sampled token has the placeholder for a missing logprob.
+
+    If the request or the server may force an id that the model excludes, its probability may be 0.
+    """
+    asked = stream.asked
+    if asked.other_sampling or asked.constraints or asked.tools is not None or _lists_differ(stream):
+        return
+
+    def rows() -> Iterator[Row]:
+        for emission, reported in reported_along(choice):
+            sampled = (number_of(entry.sampled.value) for entry in reported.positions if entry.sampled)
+            numbers = [number for number in sampled if number is not None]
+            wrong = next((number for number in numbers if number < LEAST), None)
+            if numbers:
+                actual = numbers[0] if wrong is None else wrong
+                yield emission, reported.series, wrong is None, f"a logprob above {LEAST:g}", actual
+
+    yield from expect_each(rows(), "a sampled token has {actual} in {field}, which is not a logprob")
 
 
 _ENOUGH_IDS = 8
@@ -284,13 +309,15 @@ def _observe_top(
     def rows() -> Iterator[Row]:
         for emission, reported in every:
             if reported.top_series and reported.positions:
+                observed = any(entry.number is not None for p in reported.positions for entry in p.top or ())
                 faults = [fault_in(reported, position) for position in reported.positions]
                 words = ""
                 if any(faults):
                     wrong = next(position for position, fault in enumerate(faults) if fault)
                     place = f"position {wrong + emission.seen_entries} of {reported.top_series}"
                     words = f"{place} {faults[wrong]}"
-                yield emission, reported.top_series, not words, expected, words or expected
+                if words or observed:
+                    yield emission, reported.top_series, not words, expected, words or expected
 
     yield from expect_each(rows(), "{actual}")
 
@@ -413,10 +440,15 @@ def _chose_the_first(stream: Stream) -> bool:
     A server may apply penalties and biases after it has listed the top logprobs. In some dialects, a server
     may also ban ids after it has listed them. Some servers have penalties that the request did not set.
     """
+    asked = stream.asked
+    return asked.greedy and not asked.other_sampling and not _lists_differ(stream)
+
+
+def _lists_differ(stream: Stream) -> bool:
+    """True if the server may ban ids, or apply penalties of its own, after it has computed the logprobs."""
     asked, listed = stream.asked, policy_of(stream).likeliest_are_listed
     banned = asked.ignore_eos or bool(asked.min_new_tokens)
-    may_differ = listed == "before_penalties" or (listed == "before_bans" and banned)
-    return asked.greedy and not asked.other_sampling and not may_differ
+    return listed == "before_penalties" or (listed == "before_bans" and banned)
 
 
 def _fault_in_belonging(reported: ReportedLogprobs, position: Position, *, greedy: bool) -> str:
@@ -566,8 +598,9 @@ def _prompt_logprobs_null_only_first(stream: Stream, _target: Target) -> Iterato
             entry = read_series(name, values[:1]).tokens[0]
             first_is_null = values[0] is None or (entry is not None and entry.value is None)
             judged = values[first_is_null:]
-            wrong = read_series(name, judged).illegal
-            if judged:
+            series = read_series(name, judged)
+            wrong = series.illegal
+            if wrong or series.is_observed:
                 message = f"{name} holds {wrong[0]!r} after its first entry" if wrong else ""
                 expected = "null in the first entry only, then finite numbers not above 0"
                 place = emission.at(name)

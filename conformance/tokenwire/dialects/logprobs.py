@@ -35,6 +35,11 @@ LISTS = frozenset({NAMES, NAMED, NAMED_TOP, OFFSETS})
 RANKED = "prompt_logprobs"
 """The series of vLLM for prompts: for each position an object from ids to logprob, rank and text."""
 
+LEAST = -745.0
+"""No logprob is below this number: the logarithm of the smallest positive double is about -744.4.
+
+Servers write a smaller number for a token that has no logprob: -9999.0 in OpenAI's format.
+"""
 _LARGE = 2**53
 _ID_AS_TEXT = re.compile(r"token_id:(\d{1,19})")
 """Matches `token_id:7`, which vLLM may write in place of a text.
@@ -79,7 +84,9 @@ class Logprob(NamedTuple):
 
     @property
     def number(self) -> float | None:
-        return number_of(self.value)
+        """The logprob; None if the value is not a number, or is the placeholder for a missing logprob."""
+        number = number_of(self.value)
+        return None if number is None or number < LEAST else number
 
 
 Logprobs = list[Logprob]
@@ -201,6 +208,12 @@ class LogprobSeries(NamedTuple):
                 if not (type(number) is float and -math.inf < number <= 0) and not is_legal(number):
                     found.append(number)
         return found
+
+    @property
+    def is_observed(self) -> bool:
+        """True if an entry has a logprob, and not only the placeholder for a missing one."""
+        numbers = (number for position in self.positions for number, _, _, _ in position or ())
+        return any(type(number) in {float, int} and number >= LEAST for number in numbers)
 
     @property
     def ids(self) -> list[Any]:
