@@ -548,6 +548,11 @@ LOGPROB_PAIRS = [
         "/prompt_token_ids",
     ),
     Pair(
+        "prompt-ids-need-no-output",
+        whole(Reply(ids=(), text="", prompt_ids=PROMPT), return_prompt_token_ids=True),
+        whole(Reply(ids=(), text=""), return_prompt_token_ids=True),
+    ),
+    Pair(
         "one-beginning-of-sequence",
         (from_text((1,), (30, 31), "one"), from_text((1,), (40,), "two")),
         (from_text((1,), (30, 31), "one"), from_text((1, 1), (40,), "two")),

@@ -288,7 +288,7 @@ def test_the_characters_of_a_choice_are_known_wherever_an_emission_ended() -> No
         assert characters_by_tokens(stream.choices[0]) == {1: 1, 4: 4, 5: 5}
 
 
-@pytest.mark.parametrize(("ids", "asked"), [([], 8), (IDS, 1)])
+@pytest.mark.parametrize(("ids", "asked"), [([], 10), (IDS, 1)])
 def test_a_server_that_runs_on_without_a_budget_is_asked_that_once(ids: list[int], asked: int) -> None:
     sender = CannedSender(json.dumps(document(ids, finished=True)).encode())
     asyncio.run(load_scenarios()["no-budget"].run(replace(talk_to(sender), scenario="no-budget")))
@@ -301,7 +301,7 @@ def test_silence_without_a_budget_is_waited_for_once() -> None:
     assert len(sender.names) == 1
 
 
-@pytest.mark.parametrize(("dialect", "asked"), [("openai-responses", 0), ("sglang-chat", 4)])
+@pytest.mark.parametrize(("dialect", "asked"), [("openai-responses", 0), ("sglang-chat", 6)])
 def test_a_budget_of_zero_is_asked_in_a_field_that_the_endpoint_has(dialect: str, asked: int) -> None:
     """Responses knows no `max_tokens`: what ignores it answers to the end of the context."""
     sender = CannedSender(b'{"error": {"message": "max_tokens is 0"}}', status=400)

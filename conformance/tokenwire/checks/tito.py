@@ -158,6 +158,19 @@ def _prompt_ids_come_first(stream: Stream, _target: Target) -> Iterator[Observat
             yield expect(reported[0].at(FIELD), 0, late, message)
 
 
+@check("prompt-ids-need-no-output", about("return_prompt_token_ids", finished=True, ended=True))
+def _prompt_ids_need_no_output(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that a choice without output ids reports the ids of its prompt."""
+    for choice in finished_choices(stream):
+        count = count_of(stream, choice)
+        if choice.output_ids or choice.text or count or (choice.output_ids is None and count is None):
+            continue
+        holds = first_prompt_ids(choice) is not None or told_once_for_all(stream)
+        message = f"choice {choice.index} ended without output ids, and has no {FIELD}"
+        actual = "there" if holds else "absent"
+        yield expect(choice.last_at(FIELD), "the ids of the prompt", actual, message, holds=holds)
+
+
 @check("input-ids-beat-text", about("input_ids", "text_prompt"))
 def _input_ids_beat_text(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that a request with both text and ids runs the ids, or is refused."""

@@ -5,7 +5,7 @@ from dataclasses import replace
 from tokenwire.ask import Ask
 from tokenwire.asking.scenario import PROMPT, Conversation, scenario, together
 from tokenwire.asking.tap import SlowReader, Tap
-from tokenwire.scenarios.forms import ask_and_then, worded
+from tokenwire.scenarios.forms import ask_and_then, with_prompt_ids, worded
 
 _LONG = 600
 """More tokens than a server can generate while an abort is on its way."""
@@ -73,13 +73,14 @@ async def _abort(talk: Conversation) -> None:
     ask = replace(long_ask(talk, _LONG), request_id=talk.new_id())
     short = replace(ask, max_new_tokens=min(8, ask.max_new_tokens or 8))
     logprobs = replace(ask, logprobs=True, max_new_tokens=talk.fitting(_LONG_WITH_LOGPROBS, 64))
+    at_once = with_prompt_ids(talk, replace(ask, max_new_tokens=talk.fitting(24, 64)))
     await together(
         talk.ask("undisturbed", long_ask(talk, 160)),
         abort_after(talk, "stream", ask, 1),
         abort_after(talk, "interval-8", replace(ask, stream_interval=8), 2),
         abort_after(talk, "logprobs", logprobs, 2),
         abort_after(talk, "stalled", ask, 1, slow_reader=SlowReader(pause_s=1.0)),
-        abort_after(talk, "at-once", replace(ask, max_new_tokens=talk.fitting(24, 64)), 0),
+        abort_after(talk, "at-once", at_once, 0),
         abort_after(talk, "over", short, 10_000),
         _abort_whole(talk, ask),
     )

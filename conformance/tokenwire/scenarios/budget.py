@@ -73,10 +73,10 @@ async def _stop_string_around_the_budget(talk: Conversation) -> None:
 
 @scenario()
 async def _no_budget(talk: Conversation) -> None:
-    """A token limit of 0 with every kind of logprobs, without and with streaming.
+    """A token limit of 0 with every kind of logprobs or with the prompt's ids, without and with streaming.
 
-    Without tokens, there are no entries. In some fields, 0 means no limit. If a server then generates up to
-    the end of its context or the time limit, the request is sent only once.
+    Without tokens, there are no entries, but the prompt has its ids. In some fields, 0 means no limit. If a
+    server then generates up to the end of its context or the time limit, the request is sent only once.
     """
     ask = replace(plain_ask(talk), max_new_tokens=0, logprobs=True)
     if talk.dialect.policy.zero_budget == "unspecified":
@@ -93,6 +93,7 @@ async def _no_budget(talk: Conversation) -> None:
         "top": replace(ask, top_logprobs=2),
         "chosen": replace(ask, chosen_ids=PROMPT[:2]),
         "prompt": replace(ask, top_logprobs=2, logprob_start=0),
+        "prompt-ids": replace(ask, return_prompt_token_ids=True),
     }
     streamed = {f"{kind}-stream": replace(ask, stream=True) for kind, ask in kinds.items()}
     del kinds["sampled"]

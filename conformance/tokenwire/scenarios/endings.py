@@ -10,7 +10,7 @@ from tokenwire.asking.tap import Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.record import Stream
 from tokenwire.scenarios.abort import abort_after, can_abort, long_ask
-from tokenwire.scenarios.forms import ask_and_then, forms
+from tokenwire.scenarios.forms import ask_and_then, forms, with_prompt_ids
 from tokenwire.wire.exchange import Ending, Exchange, Read
 
 _MEASURED = 64
@@ -128,12 +128,12 @@ async def _abort_in_the_queue(talk: Conversation) -> None:
     running = talk.advertised.max_running_requests or _RUNNING
     if running > _MOST_RUNNING[talk.budget] or not can_abort(talk):
         return
-    ask = long_ask(talk, 160)
+    ask = with_prompt_ids(talk, long_ask(talk, 160))
     run = talk.new_id()
     waiting = {label: replace(form, request_id=f"{run}-{label}") for label, form in forms(ask).items()}
     await talk.ask_all(forms(replace(ask, max_new_tokens=4), "usual"))
     # More samples than run at once, so that some of them wait, and later requests wait behind them.
-    filler = replace(ask, n=running + 8, temperature=1.0, stream=True)
+    filler = replace(ask, n=running + 8, temperature=1.0, stream=True, return_prompt_token_ids=False)
     filler = replace(filler, max_new_tokens=min(filler.max_new_tokens or 1, talk.readable(filler.n)))
     taps = {"filling": Tap(), "filling-too": Tap()}
     filled = taps["filling"]

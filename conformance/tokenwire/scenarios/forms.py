@@ -47,6 +47,12 @@ def with_sayable(talk: Conversation, ask: Ask, **fields: Any) -> Ask:
     return ask
 
 
+def with_prompt_ids(talk: Conversation, ask: Ask) -> Ask:
+    """Return the request with the ids of its prompt, if the endpoint reports them in streams, too."""
+    refused = talk.dialect.policy.tito_stream_refused
+    return ask if refused else with_sayable(talk, ask, return_prompt_token_ids=True)
+
+
 def forms(
     ask: Ask, label: str = "", *, again: bool = False, intervals: Iterable[int] = (), usage: bool = False
 ) -> dict[str, Ask]:
