@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import Any
 
 from tokenwire.record import Answer
-from tokenwire_twin.answers import Difference
+from tokenwire_twin.difference import Difference
 
 _FEWEST_OTHERS = 10
 """The least number of other requests with which a family of differences is compared.

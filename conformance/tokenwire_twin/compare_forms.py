@@ -5,7 +5,7 @@ from __future__ import annotations
 import xml.etree.ElementTree as ET
 
 from tokenwire.wire.inert import inert
-from tokenwire_twin.answers import Gravity
+from tokenwire_twin.difference import Gravity
 from tokenwire_twin.difference_report import DifferenceReport
 from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference

@@ -22,19 +22,11 @@ from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.target.alike import known_by
 from tokenwire.target.death import DIED, VITALS
 from tokenwire.target.determinism import AnswerPair
-from tokenwire_twin.answers import (
-    ABORTING,
-    NO_ANSWER,
-    RACING,
-    Difference,
-    Gravity,
-    body_of,
-    compared,
-    differences,
-    held,
-)
+from tokenwire_twin.answers import ABORTING, RACING, compared, differences, held
 from tokenwire_twin.causes import Asked, Neighbours, asked_for, in_common, leak_in
+from tokenwire_twin.difference import Difference, Gravity, body_of
 from tokenwire_twin.families import Contradictions, Family, families
+from tokenwire_twin.status_differences import NO_ANSWER
 from tokenwire_twin.verdicts import VerdictDifference, Violations, decided_by_both, verdict_differences
 
 LABELS = ("A", "B")
@@ -52,6 +44,11 @@ class Side:
     """The answers of each run by file name. The name of a single run is empty."""
     violations: Violations | None = None
     """The message of each violation, by requirement and exchange; None if only a report is available."""
+
+    @property
+    def answers(self) -> list[Answer]:
+        """The answers of all runs."""
+        return [answer for answers in self.runs.values() for answer in answers]
 
 
 def side_of(name: str, subject: Subject) -> Side:
@@ -191,9 +188,8 @@ def _hints(
 def _answered(side: Side) -> Mapping[str, bool]:
     """Return the dialects of a side. The value is True if any request in the dialect was answered."""
     found: dict[str, bool] = {}
-    for answers in side.runs.values():
-        for answer in answers:
-            found[answer.dialect] = found.get(answer.dialect, False) or answer.answered
+    for answer in side.answers:
+        found[answer.dialect] = found.get(answer.dialect, False) or answer.answered
     return found
 
 
@@ -217,8 +213,7 @@ def _endpoints(first: Side, second: Side) -> Iterator[Family]:
             message = f"{says}: {words}"
             asked = [
                 answer.exchange.name
-                for answers in sides[number].runs.values()
-                for answer in answers
+                for answer in sides[number].answers
                 if answer.dialect == name and answer.exchange.scenario not in ASKED_ANYWAY
             ]
             names = tuple(asked) or (exchange,)
@@ -233,11 +228,10 @@ def _refusal(side: Side, dialect: str) -> tuple[str, str] | None:
     """
     dialects = load_dialects()
     path = dialects[dialect].endpoint.path
-    for answers in side.runs.values():
-        for answer in answers:
-            if answer.dialect in dialects and dialects[answer.dialect].endpoint.path == path:
-                status = answer.exchange.status
-                return answer.exchange.name, NO_ANSWER if status is None else f"status {status}"
+    for answer in side.answers:
+        if answer.dialect in dialects and dialects[answer.dialect].endpoint.path == path:
+            status = answer.exchange.status
+            return answer.exchange.name, NO_ANSWER if status is None else f"status {status}"
     # A live run sends no further requests to an endpoint that refused its first request.
     words = side.report["target"].get("left_out", {}).get(dialect)
     asked = f"{dialects[dialect].endpoint.methods[0]} {path}: "
@@ -315,9 +309,7 @@ def _explained(
     families: Sequence[Family], requests: Mapping[str, _Request], sides: tuple[Side, Side]
 ) -> Iterator[Family]:
     """Yield the families with their causes. `requests`: the request of each exchange."""
-    first, second = (
-        Neighbours([answer for answers in side.runs.values() for answer in answers]) for side in sides
-    )
+    first, second = (Neighbours(side.answers) for side in sides)
     for family in families:
         if family.gravity in _EXPLAINED:
             mine = frozenset(family.exchanges)
@@ -340,6 +332,55 @@ def _explained(
             yield family
 
 
+class _Compared:
+    """The differences between the answers of two sides, and the amount of what was compared."""
+
+    def __init__(self) -> None:
+        self.found: list[Difference] = []
+        self.subjects: Counter[Gravity] = Counter()
+        self.by_side: Counter[tuple[Gravity, int]] = Counter()
+        self.requests: dict[str, _Request] = {}
+        self.values = 0
+
+    def add(self, pair: AnswerPair) -> None:
+        """Compare two answers. They are loaded here and released afterwards."""
+        both = pair.load()
+        self.values += pair.repeats
+        self.subjects.update(compared(both))
+        self.by_side.update(held(both))
+        self.found += differences(both, LABELS)
+        exchange = both.baseline.exchange
+        served = both.baseline.answered and both.other.answered
+        self.requests[exchange.name] = _Request(
+            both.other.dialect, asked_for(body_of(exchange.request)), served=served
+        )
+
+
+def _only_one_side(
+    sides: tuple[Side, Side], pairs: Sequence[AnswerPair], unserved: Collection[str]
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Return the names of the exchanges that only the first side has, and those that only the second has.
+
+    A recording may have exchanges that a live side does not have, such as liveness probes.
+    """
+    answers = [
+        {(run, answer.exchange.name): answer for run, answers in side.runs.items() for answer in answers}
+        for side in sides
+    ]
+    paired = [{side[position].exchange.name for side in map(_both, pairs)} for position in (0, 1)]
+    first, second = (
+        tuple(
+            f"{run}: {name}" if run else name
+            for run, name in sorted(mine.keys() - other.keys())
+            if name not in partners
+            and mine[run, name].exchange.scenario not in ASKED_ANYWAY | {VITALS}
+            and mine[run, name].dialect not in unserved
+        )
+        for mine, other, partners in zip(answers, reversed(answers), paired, strict=True)
+    )
+    return first, second
+
+
 def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> DifferenceReport:
     """Compare two sides, and return the result.
 
@@ -349,58 +390,25 @@ def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> Dif
     endpoints = list(_endpoints(first, second)) if both else []
     unserved = {name for family in endpoints for name in family.at}
     pairs = list(_paired(first, second))
-    found: list[Difference] = []
-    subjects: Counter[Gravity] = Counter()
-    by_side: Counter[tuple[Gravity, int]] = Counter()
-    requests: dict[str, _Request] = {}
-    values = 0
+    result = _Compared()
     for pair in pairs:
-        scenario = pair.baseline.exchange.scenario
-        if pair.baseline.dialect in unserved or pair.other.dialect in unserved or scenario in ASKED_ANYWAY:
+        if pair.baseline.exchange.scenario in ASKED_ANYWAY:
             continue
-        loaded = pair.load()
-        values += pair.repeats
-        subjects.update(compared(loaded))
-        by_side.update(held(loaded))
-        found += differences(loaded, LABELS)
-        exchange = loaded.baseline.exchange
-        served = loaded.baseline.answered and loaded.other.answered
-        requests[exchange.name] = _Request(
-            loaded.other.dialect, asked_for(body_of(exchange.request)), served=served
-        )
-    scenarios = [
-        {(run, answer.exchange.name): answer for run, answers in side.runs.items() for answer in answers}
-        for side in (first, second)
-    ]
-    names = [side.keys() for side in scenarios]
-    partners = [{answer.exchange.name for answer in side} for side in zip(*map(_both, pairs), strict=True)]
-    partners = partners or [set(), set()]
-    # A recording may have exchanges that a live side does not have, such as liveness probes.
-    only = [
-        tuple(
-            f"{run}: {name}" if run else name
-            for run, name in sorted(names[side] - names[1 - side])
-            if name not in partners[side]
-            and scenarios[side][run, name].exchange.scenario not in ASKED_ANYWAY | {VITALS}
-            and scenarios[side][run, name].dialect not in unserved
-        )
-        for side in (0, 1)
-    ]
-    contradictions = tuple(
-        Contradictions([answer for answers in side.runs.values() for answer in answers])
-        for side in (first, second)
-    )
-    of_exchange = {name: answer.exchange.scenario for (_, name), answer in scenarios[0].items()}
-    grouped = families(found, (contradictions[0], contradictions[1]), of_exchange)
-    grouped = list(_explained(grouped, requests, (first, second)))
+        if pair.baseline.dialect not in unserved and pair.other.dialect not in unserved:
+            result.add(pair)
+    contradictions = Contradictions(first.answers), Contradictions(second.answers)
+    scenarios = {answer.exchange.name: answer.exchange.scenario for answer in first.answers}
+    grouped = families(result.found, contradictions, scenarios)
+    grouped = list(_explained(grouped, result.requests, (first, second)))
     unlike = {name for family in grouped if family.kind == "request" for name in family.exchanges}
-    asked = requests.keys() - unlike | {name for family in endpoints for name in family.exchanges}
+    asked = result.requests.keys() - unlike | {name for family in endpoints for name in family.exchanges}
     rows = verdict_differences(
         (first.report, second.report),
-        ({name for _, name in names[0]} or None, {name for _, name in names[1]} or None),
+        (set(scenarios) or None, {answer.exchange.name for answer in second.answers} or None),
         (first.violations, second.violations),
         _not_comparable(pairs, grouped, contradictions, DRAWN_PROMPTS if may_be_one else ()),
     )
+    only_one, only_other = _only_one_side((first, second), pairs, unserved) if both else ((), ())
     return DifferenceReport(
         first.name,
         second.name,
@@ -408,12 +416,12 @@ def compare_sides(first: Side, second: Side, *, may_be_one: bool = False) -> Dif
         tuple(sorted((*endpoints, *grouped), key=lambda family: family.rank)),
         decided_by_both(first.report, second.report),
         len(pairs),
-        values,
-        compared=dict(subjects),
-        held={gravity: (by_side[gravity, 0], by_side[gravity, 1]) for gravity in Gravity},
+        result.values,
+        compared=dict(result.subjects),
+        held={gravity: (result.by_side[gravity, 0], result.by_side[gravity, 1]) for gravity in Gravity},
         asked=len(asked),
-        only_one=only[0] if both else (),
-        only_other=only[1] if both else (),
+        only_one=only_one,
+        only_other=only_other,
         hints=tuple(_hints(first, second, pairs, unserved)),
     )
 

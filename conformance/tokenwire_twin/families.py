@@ -11,7 +11,9 @@ from typing import Any
 from tokenwire.record import Answer
 from tokenwire.target.alike import alike
 from tokenwire.target.determinism import completed
-from tokenwire_twin.answers import NO_ANSWER, Difference, Gravity, aspects
+from tokenwire_twin.answers import aspects
+from tokenwire_twin.difference import Difference, Gravity
+from tokenwire_twin.status_differences import NO_ANSWER
 
 SURELY_SEEN_IN = 5
 """The number of requests with a difference from which chance is no longer accepted as the cause."""

@@ -17,8 +17,8 @@ from tokenwire.judging.verdict import Verdict
 from tokenwire.record import Place
 from tokenwire.report.wording import cut, where
 from tokenwire.typed_table import counted
-from tokenwire_twin.answers import Gravity
 from tokenwire_twin.causes import BODY_POSITION
+from tokenwire_twin.difference import Gravity
 from tokenwire_twin.difference_report import LABELS, DifferenceReport
 from tokenwire_twin.families import Family
 from tokenwire_twin.verdicts import VerdictDifference

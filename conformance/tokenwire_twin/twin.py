@@ -19,7 +19,8 @@ from tokenwire.judging.beside import side_by_side
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Answer
 from tokenwire.target.determinism import AnswerPair
-from tokenwire_twin.answers import Difference, differences
+from tokenwire_twin.answers import differences
+from tokenwire_twin.difference import Difference
 from tokenwire_twin.difference_report import LABELS
 from tokenwire_twin.twin_numbers import (
     Counted,

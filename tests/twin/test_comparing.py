@@ -20,7 +20,8 @@ from tokenwire.report.document import as_json as in_json
 from tokenwire.target.death import DIED
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read
-from tokenwire_twin.answers import ABORTING, RACING, Gravity
+from tokenwire_twin.answers import ABORTING, RACING
+from tokenwire_twin.difference import Gravity
 from tokenwire_twin.difference_report import (
     DifferenceReport,
     Side,

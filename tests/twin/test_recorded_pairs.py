@@ -12,7 +12,7 @@ import pytest
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.report.console import make_console
-from tokenwire_twin.answers import Gravity
+from tokenwire_twin.difference import Gravity
 from tokenwire_twin.difference_report import DifferenceReport, compare_sides, read_side
 from tokenwire_twin.families import Family
 from tokenwire_twin.known import apply_known, read_known

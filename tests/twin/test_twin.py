@@ -23,8 +23,8 @@ from tokenwire.record import Place
 from tokenwire.report.tally_file import kind_of_tally
 from tokenwire.settings import Settings
 from tokenwire.usage_error import UsageError
-from tokenwire_twin.answers import Difference, Gravity
 from tokenwire_twin.commands.twin import twin_plans
+from tokenwire_twin.difference import Difference, Gravity
 from tokenwire_twin.twin import (
     TwinReport,
     TwinSide,

@@ -12,7 +12,7 @@ from stream_builder import LENGTH, STOP, Reply, build
 
 from tokenwire.judging.verdict import ExitStatus
 from tokenwire.record import Delivery, Stream
-from tokenwire_twin.answers import Difference, Gravity
+from tokenwire_twin.difference import Difference, Gravity
 from tokenwire_twin.twin import TwinReport, TwinSide, TwinTally, twin_report
 from tokenwire_twin.twin_forms import headline, print_twins
 from tokenwire_twin.twin_numbers import Counted, Outcome
