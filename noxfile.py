@@ -351,7 +351,7 @@ def audit(session: nox.Session) -> None:
     session.run("pip-audit", "--strict", "--no-deps", "--disable-pip", "--requirement", str(listed))
 
 
-RELEASES = ("vllm", "sglang", "openai", "anthropic")
+RELEASES = ("vllm", "sglang", "openai", "anthropic", "transformers")
 """The packages of `proofs/newest.yaml`."""
 
 

@@ -4,8 +4,11 @@
     python -m proofs.newest --reasons PATH…  also print the names of `spec/unbound.yaml` with their reasons
 
 The sources are parsed and not imported. `proofs/newest.yaml` lists the modules. A field or a value is known
-if its name occurs anywhere in its dialect or in a schema of this dialect. An endpoint is known if its path is
-in a dialect, in `spec/control/` or in `spec/servers/`. Front ends in Rust are not read.
+if its name occurs anywhere in its dialect or in a schema of this dialect. Values of unknown fields are left
+out. The default of a known request field is known if the schema of requests has the same `default`. A field
+of this schema is gone if the newest release of its family does not have it. An endpoint is known if its path
+is in a dialect, in `spec/control/` or in `spec/servers/`. A base of a class is unknown if no source that is
+read defines it. Front ends in Rust are not read.
 
 The exit status is 1 if a name is neither known nor listed in `spec/unbound.yaml`, or if a pattern of
 `proofs/newest.yaml` matches no name. If all packages are given, it is also 1 if an entry of
@@ -19,32 +22,67 @@ import json
 import re
 import sys
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
-from proofs.released_names import Name, Release, names_of, releases, without_names
+from proofs.released_names import VALUED, Name, Release, names_of, releases, without_names
 from tokenwire.spec_files import read_yaml, spec_root
 
-WORDED = ("finish_types", "kinds", "listed", "schema_as", "tool", "turns", "types", "volatile")
+WORDED = (
+    "chooses",
+    "efforts",
+    "finish_types",
+    "kinds",
+    "listed",
+    "schema_as",
+    "tool",
+    "turns",
+    "types",
+    "volatile",
+)
 """Parts of a dialect that contain names of the wire outside pointers."""
+
+
+def _file_of(dialect: str) -> Path:
+    return spec_root() / "dialects" / f"{dialect}.yaml"
 
 
 def known_words(dialect: str, requests: Mapping[str, str]) -> set[str]:
     """Return the words of a dialect and of its schemas that are names or values on the wire."""
-    read = read_yaml(spec_root() / "dialects" / f"{dialect}.yaml")
+    read = read_yaml(_file_of(dialect))
     words = set(_words(read, worded=False))
     schemas = [read.get("schemas", {}).get(which) for which in ("whole", "stream", "error")]
     for schema in filter(None, (*schemas, requests.get(dialect))):
-        words |= set(_of_schema(json.loads((spec_root() / "schemas" / f"{schema}.json").read_text("utf-8"))))
+        words |= set(_of_schema(_schema(schema)))
     if "grammar" in read:
         words |= set(_words(read_yaml(spec_root() / "grammars" / f"{read['grammar']}.yaml"), worded=True))
     return words
+
+
+def request_fields(schema: str) -> dict[str, set[str]]:
+    """Return the fields of a request schema, each with its defaults as JSON. Without one, it is null."""
+    fields: defaultdict[str, set[str]] = defaultdict(set)
+
+    def collect(part: Any) -> None:
+        properties = part.get("properties") if isinstance(part, dict) else None
+        for name, field in properties.items() if isinstance(properties, dict) else ():
+            fields[name].add(json.dumps(field.get("default") if isinstance(field, dict) else None))
+        for inner in part.values() if isinstance(part, dict) else part if isinstance(part, list) else ():
+            collect(inner)
+
+    collect(_schema(schema))
+    return fields
+
+
+def _schema(name: str) -> Any:
+    return json.loads((spec_root() / "schemas" / f"{name}.json").read_text("utf-8"))
 
 
 def _words(part: Any, *, worded: bool) -> Iterator[str]:
@@ -130,25 +168,59 @@ class Difference:
         return bool(self.unused or self.unknown.keys() - self.covered.keys())
 
 
+class _Known:
+    """The names that the specification has, read once for each dialect and family."""
+
+    def __init__(self, requests: Mapping[str, str]) -> None:
+        self._requests = requests
+        self._words = cache(lambda dialect: known_words(dialect, requests))
+        self._fields = cache(request_fields)
+        self._paths = cache(known_paths)
+
+    def has(self, name: Name, family: str) -> bool:
+        """Return True if a name is known, or if it is a value or default of a field that is not."""
+        field, _, value = name.name.partition("=")
+        match name.kind:
+            case "endpoint":
+                return name.name in self._paths(family)
+            case "field":
+                return name.name in self._words(name.place)
+            case "value":
+                words = self._words(name.place)
+                return value in words or (field not in words and field not in VALUED)
+            case "default":
+                schema = self._requests.get(name.place)
+                return value in (self._fields(schema) if schema else {}).get(field, {value})
+        return False
+
+    def gone(self, present: Set[Name], family: str) -> Iterator[Name]:
+        """Yield the fields of request schemas that a release of their family does not have."""
+        for dialect in sorted({name.place for name in present if name.kind == "default"}):
+            if dialect in self._requests and read_yaml(_file_of(dialect))["family"] == family:
+                for field in _schema(self._requests[dialect])["properties"]:
+                    if Name(dialect, "field", field) not in present:
+                        yield Name(dialect, "gone", field)
+
+
 def compare(found: Sequence[Release], read: Mapping[str, Any], listed: Mapping[str, Any]) -> Difference:
     """Return the difference between the names of releases and the known or listed names."""
     unknown: defaultdict[Name, list[str]] = defaultdict(list)
-    words: dict[str, set[str]] = {}
+    known = _Known(read["requests"])
     unused: list[str] = []
     for release in found:
         package = read["packages"][release.package]
-        paths = known_paths(package.get("family", ""))
-        used = set()
+        family = package.get("family", "")
+        used, present = set(), set()
         for pattern, name, where in names_of(release, package):
             used.add(pattern)
-            if name.place not in words and name.kind in ("field", "value"):
-                words[name.place] = known_words(name.place, read["requests"])
-            known = paths if name.kind == "endpoint" else words.get(name.place, set())
-            word = name.name.partition("=")[2] if name.kind == "value" else name.name
-            if word not in known and where not in unknown[name]:
+            present.add(name)
+            if not known.has(name, family) and where not in unknown[name]:
                 unknown[name].append(where)
+        for name in known.gone(present, family):
+            unknown[name].append(f"spec/schemas/{read['requests'][name.place]}.json")
         patterns = without_names(package, used)
         unused += [f"proofs/newest.yaml: {pattern} matches no name" for pattern in patterns]
+    unknown = defaultdict(list, {name: places for name, places in unknown.items() if places})
     entries = reasons(listed)
     covered = {name: entry for name in unknown for entry in reversed(entries) if entry.covers(name)}
     if {release.package for release in found} == set(read["packages"]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -57,16 +58,51 @@ def test_fields_are_read(source: str, names: set[str]) -> None:
     assert read_names(source) == {("vllm-chat", "field", name) for name in names}
 
 
-def test_values_of_types_and_ends_are_read() -> None:
+@pytest.mark.parametrize(
+    ("source", "values"),
+    [
+        ('StopReason: TypeAlias = Literal["end", "pause"]', {"stop_reason=end", "stop_reason=pause"}),
+        ('Other = Literal["not", "read"]', set()),
+        ('class Event(BaseModel):\n    type: Optional[Literal["event.new"]] = None', {"type=event.new"}),
+        ('class Turn(BaseModel):\n    role: Literal["user"]', {"role=user"}),
+        ('Status = Literal["done"]\nclass A(BaseModel):\n    status: Status | None', {"status=done"}),
+        ('FINISH_REASON_STRINGS = ("stop", "budget")', {"finish_reason=stop", "finish_reason=budget"}),
+        ('class FINISH:\n    def to_json(self):\n        return {"type": "limit", "n": 1}', {"type=limit"}),
+        ('class A:\n    def f(self):\n        self.x = {"type": "inside"}', set()),
+    ],
+)  # fmt: skip
+def test_values_are_read(source: str, values: set[str]) -> None:
+    assert {name for _, kind, name in read_names(source) if kind == "value"} == values
+
+
+@pytest.mark.parametrize(
+    ("field", "default"),
+    [
+        ("n: int = 1", "n=1"),
+        ('top: int = msgspec.field(name="top_p", default=0.5)', "top_p=0.5"),
+        ("n: int = Field(2, ge=1)", "n=2"),
+        ("n: int", "n=null"),
+        ("n: int = Field(...)", "n=null"),
+        ("n: list = Field(default_factory=list)", "n=null"),
+        ("n: list = []", "n=null"),
+        ("n: str = compute()", "n=null"),
+        ('n: bytes = b"x"', """n="b'x'\""""),
+    ],
+)
+def test_defaults_of_requests_are_read(field: str, default: str) -> None:
+    for name, expected in (("MadeRequest", {default}), ("MadeResponse", set())):
+        names = read_names(f"class {name}(BaseModel):\n    {field}")
+        assert {name for _, kind, name in names if kind == "default"} == expected
+
+
+def test_bases_that_are_not_read_are_named() -> None:
     source = """
-        StopReason: TypeAlias = Literal["end_turn", "pause_turn"]
-        Other = Literal["not", "read"]
-        class Event(BaseModel):
-            type: Optional[Literal["response.new"]] = None
-            role: Literal["user"]
+        class Here(BaseModel):
+            a: int
+        class Made(Here, module.Elsewhere, Generic[T]):
+            b: int
     """
-    values = {name for _, kind, name in read_names(source) if kind == "value"}
-    assert values == {"stop_reason=end_turn", "stop_reason=pause_turn", "type=response.new"}
+    assert {name for _, kind, name in read_names(source) if kind == "base"} == {"Elsewhere"}
 
 
 def test_endpoints_are_read() -> None:
@@ -125,7 +161,7 @@ def test_sources_are_not_imported(tmp_path: Path, zipped: bool) -> None:
 
 
 REQUEST = """
-    class Request(BaseModel):
+    class Result(BaseModel):
         messages: list
         made_up: int
     @router.post("/v1/chat/completions")
@@ -152,6 +188,63 @@ def test_entries_that_match_nothing_are_found() -> None:
     assert compare(release_of(REQUEST), more, listed).unused == []
 
 
+ENGINE = {"made/engine.py": {"FINISH*": ["vllm-chat"]}}
+WITH_ENGINE: dict[str, Any] = {
+    **SERVER,
+    "packages": {"made": {**SERVER["packages"]["made"], "routes": [], "inside": ENGINE}},
+}
+CHAT = sorted(
+    json.loads((spec_root() / "schemas" / "vllm-chat-request.json").read_text("utf-8"))["properties"]
+)
+RELEASED = "\n".join(("class ChatRequest(BaseModel):", *(f"    {name}: Any" for name in CHAT)))
+"""A request with all fields of the schema, without defaults."""
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "found"),
+    [
+        ("    seed: Any", "    seed: Any\n    made_up: int = 0", {"field made_up"}),
+        ("    seed: Any", "    sown: Any", {"field sown", "gone seed"}),
+        ("    seed: Any", "", {"gone seed"}),
+        ("    seed: Any", "    seed: Any = 1", {"default seed=1"}),
+        ("    seed: Any", '    seed: Literal["made_up"]', {"value seed=made_up"}),
+        ("class Chat", 'class Event(BaseModel):\n    type: Literal["made"]\nclass Chat', {"value type=made"}),
+        ('"stop"', '"stop", "made_up"', {"value finish_reason=made_up"}),
+        ("(BaseModel)", "(Mixin)", {"base Mixin"}),
+    ],
+)  # fmt: skip
+def test_each_change_of_a_release_is_printed(old: str, new: str, found: set[str]) -> None:
+    def unknown(old: str, new: str) -> set[str]:
+        sources = {"made/protocol.py": RELEASED, "made/engine.py": 'FINISH_REASONS = ("stop", "length")'}
+        changed = {path: source.replace(old, new) for path, source in sources.items()}
+        difference = compare([Release("made", "1.0", changed)], WITH_ENGINE, {})
+        return {f"{name.kind} {name.name}" for name in difference.unknown}
+
+    assert unknown(old, new) - unknown("", "") == found
+
+
+def test_values_of_unknown_fields_need_no_reason() -> None:
+    source = "class R(BaseModel):\n    made_up: Literal['a_value']\n    role: Literal['another']"
+    difference = compare(release_of(source), SERVER, {})
+    assert {name.name for name in difference.unknown} == {"made_up", "role=another"}
+
+
+def test_the_default_of_a_schema_is_known() -> None:
+    for default, known in (("False", True), ("True", False)):
+        source = f"class ChatRequest(BaseModel):\n    ignore_eos: bool = {default}"
+        names = {name for name in compare(release_of(source), SERVER, {}).unknown if name.kind == "default"}
+        assert (not names) is known
+
+
+def test_other_types_of_an_engine_are_not_named() -> None:
+    source = "class Scheduler:\n    waiting: int"
+    release = [Release("made", "1.0", {"made/engine.py": source, "made/protocol.py": ""})]
+    packages = {"made": {"modules": {}, "inside": ENGINE}}
+    difference = compare(release, {**SERVER, "packages": packages}, {})
+    assert not difference.unknown
+    assert [line.split()[1:3] for line in difference.unused] == [["made/engine.py:", "FINISH*"]]
+
+
 def test_moved_modules_are_found() -> None:
     made = {
         "routes": ["made/server.py"],
@@ -175,7 +268,7 @@ def test_the_command_prints_names_without_a_reason(
     printed = capsys.readouterr().out
     assert printed.splitlines()[1].split()[:3] == ["anthropic-messages", "value", "stop_reason=made_up"]
     assert "end_turn" not in printed
-    assert "openai and sglang and vllm are missing" in printed
+    assert "openai and sglang and transformers and vllm are missing" in printed
 
 
 def test_the_command_prints_reasons_where_asked(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
