@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect
 from tokenwire.dialects.control import Action, ControlCall
-from tokenwire.dialects.decisions import Decided, decided
+from tokenwire.dialects.decisions import Decided, Option, decided, form_of
 from tokenwire.record import Answer, Place, integer
 from tokenwire.requirement import tolerance
 
@@ -25,28 +25,40 @@ class _Decision(NamedTuple):
         return Place(self.call.exchange.name, pointer=f"{self.decided.pointer}/{field}".rstrip("/"))
 
     @property
-    def numbers(self) -> dict[str, float] | None:
+    def numbers(self) -> dict[Option, float] | None:
         """The probabilities; None if there are none, or if a value is not a number."""
         found = self.decided.probabilities
         values = found.values()
-        if not found or not all(type(value) in {int, float} and math.isfinite(value) for value in values):
+        if not found or not all(map(_is_number, values)):
             return None
         return {name: float(value) for name, value in found.items()}
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in {int, float} and math.isfinite(value)
+
+
+def _is_share(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= 1 + _ROUNDING
 
 
 def _decisions(target: Target) -> Iterator[_Decision]:
     for call in target.calls:
         if call.action is Action.DECIDE and call.done:
-            for one in decided(call.exchange.load().request.body, call.document):
+            for one in decided(call.exchange.load().request, call.document):
                 yield _Decision(call, one)
 
 
 @check_run("decisions-answer-their-questions")
 def _decisions_answer_their_questions(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
-    """Check that each question has an answer of its type and, if it has a name, of its name."""
+    """Check that each question has an answer of its type and, if it has a name, of its name.
+
+    A form may allow to decline a question.
+    """
     for decision in _decisions(target):
         question, found = decision.decided.question, decision.decided.found
-        expected: dict[str, Any] = {"type": decision.decided.kind}
+        kind = decision.decided.form.refusal if decision.decided.is_refused else decision.decided.kind
+        expected: dict[str, Any] = {"type": kind}
         if "name" in found:
             expected["name"] = question.get("name")
         actual = {name: found.get(name) for name in expected}
@@ -62,14 +74,37 @@ def _decision_probabilities_add_up(_: tuple[Answer, ...], target: Target) -> Ite
             continue  # `decisions-answer-their-questions` reports it
         options, given = decision.decided.options, decision.numbers
         values = list((given or {}).values())
-        is_short = list(given or {}) == options[:1] == ["yes"]
-        legal = bool(values) and all(0 <= value <= 1 + _ROUNDING for value in values)
+        is_short = decision.decided.yes is not None and "probabilities" not in decision.decided.found
+        legal = bool(values) and all(map(_is_share, values))
         whole = is_short or (
-            sorted(given or {}) == sorted(options) and math.isclose(math.fsum(values), 1, abs_tol=_ROUNDING)
+            set(given or {}) == set(options) and math.isclose(math.fsum(values), 1, abs_tol=_ROUNDING)
         )
-        expected = f"probabilities of {', '.join(options)} whose sum is 1"
+        expected = f"probabilities of {', '.join(map(str, options))} whose sum is 1"
         message = f"the probabilities are {decision.decided.probabilities!r:.200}"
         yield expect(decision.at("probabilities"), expected, given, message, holds=legal and whole)
+
+
+@check_run("decision-yes-is-one-number")
+def _decision_yes_is_one_number(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Compare the probability of yes in a field of its own with that among the probabilities."""
+    for decision in _decisions(target):
+        listed, yes = decision.decided.found.get("probabilities"), decision.decided.yes
+        if yes is None or not isinstance(listed, Mapping) or "yes" not in listed:
+            continue
+        expected, field = listed["yes"], decision.decided.form.of_yes
+        holds = _is_number(yes) and _is_number(expected) and math.isclose(yes, expected, abs_tol=_ROUNDING)
+        message = f"{field} is {yes!r}, but the probability of yes is {expected!r}"
+        yield expect(decision.at(field), expected, yes, message, holds=holds)
+
+
+@check_run("decision-confidence-is-a-share")
+def _decision_confidence_is_a_share(_: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a confidence, and the probability of all options in the vocabulary, are from 0 to 1."""
+    for decision in _decisions(target):
+        for pointer, value in decision.decided.shares:
+            message = f"{pointer.rpartition('/')[2]} is {value!r}"
+            place = Place(decision.call.exchange.name, pointer=pointer)
+            yield expect(place, "a number from 0 to 1", value, message, holds=_is_share(value))
 
 
 @check_run("decision-is-the-likeliest")
@@ -80,7 +115,7 @@ def _decision_is_the_likeliest(_: tuple[Answer, ...], target: Target) -> Iterato
         if given and choice is not None:
             most = max(given, key=given.__getitem__)
             message = f"the choice is {choice!r}, but {most!r} has the highest probability"
-            holds = str(choice) in given and given[str(choice)] >= given[most]
+            holds = isinstance(choice, Option) and choice in given and given[choice] >= given[most]
             yield expect(decision.at("choice"), most, choice, message, holds=holds)
 
 
@@ -89,9 +124,9 @@ def _decision_score_is_the_mean(_: tuple[Answer, ...], target: Target) -> Iterat
     """Check that a score is the mean of the levels, each weighted by its probability."""
     for decision in _decisions(target):
         given, score = decision.numbers, decision.decided.found.get("score")
-        if given and score is not None and all(level.isdigit() for level in given):
+        if given and score is not None and all(str(level).isdigit() for level in given):
             mean = math.fsum(int(level) * value for level, value in given.items())
-            holds = type(score) in {int, float} and math.isclose(score, mean, abs_tol=_ROUNDING * len(given))
+            holds = _is_number(score) and math.isclose(score, mean, abs_tol=_ROUNDING * len(given))
             message = f"the score is {score!r}, but the mean of the levels is {mean:.6g}"
             yield expect(decision.at("score"), round(mean, 6), score, message, holds=holds)
 
@@ -104,8 +139,8 @@ def _decision_usage_adds_up(_: tuple[Answer, ...], target: Target) -> Iterator[O
             continue
         usage = call.document.get("usage")
         counts: dict[str, Any] = usage if isinstance(usage, dict) else {}
-        prompt = integer(counts.get("input_tokens", counts.get("prompt_tokens")))
-        output = integer(counts.get("output_tokens", counts.get("completion_tokens")) or 0)
+        form = form_of(call.exchange.load().request)
+        prompt, output = integer(counts.get(form.input)), integer(counts.get(form.output) or 0)
         holds = (
             prompt is not None
             and output is not None

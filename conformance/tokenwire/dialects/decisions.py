@@ -1,6 +1,6 @@
-"""Decisions: answers to questions as probabilities, in the three shapes of released servers.
+"""Decisions: answers to questions as probabilities, in the forms of `spec/decisions.yaml`.
 
-`spec/decisions.yaml` has the requests. The questions are a list or an object, and so are the answers.
+The questions are a list or an object, and so are the answers.
 """
 
 from __future__ import annotations
@@ -11,28 +11,49 @@ from functools import cache
 from typing import Any
 
 from tokenwire.spec_files import read_yaml, spec_root
+from tokenwire.typed_table import typed
 from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.json_pointer import ABSENT, Pointer, find, join
 
-_OPTIONS = ("choices", "options", "criteria")
-_LEVELS = ("levels", "criteria")
-_YES_NO = frozenset({"noul", "predicate", "yes_no"})
-_NAMES = ("value", "name")
-_PROBABILITY = ("noul", "probability")
+_LEVELED = "score"
+"""The type of questions whose options are numbered."""
+Option = str | bool
+"""The name of an option. A text and a boolean are different options."""
+
+
+@dataclass(frozen=True)
+class Form:
+    """The names of the parts of a request and its answer at one endpoint; a row of `spec/decisions.yaml`."""
+
+    path: str
+    families: tuple[str, ...]
+    asks: str
+    options: Mapping[str, str]
+    input: str
+    output: str
+    body: Mapping[str, Any]
+    option: str = ""
+    answer: str = ""
+    of_yes: str = ""
+    refusal: str = ""
+    shares: tuple[Pointer, ...] = ()
 
 
 @dataclass(frozen=True)
 class Decided:
     """A question with its answer."""
 
+    form: Form
     key: str | int
     """The name of the answer in an object, or its position in a list."""
     question: Mapping[str, Any]
     answer: Any
     """The answer; None if it is missing."""
+    document: Mapping[str, Any]
 
     @property
     def pointer(self) -> str:
-        return f"/answers/{self.key}"
+        return join("answers", self.key)
 
     @property
     def kind(self) -> str:
@@ -44,50 +65,62 @@ class Decided:
         return self.answer if isinstance(self.answer, Mapping) else {}
 
     @property
-    def options(self) -> list[str]:
-        """The names of the options, in the order of the question."""
-        if self.kind in _YES_NO:
-            return ["yes", "no"]
-        given = next((self.question[name] for name in _fields_of(self.kind) if name in self.question), ())
-        if self.kind == "score":
-            return [str(level) for level in range(len(given))]
-        return [_option_name(option) for option in given]
+    def is_refused(self) -> bool:
+        """True if the server declined to answer this question, in a form that allows it."""
+        return bool(self.form.refusal) and self.found.get("type") == self.form.refusal
 
     @property
-    def probabilities(self) -> dict[str, Any]:
+    def options(self) -> list[Option]:
+        """The names of the options, in the order of the question."""
+        if self.kind not in self.form.options:
+            return ["yes", "no"]
+        given = self.question.get(self.form.options[self.kind]) or ()
+        return [
+            str(place) if self.kind == _LEVELED else self._name(option) for place, option in enumerate(given)
+        ]
+
+    def _name(self, option: Any) -> Option:
+        name = option.get(self.form.option) if isinstance(option, Mapping) else option
+        return name if isinstance(name, bool) and self.kind != _LEVELED else str(name)
+
+    @property
+    def yes(self) -> Any:
+        """The probability of yes in a field of its own; None without one."""
+        return None if self.kind in self.form.options else self.found.get(self.form.of_yes)
+
+    @property
+    def probabilities(self) -> dict[Option, Any]:
         """The probability of each option by name. A yes or no may have only the probability of yes."""
         given = self.found.get("probabilities")
         if isinstance(given, Mapping):
             return dict(given)
         if isinstance(given, list):
-            return {
-                _option_name(entry): entry.get("probability") for entry in given if isinstance(entry, Mapping)
-            }
-        name = next((name for name in _PROBABILITY if name in self.found), None)
-        return {} if name is None else {"yes": self.found[name]}
+            entries = [entry for entry in given if isinstance(entry, Mapping)]
+            name = "value" if self.kind == _LEVELED else self.form.option
+            return {self._name(entry.get(name)): entry.get("probability") for entry in entries}
+        return {} if self.yes is None else {"yes": self.yes}
+
+    @property
+    def shares(self) -> list[tuple[str, Any]]:
+        """The confidence, and the probability of all options in the vocabulary, each with its pointer."""
+        places = [tuple(str(self.key) if key == "{}" else key for key in keys) for keys in self.form.shares]
+        found = [(join(*keys), find(self.document, keys)) for keys in places]
+        return [(pointer, share) for pointer, share in found if share is not ABSENT]
 
 
-def _fields_of(kind: str) -> tuple[str, ...]:
-    return _LEVELS if kind == "score" else _OPTIONS
-
-
-def _option_name(option: Any) -> str:
-    if isinstance(option, Mapping):
-        option = next((option[name] for name in _NAMES if name in option), None)
-    return str(option)
-
-
-def decided(body: Any, document: Mapping[str, Any]) -> Iterator[Decided]:
+def decided(request: HttpRequest, document: Mapping[str, Any]) -> Iterator[Decided]:
     """Yield the questions of a request with their answers."""
-    answers = document.get("answers")
-    for position, (key, question) in enumerate(_keyed(body)):
+    answers, form = document.get("answers"), form_of(request)
+    for position, (key, question) in enumerate(_keyed(request.body)):
         if not isinstance(question, Mapping):
             continue
         if isinstance(answers, list):
-            yield Decided(position, question, answers[position] if position < len(answers) else None)
+            answer = answers[position] if position < len(answers) else None
+            yield Decided(form, position, question, answer, document)
         else:
-            name = question.get("id", key)
-            yield Decided(name, question, answers.get(name) if isinstance(answers, Mapping) else None)
+            name = question.get(form.answer, key)
+            answer = answers.get(name) if isinstance(answers, Mapping) else None
+            yield Decided(form, name, question, answer, document)
 
 
 def _keyed(body: Any) -> list[tuple[Any, Any]]:
@@ -99,22 +132,32 @@ def _keyed(body: Any) -> list[tuple[Any, Any]]:
 
 
 @cache
+def forms() -> tuple[Form, ...]:
+    """Return the forms of all endpoints for decisions."""
+    path = spec_root() / "decisions.yaml"
+    return tuple(typed(Form, row, path.name) for row in read_yaml(path))
+
+
+@cache
 def decision_paths() -> frozenset[str]:
     """Return the paths of all endpoints for decisions."""
-    return frozenset(row["path"] for row in read_yaml(spec_root() / "decisions.yaml"))
+    return frozenset(form.path for form in forms())
+
+
+def form_of(request: HttpRequest) -> Form:
+    """Return the form of a request: that of its questions, or else the first of its path."""
+    same = [form for form in forms() if form.path == request.path]
+    questions = [question for _, question in _keyed(request.body) if isinstance(question, Mapping)]
+    return next((form for form in same if any(form.asks in question for question in questions)), same[0])
 
 
 def decision_requests(family: str, model: str) -> Iterator[list[HttpRequest]]:
     """Yield, for each endpoint of a family, the request with all questions, and one for each question."""
-    for row in read_yaml(spec_root() / "decisions.yaml"):
-        if family not in row["families"]:
+    for form in forms():
+        if family not in form.families:
             continue
-        whole = {"model": model, **row["body"]}
-        given = whole["questions"]
-        alone = (
-            [{key: value} for key, value in given.items()]
-            if isinstance(given, dict)
-            else [[q] for q in given]
-        )
+        whole = {"model": model, **form.body}
+        named = isinstance(whole["questions"], Mapping)
+        alone = [{key: question} if named else [question] for key, question in _keyed(form.body)]
         bodies = [whole, *({**whole, "questions": questions} for questions in alone)]
-        yield [HttpRequest("POST", row["path"], body) for body in bodies]
+        yield [HttpRequest("POST", form.path, body) for body in bodies]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from http import HTTPStatus
 from typing import Any
 
 from tokenwire.ask import Ask
@@ -63,11 +64,11 @@ def _bad_inputs(talk: Conversation) -> Steps:
 
 @scenario(chat=True)
 async def _decisions(talk: Conversation) -> None:
-    """Three questions about one text: a choice, a yes or no, and a score. If the endpoint answers, each of
-    the questions follows alone.
+    """Three questions about one text: a choice, a yes or no, and a score. Each question follows alone,
+    if the endpoint answers them or refuses them: a tokenizer may have tokens for some kinds of answers only.
     """
     for number, (whole, *alone) in enumerate(decision_requests(talk.dialect.family, talk.model)):
         answer = await talk.call(f"all-{number}", whole)
-        if answer is not None and answer.done:
+        if answer is not None and (answer.done or answer.exchange.status == HTTPStatus.BAD_REQUEST):
             for position, request in enumerate(alone):
                 await talk.call(f"alone-{number}-{position}", request)

@@ -14,7 +14,6 @@ from starlette.types import ASGIApp, Lifespan, Message, Receive, Scope, Send
 
 from tokenwire_reference.doors import (
     adapters,
-    decisions,
     embeddings,
     info,
     items,
@@ -42,6 +41,8 @@ SGLANG_ROUTES = [
     BodyRoute(CHAT_PATH, sglang.chat.chat_completions, "chat-request"),
     BodyRoute(COMPLETIONS_PATH, sglang.completions.completions, "completion-request"),
     BodyRoute("/v1/classify", scores.classify, "embedding-request"),
+    BodyRoute("/v1/decisions", sglang.decisions.decisions, "sglang-decisions-request"),
+    BodyRoute("/v1/systemone", sglang.decisions.systemone, "systemone-request"),
     BodyRoute("/update_weight_version", sglang.control.update_weight_version, "rename-request"),
 ]
 VLLM_ROUTES = [
@@ -53,7 +54,8 @@ VLLM_ROUTES = [
     BodyRoute(f"{CHAT_PATH}/batch", vllm.batch.chat_completions, "vllm-batch-request"),
     BodyRoute(COMPLETIONS_PATH, vllm.completions.completions, "vllm-completion-request"),
     BodyRoute("/classify", scores.classify, "embedding-request"),
-    BodyRoute("/v1/decisions", decisions.decisions, "decisions-request"),
+    BodyRoute("/v1/decisions", vllm.decisions.decisions, "decisions-request"),
+    BodyRoute("/v1/systemone", vllm.decisions.systemone, "systemone-request"),
     Route("/load", load.server_load, methods=["GET", "POST"]),
     Route("/pause", vllm.control.pause, methods=["POST"]),
     Route("/resume", vllm.control.resume, methods=["POST"]),
@@ -74,7 +76,6 @@ ROUTES = [
     BodyRoute("/encode", embeddings.encode, "encode-request", methods=["POST", "PUT"]),
     BodyRoute("/v1/score", scores.score, "score-request"),
     BodyRoute("/v1/rerank", scores.rerank, "rerank-request"),
-    BodyRoute("/v1/systemone", decisions.systemone, "systemone-request"),
     BodyRoute("/tokenize", tokenization.tokenize, "tokenize-request"),
     BodyRoute("/v1/tokenize", tokenization.tokenize, "tokenize-request"),
     BodyRoute("/detokenize", tokenization.detokenize, "detokenize-request"),

@@ -1,4 +1,4 @@
-"""`/v1/systemone`, and `/v1/decisions` in OpenAI's shape: answers to questions as probabilities of options.
+"""Questions that are answered with probabilities of options, for the endpoints of each server family.
 
 The prompt of a question ends where the model would name an option by a letter or a digit. The probabilities
 are those of these tokens, divided by their sum.
@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import string
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,143 +18,102 @@ from starlette.responses import Response
 
 from tokenwire_reference.core.request import Request, SamplingParams
 from tokenwire_reference.doors.answering import answer_whole
-from tokenwire_reference.doors.body import read_body, understood
+from tokenwire_reference.doors.body import understood
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.prompts import encode
 from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_what_does_not_fit
-from tokenwire_reference.doors.served import Served, served_by
+from tokenwire_reference.doors.served import Served
 from tokenwire_reference.doors.usage import Consumed
 
 _ONE_TOKEN = SamplingParams(max_new_tokens=1, temperature=0.0, ignore_eos=True)
 
 
 @dataclass(frozen=True)
-class _Question:
+class Question:
+    """A question and the names of its options, which for a score are its levels."""
+
     kind: str
     text: str
     options: tuple[str, ...]
-    """The names of the options; for a score the levels."""
+
+    @property
+    def is_leveled(self) -> bool:
+        return self.kind == "score"
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the probabilities: the numbers of the levels, or the options."""
+        return list(map(str, range(len(self.options)))) if self.is_leveled else list(self.options)
 
     @property
     def labels(self) -> str:
-        return (string.digits if self.kind == "score" else string.ascii_uppercase)[: len(self.options)]
+        return (string.digits if self.is_leveled else string.ascii_uppercase)[: len(self.options)]
 
     def prompt(self, state: str) -> str:
         lines = (f"{label}: {option}" for label, option in zip(self.labels, self.options, strict=True))
         return "\n".join([state, self.text, *lines, "Answer:"])
 
 
-async def systemone(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/systemone: questions and answers by name."""
-    served, body = served_by(http_request), await read_body(http_request, "systemone-request")
-    if not body.get("questions"):
-        raise RefusalError("questions is empty; send at least one question", param="questions")
-    asked = {name: _named_question(name, question) for name, question in body["questions"].items()}
+@dataclass(frozen=True)
+class Decision:
+    """The answer to a question."""
 
-    def write(results: Sequence[Emission]) -> dict[str, Any]:
-        answers = zip(asked.items(), map(_probabilities, results), strict=True)
-        totals = Consumed.by(results, 1)
-        return {
-            "id": f"decision-{uuid.uuid4().hex}",
-            "object": "structured_decision",
-            "model": body.get("model") or served.args.model_name,
-            "answers": {name: _named_answer(question, given) for (name, question), given in answers},
-            "usage": {"input_tokens": totals.prompt, "output_tokens": totals.completion},
-        }
+    question: Question
+    shares: Sequence[float]
+    """The probability of each option."""
+    mass: float
+    """The probability of all options in the vocabulary."""
+    prompt: Sequence[int]
+    labels: Sequence[int]
+    """The token ids of the prompt and of the options."""
 
-    return await _decide(http_request, served, body.get("state") or "", list(asked.values()), write)
+    @property
+    def top(self) -> float:
+        return max(self.shares)
 
+    @property
+    def probabilities(self) -> dict[str, float]:
+        return dict(zip(self.question.names, self.shares, strict=True))
 
-def _named_question(name: str, question: Mapping[str, Any]) -> _Question:
-    kind, criteria = question["type"], question.get("criteria")
-    options: Sequence[str] = ("yes", "no")
-    if kind != "noul":
-        if not criteria or isinstance(criteria, list) != (kind == "score"):
-            due = "a list of levels" if kind == "score" else "an object of options"
-            raise RefusalError(f"the criteria of question {name!r} must be {due}", param="questions")
-        options = list(criteria)
-    return _Question(kind, question.get("instructions") or name, tuple(options))
+    @property
+    def result(self) -> dict[str, Any]:
+        """The likeliest option, or the mean of the levels."""
+        if self.question.is_leveled:
+            return {"score": math.fsum(level * share for level, share in enumerate(self.shares))}
+        return {"choice": self.question.options[list(self.shares).index(self.top)]}
 
 
-def _named_answer(question: _Question, given: Sequence[float]) -> dict[str, Any]:
-    names = list(map(str, range(len(given)))) if question.kind == "score" else list(question.options)
-    if question.kind == "noul":
-        return {"type": "noul", "noul": given[0]}
-    found = _decision(question, given)
-    if question.kind == "score":
-        found["legend"] = dict(zip(names, question.options, strict=True))
-    return {**found, "probabilities": dict(zip(names, given, strict=True))}
+Write = Callable[[Sequence[Decision], Consumed], dict[str, Any]]
+"""Returns the document of an answer."""
 
 
-async def decisions(http_request: HttpRequest) -> Response:
-    """Answer POST /v1/decisions in OpenAI's shape: a list of questions and a list of answers."""
-    served, body = served_by(http_request), await read_body(http_request, "decisions-request")
-    given = body["questions"]
-    asked = [_listed_question(question) for question in given]
-
-    def write(results: Sequence[Emission]) -> dict[str, Any]:
-        totals = Consumed.by(results, 1)
-        counts = {"input_tokens": totals.prompt, "output_tokens": totals.completion}
-        rows = zip(given, asked, map(_probabilities, results), strict=True)
-        return {
-            "model": body.get("model") or served.args.model_name,
-            "answers": [_listed_answer(source, question, shares) for source, question, shares in rows],
-            "usage": {
-                **counts,
-                "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
-                "output_tokens_details": {"reasoning_tokens": 0},
-                "total_tokens": sum(counts.values()),
-            },
-        }
-
-    return await _decide(http_request, served, body["input"], asked, write)
-
-
-def _listed_question(question: Mapping[str, Any]) -> _Question:
-    kind = question["type"]
-    if kind == "predicate":
-        return _Question(kind, question["instructions"], ("true", "false"))
-    field, name = ("levels", "label") if kind == "score" else ("choices", "value")
-    options = [str(option.get(name)) for option in question.get(field) or ()]
-    if not options:
-        raise RefusalError(f"a {kind} question needs {field}", param="questions")
-    return _Question(kind, question["instructions"], tuple(options))
-
-
-def _listed_answer(source: Mapping[str, Any], question: _Question, given: Sequence[float]) -> dict[str, Any]:
-    head = {"type": question.kind, "name": source.get("name")}
-    if question.kind == "predicate":
-        return {**head, "probability": given[0]}
-    values: Sequence[Any] = range(len(given)) if question.kind == "score" else question.options
-    shares = [{"value": value, "probability": share} for value, share in zip(values, given, strict=True)]
-    if question.kind == "score":
-        shares = [entry | {"label": label} for entry, label in zip(shares, question.options, strict=True)]
-    return {**head, **_decision(question, given), "probabilities": shares}
-
-
-def _decision(question: _Question, given: Sequence[float]) -> dict[str, Any]:
-    """Return what follows from the probabilities: the likeliest option, or the mean of the levels."""
-    top = max(given)
-    found: dict[str, Any] = {"type": question.kind, "confidence": top}
-    if question.kind == "score":
-        return {**found, "score": math.fsum(level * share for level, share in enumerate(given))}
-    return {**found, "choice": question.options[list(given).index(top)]}
-
-
-async def _decide(
-    http_request: HttpRequest, served: Served, state: str, questions: Sequence[_Question], write: Any
+async def decide(
+    http_request: HttpRequest,
+    served: Served,
+    state: str,
+    questions: Sequence[Question],
+    write: Write,
+    *,
+    temperature: float = 1.0,
 ) -> Response:
+    """Answer questions about a text. Raises RefusalError."""
+
     def read() -> list[Request]:
         return [_request(question, state, served) for question in questions]
 
+    def written(results: Sequence[Emission]) -> dict[str, Any]:
+        pairs = zip(questions, results, strict=True)
+        found = [_decision(question, result, temperature) for question, result in pairs]
+        return write(found, Consumed.by(results, 1))
+
     requests = await understood(http_request, read)
-    return await answer_whole(http_request, served, requests, group=None, write=write)
+    return await answer_whole(http_request, served, requests, group=None, write=written)
 
 
-def _request(question: _Question, state: str, served: Served) -> Request:
+def _request(question: Question, state: str, served: Served) -> Request:
     """Return the request for the probabilities of the labels. Raises RefusalError."""
-    most = len(string.digits if question.kind == "score" else string.ascii_uppercase)
+    most = len(string.digits if question.is_leveled else string.ascii_uppercase)
     if len(question.options) > most:
         raise RefusalError(f"a {question.kind} question has at most {most} options", param="questions")
     prompt = encode(question.prompt(state), "questions", served)
@@ -164,10 +123,35 @@ def _request(question: _Question, state: str, served: Served) -> Request:
     return Request(uuid.uuid4().hex, tuple(prompt), _ONE_TOKEN, return_logprob=True, token_ids_logprob=ids)
 
 
-def _probabilities(result: Emission) -> list[float]:
-    """Return the probabilities of the labels, divided by their sum."""
+def _decision(question: Question, result: Emission, temperature: float) -> Decision:
+    """Return the answer to a question. Raises RefusalError if its request was aborted."""
     rows = result.series.get("output_token_ids_logprobs") or ()
     if not rows:
         raise RefusalError(f"request {result.record.rid!r} was aborted before it had probabilities")
-    shares = [math.exp(entry[0]) for entry in rows[0]]
-    return [share / math.fsum(shares) for share in shares]
+    logprobs = [entry[0] for entry in rows[0]]
+    scaled = [math.exp((logprob - max(logprobs)) / temperature) for logprob in logprobs]
+    return Decision(
+        question=question,
+        shares=[share / math.fsum(scaled) for share in scaled],
+        mass=math.fsum(map(math.exp, logprobs)),
+        prompt=result.record.prompt_token_ids,
+        labels=result.record.token_ids_logprob or (),
+    )
+
+
+def named_questions(body: Mapping[str, Any]) -> dict[str, Question]:
+    """Return the questions of `/v1/systemone`. Raises RefusalError."""
+    if not body.get("questions"):
+        raise RefusalError("questions is empty; send at least one question", param="questions")
+    return {name: _named_question(name, source) for name, source in body["questions"].items()}
+
+
+def _named_question(name: str, source: Mapping[str, Any]) -> Question:
+    kind, criteria = source["type"], source.get("criteria")
+    options: Sequence[str] = ("yes", "no")
+    if kind != "noul":
+        if not criteria or isinstance(criteria, list) != (kind == "score"):
+            due = "a list of levels" if kind == "score" else "an object of options"
+            raise RefusalError(f"the criteria of question {name!r} must be {due}", param="questions")
+        options = list(criteria)
+    return Question(kind, source.get("instructions") or name, tuple(options))

@@ -61,7 +61,7 @@ _OPTIONS = {
     "maxItems": 26,
     "items": {
         "type": "object",
-        "properties": {"value": {"type": "string"}, "label": {"type": "string"}},
+        "properties": {name: {"type": "string"} for name in ("value", "label", "name")},
     },
 }
 _CONTROL: Mapping[str, Any] = {
@@ -108,6 +108,29 @@ _CONTROL: Mapping[str, Any] = {
                 },
             },
         },
+        "model": {"type": "string"},
+    },
+    "sglang-decisions-request": {
+        "input": _NAME,
+        "questions": {
+            "type": "array",
+            "minItems": 1,
+            "maxItems": 200,
+            "items": {
+                "type": "object",
+                "required": ["id", "type", "question"],
+                "properties": {
+                    "id": _NAME,
+                    "type": {"enum": ["choice", "score", "yes_no"]},
+                    "question": _NAME,
+                    "options": _OPTIONS,
+                    "levels": {"type": ["array", "null"], "maxItems": 10, "items": _NAME},
+                },
+            },
+        },
+        "temperature": {"type": ["number", "null"], "exclusiveMinimum": 0},
+        "prompt_format_version": {"type": ["integer", "null"]},
+        "return_prompt_token_ids": _FLAG,
         "model": {"type": "string"},
     },
     "abort-request": {"rid": {"type": ["string", "null"]}, "abort_all": {"type": ["boolean", "null"]}},

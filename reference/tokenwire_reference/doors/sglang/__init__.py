@@ -1,5 +1,5 @@
 """The endpoints of an SGLang server."""
 
-from tokenwire_reference.doors.sglang import chat, completions, control, generate
+from tokenwire_reference.doors.sglang import chat, completions, control, decisions, generate
 
-__all__ = ["chat", "completions", "control", "generate"]
+__all__ = ["chat", "completions", "control", "decisions", "generate"]

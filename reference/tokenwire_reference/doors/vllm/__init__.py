@@ -2,6 +2,6 @@
 of conversations, and the split pipeline of chat.
 """
 
-from tokenwire_reference.doors.vllm import batch, chat, completions, control, generate, split
+from tokenwire_reference.doors.vllm import batch, chat, completions, control, decisions, generate, split
 
-__all__ = ["batch", "chat", "completions", "control", "generate", "split"]
+__all__ = ["batch", "chat", "completions", "control", "decisions", "generate", "split"]
