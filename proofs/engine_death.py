@@ -1,8 +1,10 @@
-"""Let an engine die in the middle of answers, and check what its front end sends, then and after a restart.
+"""Let an engine fail and die in the middle of answers, and check what its front end sends, then and after a
+restart.
 
-Three requests start in one step: a stream in which the engine dies, and a stream and a whole answer that run
-beside it. Each answer must end, and none may look complete. Then the front end is started again and must give
-the right answer.
+First, the engine fails for single requests. Then three requests start in one step: a stream in which the
+engine dies, and a stream and a whole answer that run beside it. Each answer must end and must show a failure.
+An abort is not a failure, because clients order aborts. Then the front end is started again and must give the
+right answer.
 
     python -m proofs.engine_death 'vllm-rs serve'
     python -m proofs.engine_death --record DIR 'python -m sglang.launch_server'
@@ -28,12 +30,16 @@ from tokenwire_engine.schedule import parse_schedule
 AT = 3
 _TIMEOUT_S = 30.0
 _JOIN = "join=3:death"
-_FINISHES = frozenset({"abort", "error"})
-_DIES, _BESIDE = "death", "beside-a-death"
-"""Scenarios of the recorded exchanges: the request that kills the engine, and the requests that run beside
-it.
+_DIES, _BESIDE, _FAILS = "death", "beside-a-death", "failure"
+"""Scenarios of the recorded exchanges: the request that kills the engine, the requests that run beside it,
+and the requests for which the engine fails.
 """
-_REQUESTS = {
+_FAILING = {
+    f"{form}-that-fails-with-{status}": (form == "stream", f"error={AT}:{status}")
+    for form in ("stream", "whole-answer")
+    for status in (500, 503)
+}
+_DYING = {
     "stream-in-which-it-dies": (True, f"{_JOIN};die={AT}"),
     "stream-beside-it": (True, f"{_JOIN};wait=999999"),
     "whole-answer-beside-it": (False, f"{_JOIN};wait=999999"),
@@ -43,21 +49,24 @@ _REQUESTS = {
 def shown(exchange: Exchange, stream: Stream) -> str:
     """Describe how an answer ended."""
     error = f", error {stream.error!r}" if stream.error is not None else ""
-    finishes = [choice.finish.type for choice in stream.choices if choice.finish is not None]
-    finish = f", finish {finishes[0]}" if finishes else ""
+    finishes = [choice.finish for choice in stream.choices if choice.finish is not None]
+    finish = f", finish {finishes[0].type}" if finishes else ""
+    finish += f" with code {finishes[0].code}" if finishes and finishes[0].failed else ""
     return f"status {exchange.status}, {exchange.ending.value}{error}{finish}"
 
 
 def is_honest(exchange: Exchange, stream: Stream) -> bool:
-    """True if an answer ended in time, and shows that it is incomplete."""
+    """True if an answer ended in time, and shows a failure."""
     refused = exchange.status is not None and exchange.status >= 400
-    finishes = {choice.finish.type for choice in stream.choices if choice.finish is not None}
-    told = refused or stream.error is not None or bool(finishes & _FINISHES)
-    return exchange.ending is Ending.COMPLETE and told
+    finishes = [choice.finish for choice in stream.choices if choice.finish is not None]
+    failed = any(finish.failed or finish.type == "error" for finish in finishes)
+    return exchange.ending is Ending.COMPLETE and (refused or failed or stream.error is not None)
 
 
-async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchange, Stream]]:
-    """Let the engine die. Return the answers that were running, by the names of their requests.
+async def _answers(
+    url: str, requests: Mapping[str, tuple[bool, str]], record: Path | None
+) -> Mapping[str, tuple[Exchange, Stream]]:
+    """Send requests at once, each with a schedule. Return their answers by name.
 
     `record` is a folder for a capture of these answers.
     """
@@ -67,14 +76,24 @@ async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchan
 
     async def one(name: str, *, stream: bool, schedule: str) -> tuple[Exchange, Stream]:
         case = ScheduledRequest("plain", parse_schedule(schedule), TOKENS, stream)
-        scenario = _BESIDE if case.schedule.die is None else _DIES
+        scenario = _DIES if case.schedule.die is not None else _FAILS if case.schedule.end else _BESIDE
         exchange = await recorder.send(f"{scenario}/{name}", scenario, asked.request(case, schedule))
         return exchange, asked.dialect.read(exchange)
 
     answers = await asyncio.gather(
-        *(one(name, stream=stream, schedule=schedule) for name, (stream, schedule) in _REQUESTS.items())
+        *(one(name, stream=stream, schedule=schedule) for name, (stream, schedule) in requests.items())
     )
-    return dict(zip(_REQUESTS, answers, strict=True))
+    return dict(zip(requests, answers, strict=True))
+
+
+async def fail(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchange, Stream]]:
+    """Let the engine fail for single requests. Return their answers by name."""
+    return await _answers(url, _FAILING, record)
+
+
+async def die(url: str, record: Path | None = None) -> Mapping[str, tuple[Exchange, Stream]]:
+    """Let the engine die. Return the answers that were running, by the names of their requests."""
+    return await _answers(url, _DYING, record)
 
 
 async def live(url: str) -> list[tuple[str, str]]:
@@ -86,7 +105,7 @@ async def live(url: str) -> list[tuple[str, str]]:
 
 
 def findings(answers: Mapping[str, tuple[Exchange, Stream]]) -> Iterator[str]:
-    """Yield a line for each answer that does not show that the engine died."""
+    """Yield a line for each answer that does not show that the engine failed."""
     for name, (exchange, stream) in answers.items():
         if not is_honest(exchange, stream):
             yield f"{name}: {shown(exchange, stream)}"
@@ -106,14 +125,17 @@ def main() -> int:
     family = Family.SGLANG if "sglang" in command else Family.VLLM
     wanted = Wanted(family, tuple(shlex.split(command)))
     with front_end(wanted) as running:
-        answers = asyncio.run(die(running.url, options.record))
+        answers = {
+            **asyncio.run(fail(running.url, options.record)),
+            **asyncio.run(die(running.url, options.record)),
+        }
     for name, (exchange, stream) in answers.items():
         print(f"{name}: {shown(exchange, stream)}")
     wrong = list(findings(answers))
     with front_end(wanted) as running:
         failures = asyncio.run(live(running.url))
     print(f"started again: {'; '.join(map(str, failures)) or 'the right answer'}")
-    print(f"{len(wrong)} of {len(answers)} answers do not tell that the engine died")
+    print(f"{len(wrong)} of {len(answers)} answers do not show that the engine failed")
     return 1 if wrong or failures else 0
 
 

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
+from http import HTTPStatus
 from typing import Protocol
 
 from tokenwire.parrot.law import Parrot
@@ -27,11 +28,11 @@ class UncomputedError(ValueError):
         super().__init__(f"this engine does not compute {subject}")
 
 
-def refusal(error: Exception) -> tuple[str, int]:
+def refusal(error: Exception) -> tuple[str, HTTPStatus]:
     """Return the message and the HTTP status for a request that failed with this exception."""
     if isinstance(error, ValueError):
-        return str(error), 400
-    return f"{type(error).__name__}: {error}", 500
+        return str(error), HTTPStatus.BAD_REQUEST
+    return f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 class Language(Protocol):
@@ -81,7 +82,7 @@ class Outcome:
     """`stop`, `length`, `abort`, `error` or `repeat`."""
     matched: int | None = None
     """The id that ended the answer; None if no id did."""
-    status: int | None = None
+    status: HTTPStatus | None = None
 
 
 @dataclass(frozen=True)

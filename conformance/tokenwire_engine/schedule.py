@@ -26,6 +26,7 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields
 from functools import partial
+from http import HTTPStatus
 from typing import Any
 
 KEY = "tokenwire"
@@ -57,8 +58,11 @@ class End:
 
     kind: str
     at: int
-    status: int = 500
-    """The HTTP status of an error."""
+    status: HTTPStatus = HTTPStatus.INTERNAL_SERVER_ERROR
+    """The HTTP status of an error.
+
+    SGLang's front end tells a failure from an abort by the class of the status.
+    """
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class Schedule:
 
 def _end(kind: str, at: str) -> End:
     place, _, status = at.partition(":")
-    return End(kind, _number(place), _number(status, 400, 599) if status else 500)
+    return End(kind, _number(place), HTTPStatus(_number(status, 400, 599) if status else 500))
 
 
 def _number(text: str, least: int = 0, most: int = _MOST) -> int:

@@ -7,6 +7,7 @@ sent, and what its streamer was given. The classes of the server are stand-ins h
 import gzip
 import json
 from copy import deepcopy
+from http import HTTPStatus
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -18,7 +19,7 @@ from tokenwire.parrot.vocabulary import SIZE, Vocabulary, words_of
 from tokenwire_engine.engine import Engine
 from tokenwire_engine.front_end import Trace
 from tokenwire_engine.launch import DEFAULTS, Family
-from tokenwire_engine.schedule import parse_schedule
+from tokenwire_engine.schedule import KEY, parse_schedule
 from tokenwire_engine.sglang import STREAMERS, Scheduler, output_of
 
 RECORDINGS = {
@@ -190,3 +191,33 @@ def test_ids_are_given_to_the_counter_of_reasoning(thinks: bool) -> None:
     counted = [token for ids, end in req.counted for token in ids if end == [5, 6]]
     assert counted == (list(req.output_ids) if thinks else [])
     assert req.output_ids
+
+
+@pytest.mark.parametrize(
+    ("change", "status"),
+    [
+        ({"custom_params": {KEY: "error=2:503"}}, HTTPStatus.SERVICE_UNAVAILABLE),
+        ({"custom_params": {KEY: "error=2"}}, HTTPStatus.INTERNAL_SERVER_ERROR),
+        ({"custom_params": {KEY: "nonsense"}}, HTTPStatus.BAD_REQUEST),
+    ],
+    ids=["scheduled", "scheduled-without-a-status", "refused"],
+)
+def test_a_failure_has_a_status_of_the_class_that_front_ends_look_for(
+    change: dict[str, Any], status: HTTPStatus
+) -> None:
+    """SGLang's streams of chat take a number of another class for an abort by the client."""
+    version = max(RECORDINGS)
+    lines = map(json.loads, gzip.decompress(RECORDINGS[version].read_bytes()).splitlines())
+    first = next(
+        line["in"] for line in lines if line.get("in", {}).get("class") == "TokenizedGenerateReqInput"
+    )
+    played = Played(version)
+    played.add(message({**first, "sampling_params": {**first["sampling_params"], **change}}))
+    (req,) = played.requests.values()
+    for _ in range(_STEPS):
+        if req.finished():
+            break
+        played.step()
+    _, given, _ = req.finished_reason.given
+    assert given == status
+    assert isinstance(given, HTTPStatus)
