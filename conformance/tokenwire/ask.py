@@ -250,6 +250,11 @@ class Asked(RequestFields):
     """Ids whose logprobs the server reports after the logprob of the sampled id, in place of the top
     logprobs.
     """
+    prompt_chosen: tuple[tuple[int, ...], ...] = ()
+    """Ids whose logprobs are requested at positions of the prompt: a row for each position after
+    `prompt_chosen_start`. -1 fills up a row.
+    """
+    prompt_chosen_start: int = 0
     wanted: tuple[Wanted, ...] = ()
     """Further outputs that the request enables."""
     turn: Turn | None = None

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import base64
+import io
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any
+
+import numpy
 
 from tokenwire_faults.acts import act_at
 from tokenwire_faults.answers import Json, Object, choices_of, meta_infos
@@ -170,6 +174,35 @@ def _lost_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
             place = fault.memory["placed"] = fault.memory.get("placed", -1) + 1
             if place == 2:
                 entry |= {"logprob": -9999.0, "rank": None, "top_logprobs": []}
+
+
+_OF_PROMPT, _AS_FILE = "input_token_ids_logprobs", "prompt_token_id_logprobs"
+
+
+def _edit_chosen_of_prompt(answer: Json, edit: Callable[[list[Any]], list[Any]]) -> None:
+    """Replace the positions of the chosen-id logprobs of a prompt, in the format of either family."""
+    for info in meta_infos(answer):
+        if info.get(_OF_PROMPT):
+            info[_OF_PROMPT] = edit(info[_OF_PROMPT])
+    if isinstance(answer, dict) and answer.get(_AS_FILE):
+        rows = numpy.load(io.BytesIO(base64.b64decode(answer[_AS_FILE])))
+        with io.BytesIO() as file:
+            numpy.save(file, numpy.array(edit(list(rows))))
+            answer[_AS_FILE] = base64.b64encode(file.getbuffer()).decode()
+
+
+@act_at("answers")
+def _chosen_prompt_logprobs_lack_the_last(answer: Json) -> None:
+    _edit_chosen_of_prompt(answer, lambda positions: positions[:-1])
+
+
+@act_at("answers")
+def _chosen_prompt_logprobs_come_late(answer: Json) -> None:
+    def edit(positions: list[Any]) -> list[Any]:
+        first = 1 + (positions[0] is None)
+        return [*positions[:first], *positions[first - 1 : -1]]
+
+    _edit_chosen_of_prompt(answer, edit)
 
 
 def _entries_with_ranks(value: Json) -> Iterator[Object]:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import itertools
 import json
+import math
+import struct
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
@@ -319,6 +323,56 @@ def ranked_prompt(first: int, second: int) -> Stream:
     return answered("vllm-completions", {"prompt": [5, 6], "max_tokens": 1, "prompt_logprobs": 1}, document)
 
 
+def along_prompt(*positions: Any, start: int = 0) -> Stream:
+    """An answer with the logprobs of the ids 40 and 11 at positions of a prompt of three ids, as lists."""
+    reply = Reply(
+        ids=IDS[:1],
+        text="a",
+        prompt_series={
+            "input_token_logprobs": prompt_entries(PROMPT)[start:],
+            "input_top_logprobs": [None, [[-1.0, 40, None]], [[-0.5, 11, None]]][start:],
+            "input_token_ids_logprobs": positions,
+        },
+    )
+    return whole(reply, logprobs=True, logprob_start=start, top_logprobs=1, chosen_ids=(40, 11))
+
+
+FIRST_CHOSEN = [[-1.0, 40, None], [-2.0, 11, None]]
+SECOND_CHOSEN = [[-3.0, 40, None], [-0.5, 11, None]]
+
+
+def as_file(*rows: Sequence[float], start: int | None = None, name: Any = None) -> Stream:
+    """An answer with the logprobs of ids that a request chose for each position of a prompt of three ids, as
+    numbers in base64. The prompt logprobs have 40 at the first position and 11 at the second.
+    """
+    header = (
+        f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({len(rows)}, {len(rows[0])}), }}\n".encode()
+    )
+    numbers = struct.pack(f"<{sum(map(len, rows))}f", *itertools.chain(*rows))
+    data = b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + numbers
+    likeliest = [("40", -1.0), ("11", -0.5)]
+    positions = [{token: {"logprob": value, "rank": 1}} for token, value in likeliest]
+    chosen = [[40, 11], [11]][start or 0 :]
+    params = {"max_tokens": 1, "temperature": 0.0, "prompt_logprobs": 1, "prompt_logprob_token_ids": chosen}
+    body = {
+        "token_ids": [1, 2, 3],
+        "sampling_params": {**params, **({"prompt_logprob_start": start} if start else {})},
+    }
+    document = {
+        "request_id": "generate-tokens-r",
+        "prompt_logprobs": [None, *positions],
+        "prompt_token_id_logprobs": name or base64.b64encode(data).decode(),
+        "choices": [{"index": 0, "token_ids": [7], "finish_reason": "length"}],
+    }
+    return answered("vllm-generate", body, document)
+
+
+NONE = -math.inf
+ALONG = along_prompt(None, FIRST_CHOSEN, SECOND_CHOSEN)
+IN_FILE = as_file((-1.0, -2.0), (-0.5, NONE))
+LISTED_AT, FILE_AT = "/input_token_ids_logprobs", "/prompt_token_id_logprobs"
+
+
 def chosen_in_top(*listed: int, sampled: int = 7) -> Stream:
     """An answer with one id, to a request that chose the ids 40 and 11. The sampled id is listed first."""
     entries = [{"token": f"t{token}", "logprob": -1.0} for token in (sampled, *listed)]
@@ -341,6 +395,35 @@ LOGPROB_PAIRS = [
         "sampled-ids-have-logprobs", placeholder(-80.5), placeholder(), pointer="/choices/0/logprobs/content"
     ),
     Pair("rank-is-the-rank", ranked_prompt(4, 1), ranked_prompt(1, 2), pointer="/choices/0/prompt_logprobs"),
+    *(
+        Pair("prompt-chosen-logprobs-are-the-asked-ids", right, wrong, pointer=pointer, why=why)
+        for right, wrong, pointer, why in (
+            (ALONG, along_prompt(None, FIRST_CHOSEN), LISTED_AT, "the last position is missing"),
+            (ALONG, along_prompt(None, FIRST_CHOSEN, SECOND_CHOSEN[::-1]), LISTED_AT, "another order"),
+            (ALONG, along_prompt(None, None, SECOND_CHOSEN), LISTED_AT, "null at the second position"),
+            (along_prompt(SECOND_CHOSEN, start=2), along_prompt(start=2), LISTED_AT, "an empty series"),
+            (IN_FILE, as_file((-1.0, -2.0)), FILE_AT, "a row is missing"),
+            (IN_FILE, as_file((-1.0,), (-0.5,)), FILE_AT, "a column is missing"),
+            (IN_FILE, as_file((-1.0, -2.0), (-0.5, -1.0)), FILE_AT, "a number for padding"),
+            (IN_FILE, as_file((-1.0, 0.5), (-0.5, NONE)), FILE_AT, "a number above 0"),
+            (IN_FILE, as_file((-1.0, -2.0), (-0.5, NONE), name="AAAA"), FILE_AT, "not a file"),
+            (as_file((-0.5,), start=1), as_file((-0.5,), (-0.5,), start=1), FILE_AT, "a row too many"),
+        )
+    ),
+    Pair(
+        "prompt-chosen-logprobs-agree",
+        ALONG,
+        along_prompt(None, FIRST_CHOSEN, FIRST_CHOSEN),
+        pointer=LISTED_AT,
+        why="lists",
+    ),
+    Pair(
+        "prompt-chosen-logprobs-agree",
+        IN_FILE,
+        as_file((-1.0, -2.0), (-1.0, NONE)),
+        pointer=FILE_AT,
+        why="a file",
+    ),
     Pair(
         "logprobs-vary",
         (whole(VARYING, logprobs=True),),

@@ -77,6 +77,7 @@ details = named(
     "logprobs",
     "cached_tokens_details",
     "output_token_logprobs_length",
+    "prompt_token_id_logprobs",
     value=values
     | st.fixed_dictionaries({"device": values, "host": values, "completion_tokens": values})
     | st.fixed_dictionaries({"content": values | lists, "text_offset": lists, "tokens": values | lists}),
@@ -122,6 +123,8 @@ asks = st.builds(
     logprob_start=st.none() | st.integers(0, 4),
     top_logprobs=st.integers(-1, 3),
     chosen_ids=st.sampled_from([(), (5,)]),
+    prompt_chosen=st.sampled_from([(), ((5,), (6, -1)), ((), ())]),
+    prompt_chosen_start=st.integers(-1, 2),
     return_prompt_token_ids=st.booleans(),
     return_token_ids=st.booleans(),
     return_meta_info=st.booleans(),

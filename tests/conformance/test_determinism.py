@@ -585,3 +585,19 @@ def test_a_few_other_answers_elsewhere_excuse_no_loss() -> None:
     other = [said(text, f"other-{text}", key="other") for text in ("xyz", "uvw")]
     lost = [said("abcdef", "whole"), said("abf", "stream", stream=True)]
     assert verdicts(TEXT, *steady, *other, *lost) == {Verdict.FAIL}
+
+
+def test_answers_to_other_chosen_ids_are_not_compared() -> None:
+    """The logprobs of other ids differ, although all other series are the same."""
+    listed = {ids: [[[-1.0 - i, i, None] for i in ids]] * len(IDS) for ids in ((8, 9), (9, 8))}
+    options: dict[str, Any] = {"key": "k", "logprobs": True}
+    first, second = (
+        whole(Reply(series={"output_token_ids_logprobs": rows}), chosen_ids=ids, **options)
+        for ids, rows in listed.items()
+    )
+    reply = Reply(series={"output_token_ids_logprobs": listed[9, 8]})
+    stream = incremental(reply, chosen_ids=(9, 8), **options)
+    assert Run((named(first, "generate/first"), stream)).comparisons == []
+    named_apart = (named(first, "generate/first"), named(second, "generate/second"), stream)
+    [pair] = Run(named_apart).comparisons
+    assert pair.baseline.asked.chosen_ids == (9, 8)

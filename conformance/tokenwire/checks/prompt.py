@@ -23,6 +23,7 @@ from tokenwire.checks.reading.fields import (
     told_prompt,
     usage_count,
 )
+from tokenwire.checks.reading.prompt_scores import SCORES, entries_elsewhere, fault_at, prompt_scores
 from tokenwire.checks.round_trips import Ids, Whole, related_streams
 from tokenwire.dialects.dialect import is_chat, policy_of
 from tokenwire.dialects.logprobs import (
@@ -174,6 +175,49 @@ def _prompt_top_logprobs_belong_to_position(stream: Stream, _target: Target) -> 
         expected = f"{k} entries in falling order that agree with the prompt's own"
         place = emission.at(name)
         yield expect(place, expected, fault or expected, fault, holds=not fault)
+
+
+# Checks of the logprobs of chosen ids along the prompt.
+
+
+@check("prompt-chosen-logprobs-are-the-asked-ids")
+def _prompt_chosen_logprobs_are_the_asked_ids(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that each position of the prompt has a logprob for each id that the request chose there."""
+    for choice in finished_choices(stream):
+        scores = prompt_scores(stream, choice)
+        if scores is None or not (scores.fault or scores.positions):
+            continue
+        field, is_array = scores.field, scores.field == SCORES
+        faults = ((scored, fault_at(scored, is_array=is_array)) for scored in scores.positions)
+        wrong = next((f"position {at.position} of {field} {words}" for at, words in faults if words), "")
+        message = f"{field} {scores.fault}" if scores.fault else wrong
+        expected = "a logprob for each chosen id, at each position"
+        place = scores.emission.at(field)
+        yield expect(place, expected, message or expected, message, holds=not message)
+
+
+@check("prompt-chosen-logprobs-agree")
+def _prompt_chosen_logprobs_agree(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that a chosen id has the logprob that the prompt logprobs give it at the same position."""
+    for choice in finished_choices(stream):
+        scores = prompt_scores(stream, choice)
+        if scores is None:
+            continue
+        compared, message = 0, ""
+        elsewhere = entries_elsewhere(choice, stream.asked.logprob_start or 0)
+        for scored in scores.positions:
+            for entry in scored.entries or ():
+                other = elsewhere.get(scored.position, {}).get(entry.id)
+                mine, theirs = entry.number, other.number if other is not None else None
+                if mine is None or theirs is None:
+                    continue
+                compared += 1
+                if not message and not alike(mine, theirs):
+                    where = f"id {entry.id} at position {scored.position}"
+                    message = f"{scores.field} has {mine!r} for {where}, and the prompt logprobs {theirs!r}"
+        if compared:
+            place, expected = scores.emission.at(scores.field), "the logprobs of the prompt logprobs"
+            yield expect(place, expected, message or expected, message, holds=not message)
 
 
 # Checks of one prompt in several answers.

@@ -84,16 +84,9 @@ class ArrayRule:
                 raise ValueError(f"it is a {type(value).__name__}, not a list")
             rows = [row for nested in value for row in _rows(nested)] if self.rows is Rows.UNCACHED else value
             return Array(tuple(tuple(_numbers(row)) for row in rows))
-        if not isinstance(value, str):
-            raise ValueError(  # noqa: TRY004 - a value from the wire
-                f"it is a {type(value).__name__}, not base64"
-            )
-        try:
-            data = base64.b64decode(value, validate=True)
-        except (binascii.Error, ValueError) as error:
-            raise ValueError(f"it is not base64: {error}") from error
         if self.encoding is Encoding.BASE64_NPY:
-            return _npy(data)
+            return read_npy(value)
+        data = _bytes_of(value)
         if len(data) % 4:
             raise ValueError(f"it has {len(data)} bytes, which is not a multiple of 4")
         numbers = struct.unpack(f"<{len(data) // 4}i", data)
@@ -139,6 +132,23 @@ def _numbers(value: Any) -> Iterator[float]:
             raise ValueError(  # noqa: TRY004 - a value from the wire
                 f"it contains a {type(item).__name__} among its numbers"
             )
+
+
+def _bytes_of(value: Any) -> bytes:
+    """Decode base64. Raises ValueError with an explanation."""
+    if not isinstance(value, str):
+        raise ValueError(  # noqa: TRY004 - a value from the wire
+            f"it is a {type(value).__name__}, not base64"
+        )
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise ValueError(f"it is not base64: {error}") from error
+
+
+def read_npy(value: Any) -> Array:
+    """Parse a numpy file in base64. Raises ValueError with an explanation if it is malformed."""
+    return _npy(_bytes_of(value))
 
 
 def _npy(data: bytes) -> Array:

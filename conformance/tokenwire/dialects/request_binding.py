@@ -138,6 +138,10 @@ class RequestBinding:
 
     It is parsed, but never written.
     """
+    prompt_chosen: Pointer | None = None
+    """The place of the rows of ids whose logprobs are requested at positions of the prompt."""
+    prompt_chosen_start: Pointer | None = None
+    """The place of the number of positions before the first row of `prompt_chosen`."""
     says: Says | None = None
     """Fields that force an exact output text by a grammar; None if the endpoint cannot do that."""
     tool: ToolBinding | None = None

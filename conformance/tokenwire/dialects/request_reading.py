@@ -20,6 +20,7 @@ from tokenwire.dialects.request_values import (
     fields_by_prompt,
     gather,
     id_prompts,
+    id_rows,
     ints_in,
     is_greedy,
     is_text,
@@ -199,6 +200,11 @@ def _sent(reading: BodyReading) -> dict[str, SentField]:
     return sent_fields
 
 
+def _is_set(value: Any) -> bool:
+    """True if a request field that enables an output is true, or has rows of ids."""
+    return value is True or bool(id_rows(value))
+
+
 _READERS: Mapping[str, Callable[[BodyReading], Any]] = {
     "prompts": lambda reading: reading.prompts,
     "batch": lambda reading: reading.ids[1] or reading.typed.get("n", 1) > 1,
@@ -208,8 +214,10 @@ _READERS: Mapping[str, Callable[[BodyReading], Any]] = {
     "budgets": lambda reading: budgets_of(reading.by_field.get("max_new_tokens")),
     "greedy": lambda reading: is_greedy(reading.by_field),
     "chosen_in_top": lambda reading: reading.chosen_in_top,
+    "prompt_chosen": lambda reading: id_rows(reading.at(reading.binding.prompt_chosen)),
+    "prompt_chosen_start": lambda reading: integer(reading.at(reading.binding.prompt_chosen_start)) or 0,
     "wanted": lambda reading: tuple(
-        wanted for keys, wanted in reading.binding.wanted.items() if reading.at(keys) is True
+        wanted for keys, wanted in reading.binding.wanted.items() if _is_set(reading.at(keys))
     ),
     "constraints": lambda reading: reading.binding.constraint.read(reading.body),
     "tools": lambda reading: reading.binding.tool and reading.binding.tool.rule(reading.body),

@@ -43,6 +43,13 @@ def id_prompts(value: Any) -> tuple[tuple[tuple[int, ...], ...] | None, bool]:
     return None, False
 
 
+def id_rows(value: Any) -> tuple[tuple[int, ...], ...]:
+    """Return rows of ids; () if the value is not a list of lists of integers."""
+    rows = value if isinstance(value, list) else []
+    known = all(isinstance(row, list) and are_ids(row) for row in rows)
+    return tuple(map(tuple, rows)) if known else ()
+
+
 def is_greedy(by_field: Mapping[str, Any]) -> bool:
     temperature, top_k = by_field.get("temperature"), by_field.get("top_k")
     # In Python, False equals 0, but it is not a temperature.

@@ -1,12 +1,14 @@
 """Scenarios for logprobs: of sampled ids, of the most likely ids, of chosen ids, and of the prompt."""
 
 from dataclasses import replace
+from typing import Any
 
 from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, token_ids
 from tokenwire.dialects.logprobs import reported_along
 from tokenwire.record import Stream
 from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
+from tokenwire.wire.json_pointer import put
 
 _CHOSEN = (40, 11, 97)
 """These ids are not sorted, because the answer must keep the order of the request."""
@@ -47,6 +49,35 @@ def _prompt_logprobs(_: Conversation) -> Steps:
         yield {f"from-{start}-whole": replace(ask, logprob_start=start)}
         if start in (0, 2):
             yield {f"from-{start}-stream": replace(ask, logprob_start=start, stream=True)}
+
+
+@scenario(chat=False)
+async def _chosen_prompt_logprobs(talk: Conversation) -> None:
+    """Logprobs of chosen ids at each position of the prompt, beside those of the likeliest ids.
+
+    From the first position and from the sixth, without and with streaming. If the endpoint takes ids for each
+    position, they change from position to position, and some positions have fewer of them.
+    """
+    binding = talk.dialect.request
+    ask = Ask(input_ids=(PROMPT,), max_new_tokens=2, ignore_eos=True, logprobs=True, top_logprobs=2)
+    asks: dict[str, Ask] = {}
+    for start in (0, 5):
+        if binding.prompt_chosen is None:
+            one = replace(ask, logprob_start=start, chosen_ids=(PROMPT[start + 1], *_CHOSEN))
+        else:
+            raw: dict[str, Any] = {}
+            put(raw, binding.prompt_chosen, [list(_ids_at(at)) for at in range(start + 1, len(PROMPT))])
+            if start and binding.prompt_chosen_start is not None:
+                put(raw, binding.prompt_chosen_start, start)
+            one = replace(ask, logprob_start=0, raw=raw)
+        asks |= {f"from-{start}": one, f"from-{start}-stream": replace(one, stream=True)}
+    await talk.ask_all({label: one for label, one in asks.items() if talk.can_say(one)})
+
+
+def _ids_at(position: int) -> tuple[int, ...]:
+    """Return different ids for neighbouring positions of the prompt, with the prompt's own id among them."""
+    own = PROMPT[position]
+    return (own, *_CHOSEN) if position % 2 else (_CHOSEN[1], own)
 
 
 @scenario(chat=False)

@@ -119,16 +119,23 @@ class _Held(NamedTuple):
     series: frozenset[str]
     details: frozenset[str]
     result: int
+    chosen: tuple[int, ...]
+    """The ids whose logprobs the request chose."""
 
     def nearness(self, other: _Held) -> tuple[int, bool, int, int]:
         series, details = self.series & other.series, self.details & other.details
         return len(series), self.result == other.result, len(details), -self.position
 
+    def chose_alike(self, other: _Held) -> bool:
+        """True if not both requests chose ids, or if both chose the same."""
+        return not (self.chosen and other.chosen) or self.chosen == other.chosen
+
 
 def _held(position: int, stream: Answer) -> _Held:
     series = frozenset(name for choice in stream.choices for name in choice.series_names)
     whole, interval = not stream.asked.stream, stream.asked.stream_interval
-    return _Held(position, stream, whole, interval, series, details_named(stream), known_result(stream))
+    details, chosen = details_named(stream), stream.asked.chosen_ids
+    return _Held(position, stream, whole, interval, series, details, known_result(stream), chosen)
 
 
 def comparisons(
@@ -170,14 +177,15 @@ class _Firsts:
 
     def add(self, answer: _Held) -> None:
         first = self._alike.setdefault(
-            (answer.whole, answer.interval, answer.series, answer.details), {None: answer}
+            (answer.whole, answer.interval, answer.series, answer.details, answer.chosen), {None: answer}
         )
         first.setdefault(answer.result, answer)
 
     def nearest(self, other: _Held) -> _Held | None:
         """Return the answer that has most in common with another answer. A stream must have
-        another interval.
+        another interval. If both requests chose ids, they must be the same.
         """
         known = (first.get(other.result, first[None]) for first in self._alike.values())
-        apart = (answer for answer in known if answer.whole or answer.interval != other.interval)
+        alike = filter(other.chose_alike, known)
+        apart = (answer for answer in alike if answer.whole or answer.interval != other.interval)
         return max(apart, key=other.nearness, default=None)

@@ -213,6 +213,16 @@ BY_ANSWER: Mapping[str, tuple[Callable[[Stream], bool], str]] = {
         ),
         "no answer carries the logprobs of chosen ids that were asked for",
     ),
+    "prompt-chosen-logprobs": (
+        lambda s: (
+            (bool(s.asked.prompt_chosen) and _filled("prompt_token_id_logprobs")(s))
+            or (
+                bool(s.asked.chosen_ids)
+                and _any(lambda e: e.prompt_series.get("input_token_ids_logprobs"))(s)
+            )
+        ),
+        "no answer carries the logprobs of chosen ids along its prompt",
+    ),
     "prompt-logprobs": (_any(lambda e: any(e.prompt_series.values())), "no answer carries prompt logprobs"),
     "chat-logprobs": (lambda s: is_chat(s) and _filled("logprobs")(s), "no chat answer carries logprobs"),
     "chat-token-bytes": (

@@ -2,6 +2,12 @@
 
 from __future__ import annotations
 
+import base64
+import io
+import math
+
+import loopback
+import numpy
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -79,6 +85,45 @@ def test_a_stream_is_the_whole_answer_in_parts(ask, read_events, path, n):
         assert "".join(texts) == "語spec"
     where = whole["choices"][0] if path == COMPLETIONS else whole
     assert where["prompt_token_ids"] == prompt
+
+
+@pytest.mark.parametrize("start", [None, 0, 2])
+def test_chosen_ids_have_the_logprobs_of_the_prompt(start_reference, start):
+    """Each row of the file has the numbers of its own ids, also beside rows with other ids."""
+    prompt = [5, 6, 7, 8]
+    rows = [[6, 40], [11], [40, 8]][start or 0 :]
+    params = {"max_tokens": 1, "prompt_logprobs": -1, "prompt_logprob_token_ids": rows}
+    if start is not None:
+        params["prompt_logprob_start"] = start
+    body = {"token_ids": prompt, "sampling_params": params}
+    answer = loopback.post(start_reference() + GENERATE, json=body).json()
+    found = numpy.load(io.BytesIO(base64.b64decode(answer["prompt_token_id_logprobs"])))
+    positions = answer["prompt_logprobs"][1 + (start or 0) :]
+    due = [[position[str(i)]["logprob"] for i in row] for position, row in zip(positions, rows, strict=True)]
+    width = max(map(len, rows))
+    assert found.dtype == numpy.float32
+    assert found.tolist() == [
+        pytest.approx([*row, *[-math.inf] * (width - len(row))], abs=1e-6) for row in due
+    ]
+
+
+@pytest.mark.parametrize(
+    ("params", "stream", "words"),
+    [
+        ({"prompt_logprob_token_ids": [[6], [7]]}, True, "not available in a stream"),
+        ({"prompt_logprob_token_ids": [[6]]}, False, "1 rows for a prompt with 2 scored positions"),
+        ({"prompt_logprob_token_ids": [[6], [7]], "prompt_logprob_start": 1}, False, "1 scored positions"),
+        ({"prompt_logprob_token_ids": [[], []]}, False, "2 rows"),
+        ({"prompt_logprob_token_ids": [[6], [10**9]]}, False, "not in the vocabulary"),
+        ({"prompt_logprob_token_ids": [[6], [-2]]}, False, "-2"),
+        ({"prompt_logprob_start": 1}, False, "without prompt_logprob_token_ids"),
+    ],
+)
+def test_rows_of_ids_that_do_not_fit_are_refused(ask, params, stream, words):
+    body = {"token_ids": [5, 6, 7], "sampling_params": {"max_tokens": 1, **params}, "stream": stream}
+    answer = ask(GENERATE, body)
+    assert answer.status_code == 400
+    assert words in answer.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("path", ASKS)

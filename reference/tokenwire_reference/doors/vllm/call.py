@@ -23,6 +23,8 @@ from tokenwire_reference.doors.served import Served
 from tokenwire_reference.extras.constraints import PLAIN, Channelled
 from tokenwire_reference.running.ranks import DP_RANK
 
+PADDING = -1
+"""Fills up a short row of ids in `prompt_logprob_token_ids`."""
 UNSUPPORTED = (
     *("guided_json", "guided_regex", "tools", "functions", "use_beam_search"),
     *("logits_processors", "truncate_prompt_tokens", "prompt_embeds", "suffix"),
@@ -69,6 +71,19 @@ class LogprobsAsked:
     as_token_ids: bool
     chosen: tuple[int, ...] = ()
     """Ids whose logprobs replace those of the likeliest tokens besides each chosen one."""
+    of_prompt: tuple[tuple[int, ...], ...] = ()
+    """Ids whose logprobs are requested at the positions of the prompt: a row for each scored position.
+
+    A row may be filled up with -1.
+    """
+    first_row: int = 0
+    """The number of positions that are left out before the first row."""
+
+    @property
+    def named_ids(self) -> tuple[int, ...]:
+        """The ids that the request names, each once."""
+        of_prompt = (token for row in self.of_prompt for token in row if token != PADDING)
+        return self.chosen or tuple(dict.fromkeys(of_prompt))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +137,7 @@ def read_call(
     params = read_sampling_params(fields, served, channelled)
     refuse_unknown_ids("logprob_token_ids", logprobs.chosen, served.model.vocab_size)
     wanted = [count for count in (logprobs.top, logprobs.prompt) if count is not None]
+    of_prompt = logprobs.prompt is not None or bool(logprobs.of_prompt)
     call = VllmCall.read(
         body,
         served,
@@ -129,11 +145,11 @@ def read_call(
         prompts=prompts,
         sampling=params,
         wanted={
-            "return_logprob": bool(wanted),
-            "logprob_start_len": -1 if logprobs.prompt is None else 0,
+            "return_logprob": bool(wanted) or of_prompt,
+            "logprob_start_len": 0 if of_prompt else -1,
             "top_logprobs_num": served.model.vocab_size if -1 in wanted else max(wanted, default=0),
             "return_ranks": bool(wanted),
-            "token_ids_logprob": logprobs.chosen,
+            "token_ids_logprob": logprobs.named_ids,
             "cache_salt": body.get("cache_salt"),
             "extras": {DP_RANK: _rank(headers)},
         },

@@ -22,7 +22,7 @@ from tokenwire_reference.doors.reader import Emission
 from tokenwire_reference.doors.sampling_fields import refuse_unknown_ids
 from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.vllm.answering import VllmAnswer
-from tokenwire_reference.doors.vllm.call import UNSUPPORTED, LogprobsAsked, VllmCall, read_call
+from tokenwire_reference.doors.vllm.call import PADDING, UNSUPPORTED, LogprobsAsked, VllmCall, read_call
 from tokenwire_reference.doors.vllm.chat import chat_message
 
 ID_PREFIX = "generate-tokens-"
@@ -60,10 +60,39 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[Vllm
         prefix=ID_PREFIX,
         budget=params.get("max_tokens"),
         logprobs=LogprobsAsked(
-            top=params.get("logprobs"), prompt=params.get("prompt_logprobs"), as_token_ids=False
+            top=params.get("logprobs"),
+            prompt=params.get("prompt_logprobs"),
+            as_token_ids=False,
+            of_prompt=_rows_of_ids(body, served),
+            first_row=params.get("prompt_logprob_start") or 0,
         ),
     )
     return call, channels
+
+
+def _rows_of_ids(body: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ...]:
+    """Return the ids to score at each position of the prompt. Raises RefusalError."""
+    name, params = "prompt_logprob_token_ids", body["sampling_params"]
+    rows, start = params.get(name), params.get("prompt_logprob_start")
+    if rows is None:
+        if start is not None:
+            raise RefusalError(
+                f"prompt_logprob_start is {start} without {name}; set both or neither",
+                param="prompt_logprob_start",
+            )
+        return ()
+    if body.get("stream"):
+        raise RefusalError(f"{name} is not available in a stream; set stream to false", param=name)
+    due = max(0, len(body["token_ids"]) - 1 - (start or 0))
+    if len(rows) != due or not any(rows):
+        raise RefusalError(
+            f"{name} has {len(rows)} rows for a prompt with {due} scored positions (length, minus 1, minus "
+            "prompt_logprob_start); send a row of ids for each",
+            param=name,
+        )
+    ids = [token for row in rows for token in row if token != PADDING]
+    refuse_unknown_ids(name, ids, served.model.vocab_size)
+    return tuple(map(tuple, rows))
 
 
 def _channels(body: Mapping[str, Any], served: Served) -> ChannelsAsked:
@@ -100,7 +129,7 @@ class _GenerateAnswer(VllmAnswer):
             "created": self._created,
             "usage": self.usage(choices),
             "prompt_logprobs": self.logprobs.of_prompt(choices[0]),
-            "prompt_token_id_logprobs": None,
+            "prompt_token_id_logprobs": self.logprobs.of_ids(choices[0]),
             "prompt_token_ids": self.prompt_token_ids(choices[0]),
             **dict.fromkeys(nothing),
             "output_mode": self._mode,

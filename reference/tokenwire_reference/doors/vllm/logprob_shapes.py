@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import base64
+import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import numpy
 
 from tokenwire_reference.core.detokenizer import Detokenizer, Kind, spelling
 from tokenwire_reference.core.request import Request, SamplingParams
@@ -118,6 +122,7 @@ class LogprobWriter:
         self._tokenizer = tokenizer
         self._as_token_ids = asked.as_token_ids
         self._chosen = bool(asked.chosen)
+        self._asked = asked
 
     def _name(self, token_id: int) -> str:
         return f"token_id:{token_id}" if self._as_token_ids else token_text(self._tokenizer, token_id)
@@ -207,6 +212,22 @@ class LogprobWriter:
                 entries.setdefault(str(token_id), self._ranked(logprob, rank, token_id))
             positions.append(entries)
         return positions
+
+    def of_ids(self, emission: Emission) -> str | None:
+        """Return the logprobs of the ids that the request names for each prompt position, as a file of numpy
+        in base64. The logprob of a padding id is minus infinity. None without such ids.
+        """
+        rows = self._asked.of_prompt
+        if not rows:
+            return None
+        scored = emission.record.prompt_series.get("input_token_ids_logprobs", ())
+        values = numpy.full((len(rows), max(map(len, rows))), -numpy.inf, numpy.float32)
+        for number, (ids, entries) in enumerate(zip(rows, scored[1 + self._asked.first_row :], strict=True)):
+            known = {token_id: logprob for logprob, token_id, _ in entries}
+            values[number, : len(ids)] = [known.get(token_id, -numpy.inf) for token_id in ids]
+        with io.BytesIO() as file:
+            numpy.save(file, values, allow_pickle=False)
+            return base64.b64encode(file.getbuffer()).decode()
 
     def _ranked(self, logprob: float, rank: int, token_id: int) -> dict[str, Any]:
         return {"logprob": logprob, "rank": rank, "decoded_token": token_text(self._tokenizer, token_id)}
