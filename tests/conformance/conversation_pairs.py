@@ -99,14 +99,14 @@ def thinking(*tokens: str, reasoning: str | None, content: str, **more: Any) -> 
     return answered(CHAT, body, {**document, "usage": usage}, label="limited" if more else "free")
 
 
-def limited(count: int) -> Stream:
-    """The answer of `FREE` to a request with a budget of two tokens of reasoning, which has some."""
+def limited(count: int, budget: int = 2) -> Stream:
+    """The answer of `FREE` to a request with a budget of tokens of reasoning, which has some."""
     thoughts, rest = _TOKENS[:count], _TOKENS[count:]
     return thinking(
         *("<think>", *thoughts, "</think>", *rest, "<|end|>"),
         reasoning="".join(thoughts),
         content="".join(rest),
-        thinking_token_budget=2,
+        thinking_token_budget=budget,
     )
 
 
@@ -174,6 +174,14 @@ CONVERSATION_PAIRS = [
         pointer="/choices/0/message/reasoning",
         target=TARGET,
         why="the budget is not used",
+    ),
+    Pair(
+        "reasoning-budget-is-kept",
+        (limited(4, 4), limited(2)),
+        (limited(4, 4), limited(3)),
+        pointer="/choices/0/message/reasoning",
+        target=TARGET,
+        why="there are answers with budgets alone",
     ),
     Pair(
         "reasoning-off-has-none",

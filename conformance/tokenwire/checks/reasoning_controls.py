@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from itertools import takewhile
 from operator import eq
@@ -102,15 +103,16 @@ def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> It
     """Check the length of the reasoning under a reasoning budget.
 
     The reasoning must be as long as the budget, or complete if it needs fewer tokens. The answer to the same
-    request without a budget shows the complete reasoning. Words that a server adds to end the reasoning do
-    not count, because the model did not generate them.
+    request without a budget, or else with the largest one, shows the reasoning. Words that a server adds to
+    end the reasoning do not count, because the model did not generate them.
     """
     known = [(stream, found) for stream in streams if (found := _limited(stream)) is not None]
-    free = {key: stream for stream, (key, budget) in reversed(known) if budget is None and stream.choices}
+    rising = sorted(reversed(known), key=lambda item: math.inf if item[1][1] is None else item[1][1])
+    free = {key: (stream, budget) for stream, (key, budget) in rising if stream.choices}
     for answer, (key, budget) in known:
-        if budget is None or key not in free:
+        if budget is None or key not in free or free[key][1] == budget:
             continue
-        stream, other = answer.load(), free[key].load()
+        stream, other = answer.load(), free[key][0].load()
         unlimited = {choice.index: _thoughts(other, choice, target) for choice in undisturbed_choices(other)}
         for choice in undisturbed_choices(stream):
             ours, theirs = _thoughts(stream, choice, target), unlimited.get(choice.index)
@@ -120,9 +122,9 @@ def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> It
             count = sum(takewhile(bool, map(eq, ours, theirs)))
             message = (
                 f"choice {choice.index} has {count} tokens of reasoning; its budget is {budget}, and "
-                + (f"{len(theirs)} come without one")
+                + (f"{len(theirs)} come " + ("without one" if free[key][1] is None else "with a larger one"))
             )
-            yield expect(choice.last_at("reasoning"), due, count, message, by_chance=True)
+            yield expect(choice.last_at("reasoning"), due, count, message, by_chance=count < due)
 
 
 @check("reasoning-off-has-none", about(chat=True, answered=True, ended=True))
