@@ -11,7 +11,9 @@ from typing import Any
 
 import pytest
 import yaml
+from planting import EDITS, planted
 
+from tokenwire.judging.causes import causes
 from tokenwire.judging.judge import Judgement, judge
 from tokenwire.judging.verdict import Verdict
 from tokenwire.replay import replay
@@ -21,6 +23,7 @@ RECORDINGS = Path(__file__).parent / "recordings"
 TABLE: dict[str, dict[str, dict[str, Any]]] = yaml.safe_load(
     (RECORDINGS / "reported-bugs.yaml").read_text("utf-8")
 )
+MADE = TABLE["made"]
 CASES = {**TABLE["reports"], **TABLE["planted"]}
 RED = {Verdict.FAIL, Verdict.WARN, Verdict.HARNESS_ERROR}
 
@@ -34,14 +37,22 @@ def bundle() -> dict[str, list[Any]]:
 
 def judged(folder: Path, capture: str) -> Iterable[Judgement]:
     """Return what is judged of a capture."""
+    return judged_lines(folder, bundle()[capture])
+
+
+def judged_lines(folder: Path, lines: Iterable[Any]) -> list[Judgement]:
     file = folder / "capture.jsonl"
-    file.write_text("".join(json.dumps(line) + "\n" for line in bundle()[capture]), "utf-8")
+    file.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
     return judge(replay([file]).runs)
 
 
 def red_rows(folder: Path, capture: str) -> dict[str, str]:
     """Return the rows that a capture breaks, each with its verdict."""
-    found = sorted(judged(folder, capture), key=lambda one: one.verdict is Verdict.FAIL)
+    return red_of(judged(folder, capture))
+
+
+def red_of(judgements: Iterable[Judgement]) -> dict[str, str]:
+    found = sorted(judgements, key=lambda one: one.verdict is Verdict.FAIL)
     return {one.requirement.id: one.verdict.name for one in found if one.verdict in RED}
 
 
@@ -74,6 +85,28 @@ def test_each_capture_is_decided_or_has_a_reason() -> None:
         for twin in ("good", "bad")
     }
     assert set(bundle()) == twins | {f"{name}/bad" for name in TABLE["planted"]}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_fault_that_is_planted_here_breaks_its_rows(case: str, tmp_path: Path) -> None:
+    row = MADE[case]
+    lines = planted(
+        bundle()[row["in"]], EDITS[row["edit"]], row.get("asks", {}), streams=row.get("streams", False)
+    )
+    judgements = judged_lines(tmp_path, lines)
+    found, due = red_of(judgements), row.get("red", {})
+    assert {name: found.get(name) for name in due or found} == due
+    assert len(found) - len(causes(judgements).folded) == row.get("causes", 0)
+
+
+def test_planting_nothing_changes_nothing(tmp_path: Path) -> None:
+    """The capture is written anew, with one read for each stream, and is judged alike."""
+    for capture in sorted({row["in"] for row in MADE.values()}):
+        before, after = (
+            {one.requirement.id: one.verdict for one in judged_lines(tmp_path, lines)}
+            for lines in (bundle()[capture], planted(bundle()[capture], EDITS["unchanged"], {}))
+        )
+        assert before == after
 
 
 SEEN_IN_RUNS = {name: row["run"] for name, row in TABLE["reports"].items() if "run" in row} | TABLE[

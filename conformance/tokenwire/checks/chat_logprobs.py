@@ -145,9 +145,11 @@ def _bytes_of(entry: Logprob) -> bytes | None:
     token = entry.text
     if not isinstance(token, str) or type(entry.value) not in {int, float}:
         return None
+    named = id_in_text(token) is not None
     if entry.data:
-        return entry.bytes
-    is_spelled = token and "�" not in token and id_in_text(token) is None
+        # A server that writes `token_id:7` may also give the bytes of this name, which are not the token's.
+        return None if named and entry.bytes == token.encode() else entry.bytes
+    is_spelled = token and "�" not in token and not named
     return token.encode(errors="surrogatepass") if is_spelled else None
 
 
