@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from control_calls import abort, called, load_report, sent_at
+from control_calls import abort, called, load_report, sent_at, without_ids
 from pair import Pair
 from stream_builder import (
     ABORT,
@@ -307,6 +307,14 @@ ABORT_AND_INVARIANCE_PAIRS = [
         6,
         target=Target(calls=(abort(0.5, "nobody", status=404),)),
         bad_target=Target(calls=(abort(0.5, "nobody", status=500),)),
+    ),
+    Pair(
+        "abort-without-ids-is-refused",
+        (NEIGHBOUR,),
+        (NEIGHBOUR,),
+        6,
+        target=Target(calls=(abort(0.5, "nobody"), without_ids(400))),
+        bad_target=Target(calls=(abort(0.5, "nobody"), without_ids(200))),
     ),
     Pair(
         "left-stream-is-ended",

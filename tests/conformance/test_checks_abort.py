@@ -24,7 +24,7 @@ from abort_and_invariance_pairs import (
     crowded,
     near_tie,
 )
-from control_calls import abort, called, load_report, sent_at
+from control_calls import abort, called, load_report, sent_at, without_ids
 from live_captures import live_run, verdict
 from stream_builder import (
     ABORT,
@@ -188,6 +188,24 @@ def test_an_abort_of_somebody_is_no_witness_for_one_of_nobody() -> None:
         assert observe(row, streams, target) == []
         assert why_left_out(row, streams, target) == ["a request with the aborted id may have been running"]
     assert observe(row, (NEIGHBOUR,), target)[0].holds
+
+
+@pytest.mark.parametrize(
+    ("calls", "seen"),
+    [
+        ((abort(0.5, "nobody"), without_ids(422)), [True]),
+        ((abort(0.5, "nobody"), without_ids(500)), [False]),
+        ((abort(0.5, "nobody", status=501), without_ids(501)), []),
+        ((without_ids(400),), []),
+        ((abort(0.5, "nobody"), called(Action.ABORT, 0.6)), []),
+    ],
+    ids=["refused", "failed", "no endpoint", "no abort with ids", "no ids required"],
+)
+def test_an_abort_without_ids_is_judged_where_aborts_are_taken(
+    calls: tuple[ControlCall, ...], seen: list[bool]
+) -> None:
+    observations = observe("abort-without-ids-is-refused", (NEIGHBOUR,), Target(calls=calls))
+    assert [observation.holds for observation in observations] == seen
 
 
 def test_an_abort_of_nobody_that_got_no_answer_says_nothing() -> None:

@@ -34,6 +34,28 @@ def test_an_abort_says_whom_it_means() -> None:
         assert (call.action, call.ids, call.everything, call.done) == (Action.ABORT, {"a"}, False, True)
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "lacks"),
+    [
+        ("/inference/v1/abort_requests", {}, True),
+        ("/inference/v1/abort_requests", {"request_ids": None}, True),
+        ("/inference/v1/abort_requests", None, True),
+        ("/inference/v1/abort_requests", {"request_ids": []}, False),
+        ("/abort_request", {}, False),
+    ],
+)
+def test_an_abort_may_lack_the_ids_that_its_family_requires(path: str, body: Any, lacks: bool) -> None:
+    call = read_call(exchange("POST", path, body))
+    assert call is not None
+    assert (call.action, call.ids, call.lacks_ids) == (Action.ABORT, frozenset(), lacks)
+
+
+def test_an_abort_without_ids_is_sent_to_a_family_that_requires_them() -> None:
+    sent = {name: control.abort_without_ids for name, control in load_controls().items()}
+    assert sent.pop("vllm") == HttpRequest("POST", "/inference/v1/abort_requests", {})
+    assert set(sent.values()) == {None}
+
+
 def test_an_abort_of_everything() -> None:
     call = read_call(exchange("POST", "/abort_request", {"abort_all": True}))
     assert call is not None

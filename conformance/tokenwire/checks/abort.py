@@ -298,6 +298,22 @@ def _abort_of_nobody_is_no_failure(streams: tuple[Answer, ...], target: Target) 
         yield expect(end_place(beside), "a status below 500", status, message, holds=status < 500)
 
 
+@check_run("abort-without-ids-is-refused")
+def _abort_without_ids_is_refused(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that an abort without ids is refused by a server that takes aborts with ids."""
+    aborts = [call for call in target.calls if call.action is Action.ABORT]
+    served = any(call.done and call.ids for call in aborts)
+    firsts: dict[str, Answer] = {}
+    for stream in streams:
+        firsts.setdefault(stream.exchange.scenario, stream)
+    for call in aborts if served else ():
+        beside, status = firsts.get(call.exchange.scenario), call.exchange.status
+        if not call.lacks_ids or beside is None or call.exchange.ending is not Ending.COMPLETE:
+            continue
+        message = f"{call.exchange.name}: an abort without ids gave status {status}"
+        yield expect(end_place(beside), "a status from 400 to 499", status, message, holds=call.refused)
+
+
 @check_run("id-in-use-spares-the-first")
 def _id_in_use_spares_the_first(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a second request with the same id does not end the first request.

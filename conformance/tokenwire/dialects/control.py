@@ -98,6 +98,8 @@ class ControlCall:
     """The load in the answer; None if it cannot be parsed."""
     appends: bool = False
     """True if the call opens a session in which each turn continues the latest one."""
+    lacks_ids: bool = False
+    """True if an abort has no ids although its family requires them."""
     places: Mapping[str, str] = field(default_factory=dict)
     """Names of parts of the request and of the answer, each with its pointer."""
 
@@ -305,6 +307,12 @@ class Control:
         put(body, parse(row["everything"]), True)
         return HttpRequest(row["method"], row["path"], body)
 
+    @property
+    def abort_without_ids(self) -> HttpRequest | None:
+        """Return an abort without ids; None if the family has none, or does not require ids."""
+        row = self.table.get("abort", {})
+        return HttpRequest(row["method"], row["path"], {}) if row.get("required") else None
+
     def abort_request(self, request_id: str, endpoint: str) -> HttpRequest | None:
         """Return a request that aborts a request at an endpoint by its id; None if the family has none."""
         row = self.table.get("abort")
@@ -350,6 +358,7 @@ class Control:
                     flushes=action is Action.FLUSH,
                     version=version if isinstance(version, str) else "",
                     appends=appends,
+                    lacks_ids=row.get("required", False) and _lacks_ids(row, body),
                     places=row.get("places", {}),
                 )
         row = self.table.get(Action.UPDATE)
@@ -387,6 +396,11 @@ def _named(row: Mapping[str, Any], body: object) -> tuple[frozenset[str], bool]:
     values = [name for value in named for name in (value if isinstance(value, list) else [value])]
     everything = "everything" in row and find(body, parse(row["everything"])) not in (ABSENT, None, False)
     return frozenset(value for value in values if isinstance(value, str)), everything
+
+
+def _lacks_ids(row: Mapping[str, Any], body: object) -> bool:
+    """True if the body has no field for the ids of the requests to abort."""
+    return all(find(body, parse(row[name])) in (ABSENT, None) for name in ("id", "ids") if name in row)
 
 
 def _effect(row: Mapping[str, Any], body: object, query: str) -> str:

@@ -94,8 +94,8 @@ async def _abort(talk: Conversation) -> None:
 async def _abort_of_one(talk: Conversation) -> None:
     """Three streams whose request ids have a common beginning.
 
-    First the request with the shortest id is aborted, and then an id that no request has. The two other
-    streams must complete.
+    First the request with the shortest id is aborted, and then an id that no request has. If the server
+    requires ids, an abort without ids follows. The two other streams must complete.
     """
     if not can_abort(talk):
         return
@@ -107,6 +107,8 @@ async def _abort_of_one(talk: Conversation) -> None:
         if all([await tap.events(1) for tap in taps.values()]):
             await talk.abort("abort-one", request_id)
             await talk.abort("abort-nobody", f"{request_id}-nobody")
+            if (without_ids := talk.control.abort_without_ids) is not None:
+                await talk.call("abort-without-ids", without_ids)
 
     asks = {ending: replace(ask, request_id=request_id + ending) for ending in taps}
     await together(
