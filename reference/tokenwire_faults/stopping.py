@@ -70,6 +70,17 @@ def _stop_begun_in_the_last_part_shown(reader: Reader, text: str) -> str:
     return text + stop[: len(stop) // 2] if len(reader.request.output_ids) % WHOLE_INTERVAL == 1 else text
 
 
+_BUDGETS = ("max_tokens", "max_completion_tokens")
+
+
+@act_at("asked")
+def _unnamed_budget_is_the_engines(body: Object) -> Object:
+    named = body["sampling_params"] if "token_ids" in body else body
+    if ("token_ids" in body or "messages" in body) and not any(map(named.get, _BUDGETS)):
+        named["max_tokens"] = 16
+    return body
+
+
 @act_at("stop_rules")
 def _stop_string_found_late(rules: StopRules) -> StopRules:
     return _Rules(rules, lambda ids: rules.check(ids[:-1]), within_the_budget=True)

@@ -83,6 +83,7 @@ ONE = Reply(ids=IDS[:1], text=TEXT[:1])
 
 FAILED = {"message": "the worker died", "code": 502}
 IN_TIME = with_error(incremental(), FAILED, 5)
+CONTEXT = Target(advertised=Advertised(context_length=32))
 NO_TOKENIZER = Target(advertised=Advertised(tokenizer=False))
 RUNNING = sent_at(named(incremental(), "generate/running"), 1.5, 5)
 """A stream that gets all its tokens while another request waits."""
@@ -164,6 +165,13 @@ def vllm_drafted(count: int = 6, **wrong: Any) -> Stream:
     choice = {"index": 0, "text": "x" * count, "token_ids": [*range(5, 5 + count)], "finish_reason": "length"}
     body = {"prompt": [7, 8], "max_tokens": count, "return_token_ids": True}
     return answered("vllm-completions", body, {"id": "c", "choices": [choice], "metrics": metrics})
+
+
+def unlimited(count: int, finish: str | None = "length", **params: Any) -> Stream:
+    """An answer with as many ids, to a request without a budget."""
+    choice = {"index": 0, "token_ids": [*range(5, 5 + count)], "finish_reason": finish}
+    body = {"token_ids": [7, 8], "sampling_params": params}
+    return answered("vllm-generate", body, {"request_id": "generate-tokens-r", "choices": [choice]})
 
 
 def drafted(**counted: Any) -> Stream:
@@ -258,6 +266,13 @@ FINISH_AND_ERROR_PAIRS = [
         change(whole(), counters={"reasoning_tokens": 6}),
         change(whole(), counters={"reasoning_tokens": 7}),
         pointer="/reasoning_tokens",
+    ),
+    Pair(
+        "unnamed-budget-is-the-room",
+        unlimited(30),
+        unlimited(16),
+        pointer="/choices/0/token_ids",
+        target=CONTEXT,
     ),
     Pair("draft-counts-add-up", drafted(), drafted(draft_rounds=3), pointer="/draft_rounds"),
     *(

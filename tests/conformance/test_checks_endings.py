@@ -20,12 +20,16 @@ from abort_and_invariance_pairs import (
 )
 from constraint_pairs import WORD_IDS
 from control_calls import abort, sent_at
+from finish_and_error_pairs import unlimited
 from letter_tokenizer import SPECIAL, LetterTokenizer
 from stream_builder import ABORT, LENGTH, Reply, change, incremental, named, refusal, with_exchange
 from test_checks_pairs import observe, why_left_out
 from wire_answers import answered
 
-from tokenwire.checks.check import Target
+import tokenwire.checks  # noqa: F401  # fills CHECKS
+from tokenwire.checks.check import CHECKS, Target
+from tokenwire.record import Stream
+from tokenwire.target.advertised import Advertised
 from tokenwire.wire.exchange import Ending
 
 UNCALLED = Target(calls=(abort(-1.0, "r-1"), abort(0.05, "r-2"), abort(0.05, "r-1", status=500)))
@@ -69,6 +73,28 @@ def test_an_id_that_is_in_use_is_not_one_that_has_ended() -> None:
     assert why_left_out("ended-id-is-free-again", (FIRST, sent_at(CUT_AGAIN, 0.5))) == [
         "requests with the same id overlap"
     ]
+
+
+@pytest.mark.parametrize(
+    ("stream", "context", "verdict"),
+    [
+        (unlimited(17, None), None, True),  # a client that left has seen enough
+        (unlimited(16, None), 32, None),
+        (unlimited(16), 32, False),
+        (unlimited(16), None, None),  # the context may be full
+        (unlimited(16), 26, None),
+        (unlimited(16, "stop"), 32, None),
+        (unlimited(16, max_tokens=16), 32, None),
+        (unlimited(17), 32, True),
+    ],
+)
+def test_an_unnamed_budget_is_judged_where_it_could_be_the_engines(
+    stream: Stream, context: int | None, verdict: bool | None
+) -> None:
+    check = CHECKS["unnamed-budget-is-the-room"].on_stream
+    assert check is not None
+    found = list(check(stream, Target(advertised=Advertised(context_length=context))))
+    assert [observation.holds for observation in found] == [verdict] * (verdict is not None)
 
 
 def test_of_an_answer_that_counts_nothing_no_count_is_said() -> None:

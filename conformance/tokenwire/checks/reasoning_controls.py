@@ -107,8 +107,8 @@ def _reasoning_budget_is_kept(streams: tuple[Answer, ...], target: Target) -> It
     end the reasoning do not count, because the model did not generate them.
     """
     known = [(stream, found) for stream in streams if (found := _limited(stream)) is not None]
-    rising = sorted(reversed(known), key=lambda item: math.inf if item[1][1] is None else item[1][1])
-    free = {key: (stream, budget) for stream, (key, budget) in rising if stream.choices}
+    falling = sorted(known, key=lambda item: -math.inf if item[1][1] is None else -item[1][1])
+    free = {key: (stream, budget) for stream, (key, budget) in reversed(falling) if stream.choices}
     for answer, (key, budget) in known:
         if budget is None or key not in free or free[key][1] == budget:
             continue

@@ -16,7 +16,15 @@ from tokenwire.checks.check import (
     check_run,
 )
 from tokenwire.checks.evidence import Observation, Row, expect, expect_each, witnessed
-from tokenwire.checks.reading.fields import count_of, counters, details, end_place, start_place
+from tokenwire.checks.reading.fields import (
+    count_of,
+    counters,
+    details,
+    end_place,
+    prompt_of,
+    start_place,
+    usage_count,
+)
 from tokenwire.checks.reading.refusals import was_refused
 from tokenwire.dialects.dialect import gives_results, has_items, known_as, policy_of
 from tokenwire.dialects.logprobs import series_along
@@ -334,6 +342,37 @@ def _length_means_budget(choice: Choice, stream: Stream, _target: Target) -> Ite
     words, place = _count_in_words(stream, choice, count)
     message = f"{words} for {_budget_in_words(stream, budget)}, but it finished with length"
     yield expect(choice.last_at("finish"), budget, count, message, related=(place,))
+
+
+_RESERVED = 8
+"""The most ids at the end of the context that a server may reserve."""
+
+
+@check_choices("unnamed-budget-is-the-room")
+def _unnamed_budget_is_the_room(choice: Choice, stream: Stream, target: Target) -> Iterator[Observation]:
+    """Check that a choice goes beyond the defaults of engines if its request names no budget.
+
+    A client that disconnects later has seen enough ids.
+    """
+    least, count = policy_of(stream).default_budget_exceeds, count_of(stream, choice)
+    if least is None or count is None or "max_new_tokens" in stream.asked.sent:
+        return
+    context, prompt = target.advertised.context_length, _prompt_length(stream, choice)
+    spent = choice.finish is not None and choice.finish.type == "length"
+    is_cut = spent and context is not None and prompt is not None and prompt + least + _RESERVED < context
+    if count > least or is_cut:
+        words, place = _count_in_words(stream, choice, count)
+        message = f"{words}, and it finished with length, although the request names no budget"
+        yield expect(place, f"more than {least}", count, message, holds=count > least)
+
+
+def _prompt_length(stream: Stream, choice: Choice) -> int | None:
+    """Return the number of ids of a choice's prompt; None if it is unknown."""
+    ids = prompt_of(stream, choice.index)
+    if ids is not None:
+        return len(ids)
+    counted = choice.counter("prompt_tokens")
+    return usage_count(stream, "prompt_tokens") if counted is None else counted
 
 
 @check("zero-budget-has-no-ids")

@@ -38,6 +38,11 @@ class Policy:
 
     `unspecified` if 0 has different meanings in different fields.
     """
+    default_budget_exceeds: int | None = None
+    """A choice may have more ids than this number, if its request names no budget and the context has room.
+
+    None if the endpoint has a documented default, or if it is unknown.
+    """
     least: Mapping[str, float | None] = field(default_factory=dict)
     """The smallest valid number of a field, if it is unusual: for example -1, if -1 means no limit. null
     permits any number.

@@ -3,11 +3,23 @@
 from dataclasses import replace
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, text_of, token_ids
+from tokenwire.asking.scenario import (
+    PROMPT,
+    Conversation,
+    Steps,
+    only_choice,
+    scenario,
+    text_of,
+    together,
+    token_ids,
+)
+from tokenwire.asking.tap import Tap
 from tokenwire.scenarios.forms import forms, plain_ask, worded
 
 _LONGEST = 8192
 """The longest context that is filled repeatedly, unless the budget of the run is large."""
+_MORE = 16
+"""Tokens of an answer without a limit beyond the default of an engine."""
 _OF_TOKENS = "max_tokens"
 """A token limit field of which 0 is tested, even if 0 means no limit in another field."""
 
@@ -98,6 +110,27 @@ async def _no_budget(talk: Conversation) -> None:
     streamed = {f"{kind}-stream": replace(ask, stream=True) for kind, ask in kinds.items()}
     del kinds["sampled"]
     await talk.ask_all(kinds | streamed)
+
+
+@scenario()
+async def _unnamed_budget(talk: Conversation) -> None:
+    """A stream without a token limit, which the client leaves after more tokens than the defaults of engines;
+    and, in a small context, a whole answer to a prompt that leaves room for a few more.
+    """
+    least, context = talk.dialect.policy.default_budget_exceeds, talk.advertised.context_length
+    ask = replace(plain_ask(talk), max_new_tokens=None, ignore_eos=True)
+    if least is None or not talk.can_say(ask):
+        return
+    tap = Tap()
+
+    async def leave() -> None:
+        await tap.events(least + _MORE)
+        tap.hang_up()
+
+    await together(talk.ask("stream", replace(ask, stream=True), tap=tap), leave())
+    if context is not None and ask.input_ids and least + _MORE < context <= _LONGEST:
+        ids = tuple(10 + (7 * position) % 240 for position in range(context - least - _MORE))
+        await talk.ask("whole", replace(ask, input_ids=(ids,)))
 
 
 @scenario(budget=Budget.STANDARD)
