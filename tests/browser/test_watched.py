@@ -12,6 +12,7 @@ import pytest
 from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.wait import WebDriverWait
+from sideways import DESKTOP, PHONE, scrolled_sideways, window
 
 from tokenwire_live.inspecting.watched import live_page
 from tokenwire_live.watch.counts import Counts
@@ -121,3 +122,13 @@ def test_a_watcher_that_has_ended_is_missed(page: WebDriver) -> None:
     page.execute_script("window.fetch = () => Promise.reject(new TypeError('no'))")
     renewed(page)
     WebDriverWait(page, PATIENCE_S).until(lambda _: "has ended" in page.find_element(By.ID, "lost").text)
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_nothing_is_scrolled_sideways(page: WebDriver, watched: Watched, width: int) -> None:
+    watched.violated("chat-logprobs-spell-the-text")
+    with window(page, width):
+        renewed(page)
+        assert scrolled_sideways(page) == []
+        shown = page.find_element(By.CSS_SELECTOR, "#findings-table tr:last-child").text
+    assert "one too many" in shown

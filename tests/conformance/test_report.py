@@ -6,6 +6,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
+from html import unescape
 from io import StringIO
 from pathlib import Path
 
@@ -32,6 +33,7 @@ from tokenwire.report.document import as_json, document, row
 from tokenwire.report.failure import failure
 from tokenwire.report.files import Outputs, write_bodies
 from tokenwire.report.overview import overview, profile_in_words, summaries
+from tokenwire.report.page import page
 from tokenwire.report.reproduction import again, body_file, curl
 from tokenwire.report.subject import ASKED_ANYWAY, Subject
 from tokenwire.report.terminal import print_report
@@ -316,7 +318,9 @@ def test_a_profile_says_which_fields_the_server_refuses(violated) -> None:
         about = replace(subject, runs=(Run(streams),))
         report = document(about, [judgement], 4, profiles=[missing])
         jsonschema.Draft202012Validator(load_schema("report")).validate(report)
-        return profile_in_words(report["profiles"][0]).partition(": ")[2]
+        terminal = profile_in_words(report["profiles"][0]).partition(": ")[2]
+        assert terminal.removeprefix("not shown: ") in unescape(page(report))
+        return terminal
 
     bare = "not shown: no verdict on data of each token"
     refused, answered = refusal(logprobs=True), whole(logprobs=True)

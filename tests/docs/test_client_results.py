@@ -17,7 +17,14 @@ def report(held):
 
 def cells(lines, sentence):
     (row,) = (line for line in lines if line.startswith("<tr") and f"<th>{sentence} (MUST)</th>" in line)
-    return row.partition("</th>")[2].removesuffix("</tr>")
+    named = row.partition("</th>")[2].removesuffix("</tr>")
+    return named.replace(' data-name="some 1.0 adapter"', "")
+
+
+def test_each_verdict_names_its_client(tmp_path):
+    right = report({"choices": [{"text": "Tokens come in pieces, of any size."}]})
+    made = page(right, {}, tmp_path)
+    assert made.count(' data-name="some 1.0 adapter">') == made.count('<td class="tw-')
 
 
 def test_a_red_cell_without_a_reason_makes_no_page(tmp_path):
@@ -25,8 +32,9 @@ def test_a_red_cell_without_a_reason_makes_no_page(tmp_path):
     with pytest.raises(ValueError, match=r"has no reason why some 1\.0 adapter violates every-delta-is-kept"):
         page(wrong, {}, tmp_path)
     made = page(wrong, {"some": {"every-delta-is-kept": Reason("It stops early.")}}, tmp_path)
-    assert "| `every-delta-is-kept` | openai-chat | 1 | text: wrong text" in made
-    assert "| Ours. It stops early. |" in made
+    at, number = 'openai-chat { data-name="at" }', '1 { data-name="cases" }'  # shown on a narrow screen
+    assert f"| `every-delta-is-kept` | {at} | {number} | text: wrong text" in made
+    assert '| Ours. It stops early. { data-name="why" } |' in made
 
 
 def test_a_reason_is_proved_by_the_source_or_makes_no_page(tmp_path):

@@ -237,10 +237,11 @@ def _target(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _profile(standing: Standing, subject: Subject) -> dict[str, Any]:
-    """Return the entry of `profiles` for one profile, with the reasons for what the server does not show."""
+def _standing(standing: Standing, refused: Mapping[str, int]) -> dict[str, Any]:
+    """Return the entry of `profiles` or `levels` for one profile, with the reasons for what the server does
+    not show. `refused`: the result of `always_refused`.
+    """
     needs = levels()[standing.name].needs
-    refused = always_refused(stream for run in subject.runs for stream in run.streams)
     because: dict[str, str] = {}
     for need in standing.missing:
         for name in sorted(needs.get(need, frozenset()) & refused.keys()):
@@ -276,6 +277,7 @@ def document(
     counts = Counter(judgement.verdict for judgement in judgements)
     verdicts = verdict_of_each(judgements)
     dated = dated_levels(verdicts, subject.families)
+    refused = always_refused(stream for run in subject.runs for stream in run.streams)
     of_worker = workers_own(judgements)
     found = causes(judgements, of_worker)
     return {
@@ -288,8 +290,8 @@ def document(
             ),
             "of": len(verdicts),
         },
-        **({"levels": [_plain(level.as_json()) for level in dated]} if dated else {}),
-        **({"profiles": [_plain(_profile(profile, subject)) for profile in profiles]} if profiles else {}),
+        **({"levels": [_plain(_standing(level, refused)) for level in dated]} if dated else {}),
+        **({"profiles": [_plain(_standing(profile, refused)) for profile in profiles]} if profiles else {}),
         "verdicts": _rows(judgements, subject, found, of_worker),
         "causes": _causes(judgements, found.folded, of_worker),
         **({"selection": dict(selection)} if selection is not None else {}),

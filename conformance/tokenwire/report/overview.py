@@ -159,13 +159,18 @@ def baseline_faults(report: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     return list(report.get("baseline", {}).get("faults", ()))
 
 
+def missing_in_words(profile: Mapping[str, Any]) -> str:
+    """Name what a profile needs and the server does not show, with reasons; empty if nothing is missing."""
+    because = profile.get("because", {})
+    needs = [f"{need} ({because[need]})" if need in because else need for need in profile["missing"]]
+    return f"no verdict on {', '.join(needs)}" if needs else ""
+
+
 def profile_in_words(profile: Mapping[str, Any]) -> str:
     """Describe the result for a profile: satisfied, not satisfied, or not shown with the reason."""
     asked, of = f"{profile['title']} v{profile['version']}", profile["of"]
     violated, undecided = profile["violated"], profile["undecided"]
-    because = profile.get("because", {})
-    needs = [f"{need} ({because[need]})" if need in because else need for need in profile["missing"]]
-    unknown = f"no verdict on {', '.join(needs)}" if needs else ""
+    unknown = missing_in_words(profile)
     if violated:
         words = f"{asked}: no, {len(violated)} of {of} MUSTs violated: {', '.join(violated)}"
         return f"{words}; {unknown}" if unknown else words

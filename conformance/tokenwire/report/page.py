@@ -22,7 +22,7 @@ from markupsafe import Markup
 
 from tokenwire.judging.judge import Judgement
 from tokenwire.judging.verdict import ExitStatus, Verdict
-from tokenwire.report.overview import FIRST_CAUSES, Row, overview
+from tokenwire.report.overview import FIRST_CAUSES, Row, missing_in_words, overview
 from tokenwire.report.playback import Playback, playback_of
 from tokenwire.report.plot import Plot, plot
 from tokenwire.report.templates import template
@@ -121,6 +121,7 @@ def page(report: Mapping[str, Any], judgements: Sequence[Judgement] = ()) -> str
         bad=bad,
         start_here=view.start_here,
         first=FIRST_CAUSES,
+        missing=missing_in_words,
         folded=folded,
         crashed=Verdict.HARNESS_ERROR,
         policy=policy(script),
