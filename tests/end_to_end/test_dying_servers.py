@@ -27,6 +27,7 @@ ASKED_BY_PERILOUS_REQUESTS = (
     "unknown-prompt-ids-refused",
     "unknown-chosen-ids-refused",
     "chosen-logprobs-are-the-asked-ids",
+    "chosen-ids-replace-the-likeliest",
     "script-chosen-logprobs-are-right",
 )
 SCENARIOS = ("greedy-stream", "chat-messages", "wrong-in-streams", "unknown-ids", "negative-ids")
