@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Protocol
+from typing import Any, Protocol
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.schedule import Schedule
@@ -188,8 +188,12 @@ def rank(law: Parrot, likeliest: int, token: int) -> int:
 class Running:
     """A request in progress."""
 
-    def __init__(self, name: str, prompt: Sequence[int], right: Answer, schedule: Schedule) -> None:
+    def __init__(
+        self, name: str, prompt: Sequence[int], right: Answer, schedule: Schedule, request: Any = None
+    ) -> None:
+        """Create a request. `request`: the request in the form of its protocol."""
         self.name, self.prompt, self.right, self.schedule = name, tuple(prompt), right, schedule
+        self.request = request
         self.given = 0
         """The number of tokens that the request has output."""
         self.waited = 0
@@ -269,9 +273,9 @@ class Engine:
         self._waiting: dict[str, Running] = {}
 
     @property
-    def is_idle(self) -> bool:
-        """True if no request is running."""
-        return not (self.running or self._waiting)
+    def requests(self) -> list[Running]:
+        """All requests that have not ended."""
+        return [*self._waiting.values(), *self.running.values()]
 
     def add(self, request: Running) -> None:
         """Add a request.

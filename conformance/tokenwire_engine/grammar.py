@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from tokenwire_engine.engine import UncomputedError
 
@@ -45,6 +45,12 @@ class Grammar:
         self._matcher = llguidance.LLMatcher(_tokenizer(folder), source, log_level=0)
         if self._matcher.is_error():
             raise UncomputedError(f"{kind} ({self._matcher.get_error()})")
+
+    @classmethod
+    def of(cls, wanted: Mapping[str, Any], folder: Path) -> Self | None:
+        """Return the first constraint that has a value; None without one. `wanted`: values by kind."""
+        found = next(((kind, value) for kind, value in wanted.items() if value not in (None, False)), None)
+        return None if found is None else cls(*found, folder)
 
     def allowed(self) -> frozenset[int]:
         """Return the ids that the constraint permits next."""

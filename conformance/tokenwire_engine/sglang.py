@@ -259,7 +259,6 @@ class Scheduler:
         self.max_req_input_len = self.model_config.context_len - 1
         self.kv_events_publisher = SimpleNamespace(local_kv_event_sources=lambda *_: [])
         self.engine = Engine()
-        self.requests: dict[str, Any] = {}
         self.rust: Any = None
         if os.environ.get("SGLANG_RUST_SERVER") == "1":
             self.rust = import_module("sglang.srt.rust_server.server").RustServer.launch(self)
@@ -314,9 +313,9 @@ class Scheduler:
                 for one in message.batch:
                     self.add(one)
             case "AbortReq":
-                for rid, req in list(self.requests.items()):
-                    if message.abort_all or rid.startswith(message.rid):
-                        self.order_end(rid, req)
+                for running in self.engine.requests:
+                    if message.abort_all or running.name.startswith(message.rid):
+                        self.order_end(running)
             case "ShutdownReq":
                 raise SystemExit
             case _ if name in _CONTROL:
@@ -337,17 +336,15 @@ class Scheduler:
         if version != before:
             context.get_context().override("scheduler.weight_version", weight_version=version)
             record = import_module("sglang.srt.utils.weight_versions").record_weight_version_events
-            record(self.requests.values(), old_version=before)
+            record([running.request for running in self.engine.requests], old_version=before)
 
-    def order_end(self, rid: str, req: Any) -> None:
+    def order_end(self, running: Running) -> None:
         """End a request at the next step, as SGLang's scheduler does for an abort."""
-        running = self.engine.take(rid)
-        if running is None:
-            return
+        req = running.request
+        self.engine.take(running.name)
         # The request was waiting; SGLang's scheduler answers it outside of the output stream.
         if running.given == 0:
-            del self.requests[rid]
-            abort = self.io.AbortReq(rid=rid)
+            abort = self.io.AbortReq(rid=running.name)
             if self.rust is not None:
                 self.rust.push_abort(abort, req)
             else:
@@ -355,7 +352,7 @@ class Scheduler:
             return
         req.to_finish = self.abort_class()
         running.end(Outcome("abort"))
-        self.engine.running[rid] = running
+        self.engine.running[running.name] = running
 
     def add(self, message: Any) -> None:
         """Add a request: compute its answer, and create SGLang's `Req` for it."""
@@ -375,14 +372,13 @@ class Scheduler:
             **{name: getattr(message, name) for name in _OPTIONS},
         )
         req.tokenizer = self.tokenizer
-        self.requests[message.rid] = req
         try:
             running = self.running(message, req, prompt)
         except Exception as error:  # An error ends only this request, and becomes the answer to the request.
             words, status = refusal(error)
             req.to_finish = self.abort_class(words, status, _ERRORS[status])
             schedule = Schedule(info=self.default.info)
-            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), schedule)
+            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), schedule, req)
         self.engine.add(running)
 
     def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
@@ -394,7 +390,7 @@ class Scheduler:
         if message.return_logprob:
             start = message.logprob_start_len
             self.log_prompt(log_of(req), prompt, len(prompt) if start < 0 else start)
-        return Running(message.rid, prompt, right, schedule)
+        return Running(message.rid, prompt, right, schedule, req)
 
     def sampling_of(self, params: Any) -> Sampling:
         """Return the sampling parameters of a request. No id ends it here: SGLang's `Req` decides its end."""
@@ -402,44 +398,33 @@ class Scheduler:
         if not params.ignore_eos:
             ends |= frozenset(self.model_config.hf_eos_token_id or ())
         bias = {int(token): value for token, value in (params.logit_bias or {}).items()}
+        wanted = {kind: getattr(params, name, None) or None for kind, name in _LANGUAGES.items()}
         return Sampling(
             budget=params.max_new_tokens,
             least=params.min_new_tokens or 0,
             barred=ends,
             bias=bias,
-            language=self.language_of(params),
+            language=Grammar.of(wanted, Path(self.rust_server_tokenizer_path())),
             presence=params.presence_penalty,
             frequency=params.frequency_penalty,
             repetition=params.repetition_penalty,
         )
-
-    def language_of(self, params: Any) -> Grammar | None:
-        """Return the constraint of a request; None without one. Raises UncomputedError."""
-        for kind, name in _LANGUAGES.items():
-            if value := getattr(params, name, None):
-                return Grammar(kind, value, Path(self.rust_server_tokenizer_path()))
-        return None
 
     # Steps.
 
     def step(self) -> None:
         """Run a step, and send its outputs through SGLang's streamer. Raises EngineDiedError."""
         for wave in waves(self.engine.step()):
-            ready = []
-            for running, emitted in wave:
-                req = self.requests.get(running.name)
-                if req is None or req.finished():
-                    continue
-                self.extend(req, running, emitted)
-                ready.append(req)
-            if not ready:
+            going = [(running, emitted) for running, emitted in wave if not running.request.finished()]
+            for running, emitted in going:
+                self.extend(running.request, running, emitted)
+            if not (ready := [running.request for running, _ in going]):
                 continue
             self.trace.note("out", [output_of(req) for req in ready])
             self.streamer.stream_output(ready, any(req.return_logprob for req in ready))
             for req in ready:
                 if req.finished():
                     self.engine.take(req.rid)
-                    self.requests.pop(req.rid, None)
 
     def extend(self, req: Any, running: Running, emitted: Emitted) -> None:
         """Append the outputs of a step to a request, and let SGLang's `Req` check for its end."""
@@ -489,14 +474,14 @@ class Scheduler:
     def run(self) -> None:
         """Process messages until the process is stopped, or until a schedule demands a crash."""
         while True:
-            if self.engine.is_idle:
+            if not self.engine.requests:
                 if self.rust is not None:
                     self.rust.wait_request(_IDLE_MS)
                 else:
                     self.channels.recv_from_tokenizer.poll(_IDLE_MS)
             for message in self.receive():
                 self.handle(message)
-            if not self.engine.is_idle:
+            if self.engine.requests:
                 self.step()
                 time.sleep(_TICK_S)
 

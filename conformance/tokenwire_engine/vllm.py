@@ -56,6 +56,8 @@ _UNCOMPUTED = (
     *("repetition_detection", "thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
 )
 """Sampling parameters that this engine does not support. Requests with them are refused."""
+_LANGUAGES = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
+"""The fields of structured outputs that contain a constraint."""
 _UTILITIES: Mapping[str, Any] = {
     **{"get_supported_tasks": ["generate"], "list_loras": []},
     **dict.fromkeys(("is_sleeping", "is_scheduler_paused"), False),
@@ -141,7 +143,7 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
     ends = frozenset(params.get("stop_token_ids") or ())
     eos = params.get("_eos_token_id")
     ends |= {eos} if eos is not None else set()
-    allowed = params.get("allowed_token_ids")
+    allowed, wanted = params.get("allowed_token_ids"), params.get("structured_outputs") or {}
     return Sampling(
         budget=min(16 if params.get("max_tokens") is None else params["max_tokens"], room),
         least=params.get("min_tokens") or 0,
@@ -150,18 +152,11 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
         bias={int(token): bias for token, bias in (params.get("logit_bias") or {}).items()},
         allowed=frozenset(allowed) if allowed is not None else None,
         words=tuple(tuple(word) for word in params.get("_bad_words_token_ids") or () if word),
-        language=_language(params.get("structured_outputs"), folder),
+        language=Grammar.of({kind: wanted.get(kind) for kind in _LANGUAGES}, folder),
         presence=params.get("presence_penalty") or 0.0,
         frequency=params.get("frequency_penalty") or 0.0,
         repetition=params.get("repetition_penalty") or 1.0,
     )
-
-
-def _language(wanted: Mapping[str, Any] | None, folder: Path) -> Grammar | None:
-    """Return the constraint of structured outputs; None without one."""
-    kinds = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-    named = [kind for kind in kinds if wanted and wanted.get(kind) not in (None, False)]
-    return Grammar(named[0], (wanted or {})[named[0]], folder) if named else None
 
 
 class VllmEngine:
@@ -174,7 +169,6 @@ class VllmEngine:
         """
         self.options, self._send = options, send
         self.engine = Engine()
-        self._requests: dict[str, dict[str, Any]] = {}
         self._fields = OUTPUTS[options.version]
         self._weights = "default"
         self._trace = Trace(options.trace)
@@ -206,7 +200,6 @@ class VllmEngine:
         elif kind == ABORT:
             # Like vLLM's EngineCore, this engine sends no output for a request that the client has aborted.
             for name in content:
-                self._requests.pop(name, None)
                 self.engine.take(name)
         elif kind == UTILITY:
             client, call, method, arguments = content
@@ -230,8 +223,7 @@ class VllmEngine:
             return
         if right.outcome.matched is not None and right.outcome.matched == params.get("_eos_token_id"):
             right = replace(right, outcome=Outcome("stop"))
-        self._requests[name] = request
-        self.engine.add(Running(name, prompt, right, schedule))
+        self.engine.add(Running(name, prompt, right, schedule, request))
 
     def step(self) -> None:
         """Run a step, and send its outputs. Raises EngineDiedError."""
@@ -240,28 +232,24 @@ class VllmEngine:
         emissions = list(self.engine.step())
         widest = max((self._candidates(running) for running, _ in emissions), default=0)
         for running, emitted in emissions:
-            request = self._requests[running.name]
-            key = (request.get("client_index") or 0, running.schedule.weights or self._weights)
-            rows.setdefault(key, []).append(self._row(self._fields_of(request, running, emitted, widest)))
+            key = (running.request.get("client_index") or 0, running.schedule.weights or self._weights)
+            rows.setdefault(key, []).append(self._row(self._fields_of(running, emitted, widest)))
             if emitted.outcome is not None:
-                del self._requests[running.name]
                 ended.setdefault(key, []).append(running.name)
         for (client, weights), outputs in rows.items():
             self._output(client, outputs, ended=ended.get((client, weights)), weights=weights)
 
     def _candidates(self, running: Running) -> int:
         """Return the number of top logprobs that a request enables."""
-        top: int = self._requests[running.name]["sampling_params"].get("logprobs") or 0
+        top: int = running.request["sampling_params"].get("logprobs") or 0
         return GROUP if top == -1 else top
 
-    def _fields_of(
-        self, request: Mapping[str, Any], running: Running, emitted: Emitted, widest: int
-    ) -> dict[str, Any]:
+    def _fields_of(self, running: Running, emitted: Emitted, widest: int) -> dict[str, Any]:
         """Return the fields of an output.
 
         As in vLLM, all requests of a step have as many candidates as the one that wants the most.
         """
-        params, schedule, right = request["sampling_params"], running.schedule, running.right
+        params, schedule, right = running.request["sampling_params"], running.schedule, running.right
         found: dict[str, Any] = {"request_id": running.name, "new_token_ids": list(emitted.ids)}
         top, named = params.get("logprobs"), params.get("logprob_token_ids")
         places = range(emitted.start, emitted.start + len(emitted.ids))
@@ -366,7 +354,7 @@ def serve(options: VllmOptions) -> None:
     hand.send(_pack({"status": "READY", **status}))
     try:
         while True:
-            for socket, _ in poller.poll(None if engine.engine.is_idle else _TICK_MS):
+            for socket, _ in poller.poll(_TICK_MS if engine.engine.requests else None):
                 for kind, payload, *_ in waiting(socket.recv_multipart):
                     engine.receive(kind, payload)
             engine.step()

@@ -237,7 +237,7 @@ def test_a_version_of_the_weights_is_recorded_by_sglangs_own_parts(
     scheduler = SimpleNamespace(
         trace=Trace(None),
         rust=None,
-        requests={"a": "request"},
+        engine=SimpleNamespace(requests=[SimpleNamespace(request="request")]),
         io=SimpleNamespace(UpdateWeightVersionReqOutput=SimpleNamespace),
         channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
     )
@@ -259,18 +259,17 @@ def test_an_abort_of_a_request_that_waits_is_answered_outside_of_the_stream(give
     sent: list[Any] = []
     req = SimpleNamespace(to_finish=None)
     engine = Engine()
-    running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=3)), parse_schedule(""))
+    running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=3)), parse_schedule(""), req)
     running.given = given
     engine.add(running)
     scheduler = SimpleNamespace(
         engine=engine,
-        requests={"a": req},
         rust=None,
         io=SimpleNamespace(AbortReq=SimpleNamespace),
         abort_class=lambda: "aborted",
         channels=SimpleNamespace(send_to_tokenizer=SimpleNamespace(send_output=lambda *of: sent.append(of))),
     )
-    Scheduler.order_end(scheduler, "a", req)  # type: ignore[arg-type]
+    Scheduler.order_end(scheduler, running)  # type: ignore[arg-type]
     assert sent == ([] if given else [(SimpleNamespace(rid="a"), req)])
     assert req.to_finish == ("aborted" if given else None)
     assert bool(engine.running) is bool(given)

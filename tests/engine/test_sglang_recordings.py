@@ -94,11 +94,12 @@ class Played(Scheduler):
 
     def __init__(self, version: str) -> None:
         self.law, self.default = Parrot(SIZE, DISTANCE), parse_schedule(DEFAULTS[Family.SGLANG])
-        self.engine, self.requests, self.rust, self.trace = Engine(), {}, None, Trace(None)
+        self.engine, self.rust, self.trace = Engine(), None, Trace(None)
         self.request_class, self.abort_class, self.collect = REQUESTS[version], FINISH_ABORT, collect
         self.io = SimpleNamespace(AbortReq=SimpleNamespace, OpenSessionReqOutput=SimpleNamespace)
         self.model_config = SimpleNamespace(hf_eos_token_id=ENDS, vocab_size=SIZE)
         self.max_req_input_len, self.tokenizer = 1 << 14, None
+        self.server_args = SimpleNamespace(tokenizer_path="none", model_path="none")
         self.answers: list[Any] = []
         self.outputs: list[Any] = []
         answer = SimpleNamespace(send_output=lambda output, _: self.answers.append(vars(output)))
@@ -183,7 +184,7 @@ def test_ids_are_given_to_the_counter_of_reasoning(thinks: bool) -> None:
     played = Played(version)
     played.request_class, played.end_of_reasoning = Thinking, [5, 6]
     played.add(message({**first, "require_reasoning": thinks}))
-    (req,) = played.requests.values()
+    (req,) = (running.request for running in played.engine.requests)
     for _ in range(_STEPS):
         if req.finished():
             break
@@ -213,7 +214,7 @@ def test_a_failure_has_a_status_of_the_class_that_front_ends_look_for(
     )
     played = Played(version)
     played.add(message({**first, "sampling_params": {**first["sampling_params"], **change}}))
-    (req,) = played.requests.values()
+    (req,) = (running.request for running in played.engine.requests)
     for _ in range(_STEPS):
         if req.finished():
             break

@@ -286,7 +286,7 @@ def test_a_client_that_aborts_is_told_nothing_and_the_next_one_is_answered(parro
     below.engine.step()
     below.engine.receive(ABORT, pack(["r", "unknown"]))
     assert below.run() == []
-    assert below.engine.engine.is_idle
+    assert not below.engine.engine.requests
     assert len(below.ask(PROMPT, "steps=2")) == 3
 
 
