@@ -6,43 +6,21 @@ It is independent of protocols and sockets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from http import HTTPStatus
-from typing import Any, Protocol
+from typing import Any
 
 from tokenwire.parrot.law import Parrot
+from tokenwire_engine.front_end import UncomputedError
+from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import Schedule
 
 RETRACTED_STEPS = 5
 """The number of steps without output after a preemption."""
 PATIENCE_STEPS = 5000
 """The number of steps after which a request starts although its batch is not complete."""
-
-
-class UncomputedError(ValueError):
-    """A request needs something that this engine does not compute."""
-
-    def __init__(self, subject: str) -> None:
-        super().__init__(f"this engine does not compute {subject}")
-
-
-def refusal(error: Exception) -> tuple[str, HTTPStatus]:
-    """Return the message and the HTTP status for a request that failed with this exception."""
-    if isinstance(error, ValueError):
-        return str(error), HTTPStatus.BAD_REQUEST
-    return f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR
-
-
-class Language(Protocol):
-    """A constraint for an answer, such as a grammar."""
-
-    def allowed(self) -> frozenset[int]:
-        """Return the ids that the constraint permits next."""
-
-    def take(self, token: int) -> None:
-        """Append an id to the answer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +38,7 @@ class Sampling:
     allowed: frozenset[int] | None = None
     words: tuple[tuple[int, ...], ...] = ()
     """Sequences of ids that the answer may not contain."""
-    language: Language | None = None
+    language: Grammar | None = None
     """The constraint of the answer; None without one."""
     presence: float = 0.0
     frequency: float = 0.0
@@ -72,6 +50,25 @@ class Sampling:
         changed = (self.presence, self.frequency, self.repetition) != (0.0, 0.0, 1.0)
         limited = self.allowed is not None or self.language is not None or bool(self.words)
         return not (self.bias or limited or changed)
+
+    def candidates(self, law: Parrot, banned: frozenset[int]) -> frozenset[int]:
+        """Return the ids that may be next. Raises UncomputedError if all ids are excluded."""
+        allowed = frozenset(range(law.vocab_size)) if self.allowed is None else self.allowed
+        if self.language is not None:
+            allowed &= self.language.allowed()
+        if not allowed - banned:
+            raise UncomputedError("an answer for which all ids are excluded")
+        return allowed - banned
+
+    def adjusted(self, logit: float, token: int, given: int, *, is_seen: bool) -> float:
+        """Return a logit after penalties and the bias of its id.
+
+        `given`: how often the answer has the id so far. `is_seen`: True if the prompt or the answer has it.
+        """
+        if is_seen:
+            logit = logit / self.repetition if logit > 0 else logit * self.repetition
+        logit -= self.frequency * given + self.presence * (given > 0)
+        return logit + self.bias.get(token, 0.0)
 
 
 @dataclass(frozen=True)
@@ -124,7 +121,7 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
     ids: list[int] = []
     law_says: list[int] = []
     length = len(prompt)
-    seen, given = set(prompt), Counter[int]()
+    asked, given = frozenset(prompt), Counter[int]()
     for place in range(sampling.budget):
         source = length + place - law.lag(length + place)
         likeliest = prompt[source] if source < length else ids[source - length]
@@ -132,47 +129,21 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
         banned |= {word[-1] for word in sampling.words if tuple(ids[place + 1 - len(word) :]) == word[:-1]}
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
-            token = _likeliest(law, likeliest, sampling, banned, seen=seen, given=given)
+            scores = {
+                one: sampling.adjusted(
+                    law.logit(likeliest, one), one, given[one], is_seen=one in asked or one in given
+                )
+                for one in sorted(sampling.candidates(law, banned))
+            }
+            token = max(scores, key=scores.__getitem__)
         ids.append(token)
         law_says.append(likeliest)
-        seen.add(token)
         given[token] += 1
         if sampling.language is not None:
             sampling.language.take(token)
         if token in sampling.ends and place + 1 > sampling.least:
             return Answer(tuple(ids), tuple(law_says), Outcome("stop", token))
     return Answer(tuple(ids), tuple(law_says), Outcome("length"))
-
-
-def _likeliest(
-    law: Parrot,
-    likeliest: int,
-    sampling: Sampling,
-    banned: frozenset[int],
-    *,
-    seen: Set[int],
-    given: Counter[int],
-) -> int:
-    """Return the id with the greatest logit after biases and penalties.
-
-    `seen`: the ids of the prompt and of the answer so far. `given`: the number of occurrences of each id in
-    the answer so far.
-    """
-
-    def score(token: int) -> float:
-        logit = law.logit(likeliest, token)
-        if token in seen:
-            logit = logit / sampling.repetition if logit > 0 else logit * sampling.repetition
-        logit -= sampling.frequency * given[token] + sampling.presence * (token in given)
-        return logit + sampling.bias.get(token, 0.0)
-
-    allowed = frozenset(range(law.vocab_size)) if sampling.allowed is None else sampling.allowed
-    if sampling.language is not None:
-        allowed &= sampling.language.allowed()
-    candidates = sorted(allowed - banned)
-    if not candidates:
-        raise UncomputedError("an answer for which all ids are excluded")
-    return max(candidates, key=score)
 
 
 @lru_cache(maxsize=1 << 14)

@@ -1,10 +1,13 @@
-"""Code that the protocols of vLLM and SGLang share: the check of the release, and the trace of messages."""
+"""Code that the protocols of vLLM and SGLang share: the check of the release, the trace of messages, and the
+errors of requests.
+"""
 
 from __future__ import annotations
 
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from http import HTTPStatus
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +22,20 @@ class UnknownVersionError(ValueError):
 
     The message says what differs, and what the user can do.
     """
+
+
+class UncomputedError(ValueError):
+    """A request needs something that this engine does not compute."""
+
+    def __init__(self, subject: str) -> None:
+        super().__init__(f"this engine does not compute {subject}")
+
+
+def refusal(error: Exception) -> tuple[str, HTTPStatus]:
+    """Return the message and the HTTP status for a request that failed with this exception."""
+    if isinstance(error, ValueError):
+        return str(error), HTTPStatus.BAD_REQUEST
+    return f"{type(error).__name__}: {error}", HTTPStatus.INTERNAL_SERVER_ERROR
 
 
 def newest(known: Releases) -> str:

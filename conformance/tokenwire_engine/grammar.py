@@ -8,7 +8,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Self
 
-from tokenwire_engine.engine import UncomputedError
+from tokenwire_engine.front_end import UncomputedError
 
 try:
     import llguidance

@@ -38,9 +38,8 @@ from tokenwire_engine.engine import (
     Running,
     Sampling,
     answer,
-    refusal,
 )
-from tokenwire_engine.front_end import Releases, Trace, demand_known, waiting
+from tokenwire_engine.front_end import Releases, Trace, demand_known, refusal, waiting
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Key, Schedule, parse_schedule, schedule_of
 
@@ -436,8 +435,8 @@ class Scheduler:
         req.output_ids.extend(array("q", emitted.ids))
         if emitted.ids and self.end_of_reasoning is not None and req.require_reasoning:
             req.update_reasoning_tokens(list(emitted.ids), self.end_of_reasoning)
-        for place in places if req.return_logprob else ():
-            self.log_token(log_of(req), running, place)
+        if req.return_logprob:
+            self.log_outputs(log_of(req), running, places)
         # SGLang samples one token even if the token limit is 0, or if it refuses the request.
         sampled = emitted.ids or ((0,) if emitted.is_first else ())
         for key in schedule.info:
@@ -460,14 +459,14 @@ class Scheduler:
             first = prompt[start:][:1] if name == "token_logprobs_idx" else [None] * bool(prompt[start:])
             setattr(log, f"input_{name}", [*first, *values])
 
-    def log_token(self, log: Any, running: Running, place: int) -> None:
-        """Append the logprobs of one output."""
-        change, row = running.schedule.logprobs, (running.right.likeliest[place], running.right.ids[place])
-        if change == ("none", place):
-            return
-        found = scores(self.law, [row], log.top_logprobs_num, log.token_ids_logprob)
-        if change == ("nan", place):
-            found = {**found, "token_logprobs_val": [float("nan")]}
+    def log_outputs(self, log: Any, running: Running, places: Sequence[int]) -> None:
+        """Append the logprobs of the outputs at these places."""
+        kind, wrong = running.schedule.logprobs or ("", -1)
+        kept = [place for place in places if (kind, place) != ("none", wrong)]
+        rows = [(running.right.likeliest[place], running.right.ids[place]) for place in kept]
+        found = scores(self.law, rows, log.top_logprobs_num, log.token_ids_logprob)
+        if kind == "nan" and wrong in kept:
+            found["token_logprobs_val"][kept.index(wrong)] = float("nan")
         for name, values in found.items():
             getattr(log, f"output_{name}").extend(values)
 

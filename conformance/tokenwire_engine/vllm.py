@@ -26,12 +26,10 @@ from tokenwire_engine.engine import (
     Outcome,
     Running,
     Sampling,
-    UncomputedError,
     answer,
     rank,
-    refusal,
 )
-from tokenwire_engine.front_end import Releases, Trace, newest, waiting
+from tokenwire_engine.front_end import Releases, Trace, UncomputedError, newest, refusal, waiting
 from tokenwire_engine.grammar import Grammar
 from tokenwire_engine.schedule import KEY, Schedule, schedule_of
 
@@ -92,8 +90,8 @@ def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[A
     """Return an array in the form of vLLM's serializer, as numpy's ('<i8', '<f4') or as torch's ('int64',
     'float32').
     """
-    flat = list(values)
     letter = {"<i8": "q", "int64": "q", "<f4": "f", "float32": "f"}[kind]
+    flat = list(values)
     return kind, shape, msgspec.msgpack.Ext(3, struct.pack(f"<{len(flat)}{letter}", *flat))
 
 
@@ -227,17 +225,17 @@ class VllmEngine:
 
     def step(self) -> None:
         """Run a step, and send its outputs. Raises EngineDiedError."""
-        rows: dict[tuple[int, str], list[list[Any]]] = {}
-        ended: dict[tuple[int, str], list[str]] = {}
+        messages: dict[tuple[int, str], tuple[list[list[Any]], list[str]]] = {}
         emissions = list(self.engine.step())
         widest = max((self._candidates(running) for running, _ in emissions), default=0)
         for running, emitted in emissions:
             key = (running.request.get("client_index") or 0, running.schedule.weights or self._weights)
-            rows.setdefault(key, []).append(self._row(self._fields_of(running, emitted, widest)))
+            rows, ended = messages.setdefault(key, ([], []))
+            rows.append(self._row(self._fields_of(running, emitted, widest)))
             if emitted.outcome is not None:
-                ended.setdefault(key, []).append(running.name)
-        for (client, weights), outputs in rows.items():
-            self._output(client, outputs, ended=ended.get((client, weights)), weights=weights)
+                ended.append(running.name)
+        for (client, weights), (rows, ended) in messages.items():
+            self._output(client, rows, ended=ended or None, weights=weights)
 
     def _candidates(self, running: Running) -> int:
         """Return the number of top logprobs that a request enables."""

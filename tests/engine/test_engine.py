@@ -11,11 +11,10 @@ from tokenwire_engine.engine import (
     Outcome,
     Running,
     Sampling,
-    UncomputedError,
     answer,
     rank,
-    refusal,
 )
+from tokenwire_engine.front_end import UncomputedError, refusal
 from tokenwire_engine.schedule import parse_schedule
 
 LAW = Parrot(768, 64)

@@ -196,7 +196,7 @@ def test_logprobs_that_were_not_asked_for_are_not_kept(
     for name in series:
         vars(log)[f"output_{name}_val"], vars(log)[f"output_{name}_idx"] = [], []
     running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=2)), parse_schedule(""))
-    Scheduler.log_token(SimpleNamespace(law=LAW), log, running, 0)  # type: ignore[arg-type]
+    Scheduler.log_outputs(SimpleNamespace(law=LAW), log, running, [0])  # type: ignore[arg-type]
     assert len(log.output_token_logprobs_val) == 1
     assert (len(log.output_top_logprobs_val), len(log.output_token_ids_logprobs_idx)) == entries
 
