@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from proofs.schedules import TOKENS, FrontEnd, ScheduledRequest, found_at, judged
+from proofs.schedules import TOKENS, FrontEnd, ScheduledRequest, found_at, judged, written
 from tokenwire.asking.recorder import Recorder
 from tokenwire.record import Stream
 from tokenwire_engine.launch import Family, Wanted, front_end
@@ -34,7 +34,7 @@ async def _asked(at: FrontEnd, case: ScheduledRequest, **members: Any) -> tuple[
     """Send a request with further members in its body. Return the bytes of the answer, and the
     parsed answer.
     """
-    request = at.request(case, str(case.schedule))
+    request = at.request(case, written(case.schedule))
     name = f"hand-over/{next(at.numbers)}"
     sent = replace(request, body={**request.body, **members})
     exchange = await at.recorder.send(name, "hand-over", sent)

@@ -22,7 +22,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, nullcontext
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cache, partial
 from itertools import chain, count, product, takewhile
 from typing import Any, NamedTuple
@@ -118,6 +118,23 @@ class ScheduledRequest(NamedTuple):
 
 
 Batch = tuple[ScheduledRequest, ...]
+
+
+def written(schedule: Schedule) -> str:
+    """Return a schedule as text, without default values."""
+    given = ((field.name, getattr(schedule, field.name), field.default) for field in fields(schedule))
+    return ";".join(f"{name}={_value(value)}" for name, value, default in given if value != default)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case Key():
+            return f"{value.name}{'/step' * value.by_step}@{value.first}"
+        case (int(size), str(batch)):
+            return f"{size}:{batch}"
+        case tuple():
+            return ",".join(map(_value, value))
+    return str(int(value) if isinstance(value, bool) else value)
 
 
 def compositions(tokens: int) -> Iterator[tuple[int, ...]]:
@@ -242,7 +259,7 @@ class FrontEnd:
     async def shows_keys(self) -> bool:
         """Return True if the client receives the value of a key."""
         case = ScheduledRequest("plain", Schedule(info=KEYS[1]), 1, stream=False)
-        _, stream = await self._answer(case, str(case.schedule), "keys")
+        _, stream = await self._answer(case, written(case.schedule), "keys")
         return any(choice.customized for choice in stream.choices)
 
     async def _answer(self, case: ScheduledRequest, schedule: str, name: str) -> tuple[Exchange, Stream]:
@@ -252,7 +269,7 @@ class FrontEnd:
 
     async def _one(self, case: ScheduledRequest, join: tuple[int, str], name: str) -> list[tuple[str, str]]:
         schedule = replace(case.schedule, join=join) if join[0] > 1 else case.schedule
-        exchange, stream = await self._answer(case, str(schedule), name)
+        exchange, stream = await self._answer(case, written(schedule), name)
         cut = exchange.ending is not Ending.COMPLETE
         if cut or not stream.answered or stream.error is not None:
             body = b"".join(read.data for read in exchange.reads)[-_SHOWN:]
@@ -650,7 +667,7 @@ def main() -> int:
     for name, (batch, message, times) in sorted(failed.items()):
         print(f"{name}: {times} schedules; the smallest:")
         for case in batch:
-            form, schedule = "streamed" if case.stream else "whole", str(case.schedule)
+            form, schedule = "streamed" if case.stream else "whole", written(case.schedule)
             print(f"  {case.story}, {case.tokens} tokens, {form}: {schedule or 'a token in each step'}")
         print(f"  {message}")
     print(f"{asked} schedules, {requests} requests: {len(failed)} kinds of failure")

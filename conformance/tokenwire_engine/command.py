@@ -60,8 +60,9 @@ def _engine(
     The front end is vLLM's or SGLang's own, unmodified. Each request may contain a schedule: the tokens of
     each step, and other events such as an abort.
     """
+    default = DEFAULTS[family] if schedule is None else schedule
     with usage_errors(ValueError):
-        default = parse_schedule(DEFAULTS[family] if schedule is None else schedule)
+        parse_schedule(default)
     wanted = Wanted(
         family,
         tuple(words),

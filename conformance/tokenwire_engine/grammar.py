@@ -16,7 +16,7 @@ try:
 except ImportError:
     llguidance = None  # type: ignore[assignment]
 
-_KINDS = ("json", "json_object", "regex", "choice", "grammar")
+_KINDS = ("json", "json_object", "regex", "choice", "grammar", "structural_tag")
 
 
 @lru_cache(maxsize=4)
@@ -32,11 +32,11 @@ class Grammar:
     def __init__(self, kind: Any, value: Any, folder: Path) -> None:
         """Compile a constraint.
 
-        `folder`: the folder with the tokenizer. Raises UncomputedError for an unknown kind of constraint.
+        `folder`: the folder with the tokenizer. Raises UncomputedError.
         """
         if llguidance is None:
             raise UncomputedError(f"{kind} (llguidance is not installed here)")
-        if kind not in _KINDS:
+        if kind == "structural_tag":
             raise UncomputedError(kind)
         if kind == "json_object":
             kind, value = "json", {"type": "object"}
@@ -48,9 +48,9 @@ class Grammar:
 
     @classmethod
     def of(cls, wanted: Mapping[str, Any], folder: Path) -> Self | None:
-        """Return the first constraint that has a value; None without one. `wanted`: values by kind."""
-        found = next(((kind, value) for kind, value in wanted.items() if value not in (None, False)), None)
-        return None if found is None else cls(*found, folder)
+        """Return the constraint that has a value; None without one. `wanted`: values by kind."""
+        named = next((kind for kind in _KINDS if wanted.get(kind) not in (None, False)), None)
+        return None if named is None else cls(named, wanted[named], folder)
 
     def allowed(self) -> frozenset[int]:
         """Return the ids that the constraint permits next."""

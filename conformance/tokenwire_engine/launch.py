@@ -15,7 +15,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 from threading import Thread
@@ -25,7 +25,7 @@ from tokenwire.parrot.law import Parrot, positions_of
 from tokenwire.parrot.vocabulary import Vocabulary
 from tokenwire.usage_error import UsageError
 from tokenwire_engine.front_end import UnknownVersionError, demand_known
-from tokenwire_engine.schedule import Schedule
+from tokenwire_engine.schedule import parse_schedule
 from tokenwire_parrot.checkpoint import write_parrot
 
 _HOST = "127.0.0.1"
@@ -62,7 +62,7 @@ class Wanted:
     vocabulary: Vocabulary = Vocabulary.BYTE_LEVEL
     tokenizer: Path | None = None
     """The folder of a model whose tokenizer is used; None for a vocabulary of `tokenwire parrot`."""
-    schedule: Schedule = field(default_factory=Schedule)
+    schedule: str = ""
     """The schedule of requests that do not contain one."""
     version: str = ""
     """The release whose protocol is used; empty to ask the front end for its version."""
@@ -307,7 +307,7 @@ def _join_vllm(wanted: Wanted, folder: Path, law: Parrot, port: int) -> list[str
         folder,
         version,
         int(wanted.flag("--max-model-len") or positions_of(law.distance)),
-        wanted.schedule,
+        parse_schedule(wanted.schedule),
         trace=wanted.trace,
     )
     Thread(target=vllm.serve, args=(options,), daemon=True).start()
@@ -325,8 +325,8 @@ def _environment_of_sglang(wanted: Wanted, law: Parrot, scratch: Path) -> Mappin
         (packages / name).symlink_to(source, target_is_directory=True)
     path = os.pathsep.join(filter(None, (str(packages), os.environ.get("PYTHONPATH", ""))))
     found = {"PYTHONPATH": path, "TOKENWIRE_DISTANCE": str(law.distance)}
-    if str(wanted.schedule):
-        found["TOKENWIRE_SCHEDULE"] = str(wanted.schedule)
+    if wanted.schedule:
+        found["TOKENWIRE_SCHEDULE"] = wanted.schedule
     if wanted.trace is not None:
         found["TOKENWIRE_TRACE"] = str(wanted.trace)
     if wanted.version:

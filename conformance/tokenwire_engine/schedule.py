@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from http import HTTPStatus
 from typing import Any
@@ -47,9 +47,6 @@ class Key:
     """The index of the first output with a value."""
     by_step: bool = False
     """True if there is one value for each step, and not one for each token."""
-
-    def __str__(self) -> str:
-        return f"{self.name}{'/step' * self.by_step}{f'@{self.first}' if self.first else ''}"
 
 
 @dataclass(frozen=True)
@@ -92,15 +89,6 @@ class Schedule:
     def step(self, number: int) -> int:
         """Return the number of tokens in a step. Steps are numbered from 0."""
         return self.steps[min(number, len(self.steps) - 1)]
-
-    def __str__(self) -> str:
-        """Return the schedule as text, without default values."""
-        words = []
-        for field in fields(self):
-            value = getattr(self, field.name)
-            if value != field.default:
-                words.append(_written(field.name, value))
-        return ";".join(words)
 
 
 def _end(kind: str, at: str) -> End:
@@ -164,22 +152,6 @@ _READ: Mapping[str, tuple[str, Callable[[str], Any]]] = {
 """For each word of a schedule: the field of `Schedule` that the word sets, and the parser of the word's
 value.
 """
-
-
-def _written(name: str, value: Any) -> str:
-    """Return the word of a schedule that sets this field."""
-    match value:
-        case True:
-            return name
-        case End():
-            return f"{value.kind}={value.at}" + (f":{value.status}" if value.kind == "error" else "")
-        case (int(size), str(batch)):
-            return f"{name}={size}" + (f":{batch}" if batch else "")
-        case (str(kind), int(place)):
-            return f"{name}={kind}@{place}"
-        case tuple():
-            return f"{name}={','.join(map(str, value))}"
-    return f"{name}={value}"
 
 
 def parse_schedule(text: str) -> Schedule:

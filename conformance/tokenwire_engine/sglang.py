@@ -17,16 +17,16 @@ import sys
 import time
 from array import array
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import partial
 from importlib import import_module, metadata
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from importlib.util import find_spec
-from itertools import zip_longest
+from itertools import groupby, zip_longest
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire.parrot.law import Parrot
 from tokenwire_engine.engine import (
@@ -105,8 +105,7 @@ class WithoutKernels(MetaPathFinder, Loader):
         module.__getattr__ = Absent(module.__name__).__getattr__  # type: ignore[method-assign]
 
 
-@dataclass(frozen=True)
-class Parts:
+class Parts(NamedTuple):
     """The parts of SGLang that run unmodified. Their location depends on the release."""
 
     collect: Callable[..., None]
@@ -155,7 +154,7 @@ def _parts_of_a_scheduler(port_args: Any, *, skip_tokenizer_init: bool) -> Parts
 
 def scores(
     law: Parrot, rows: Sequence[tuple[int, int]], top: int, named: Sequence[int] | None
-) -> Mapping[str, list[Any]]:
+) -> dict[str, list[Any]]:
     """Return the logprobs of rows of (likeliest id, id), under the names that `Req` has for a prompt and for
     an output. Values that were not requested are left out, as SGLang does.
     """
@@ -191,10 +190,8 @@ def values_of(key: Key, start: int, ids: Sequence[int], prompt: int) -> list[Any
 
 def waves(steps: Iterable[tuple[Running, Emitted]]) -> list[list[tuple[Running, Emitted]]]:
     """Divide the outputs of a step into messages, each with at most one output per request."""
-    by_request: dict[str, list[tuple[Running, Emitted]]] = {}
-    for running, emitted in steps:
-        by_request.setdefault(running.name, []).append((running, emitted))
-    return [[one for one in wave if one is not None] for wave in zip_longest(*by_request.values())]
+    by_request = (list(group) for _, group in groupby(steps, key=lambda step: step[0].name))
+    return [[one for one in wave if one is not None] for wave in zip_longest(*by_request)]
 
 
 def plain(value: Any, depth: int = 2) -> Any:
@@ -306,10 +303,8 @@ class Scheduler:
         name = type(message).__name__
         self.trace.note("in", plain(message))
         match name:
-            case "TokenizedGenerateReqInput":
-                self.add(message)
-            case "BatchTokenizedGenerateReqInput":
-                for one in message.batch:
+            case "TokenizedGenerateReqInput" | "BatchTokenizedGenerateReqInput":
+                for one in getattr(message, "batch", (message,)):
                     self.add(one)
             case "AbortReq":
                 for running in self.engine.requests:
@@ -371,25 +366,19 @@ class Scheduler:
             **{name: getattr(message, name) for name in _OPTIONS},
         )
         req.tokenizer = self.tokenizer
+        custom = params.custom_params
         try:
-            running = self.running(message, req, prompt)
+            given = custom.get(KEY) if isinstance(custom, dict) else None
+            schedule = schedule_of(given, message.rid, self.default)
+            right = answer(self.law, prompt, self.sampling_of(params))
+            if message.return_logprob:
+                start = message.logprob_start_len
+                self.log_prompt(log_of(req), prompt, len(prompt) if start < 0 else start)
         except Exception as error:  # An error ends only this request, and becomes the answer to the request.
             words, status = refusal(error)
             req.to_finish = self.abort_class(words, status, _ERRORS[status])
-            schedule = Schedule(info=self.default.info)
-            running = Running(message.rid, prompt, Answer((), (), Outcome("abort")), schedule, req)
-        self.engine.add(running)
-
-    def running(self, message: Any, req: Any, prompt: Sequence[int]) -> Running:
-        """Return a request in progress, with its computed answer. Raises ValueError and UncomputedError."""
-        custom = message.sampling_params.custom_params
-        given = custom.get(KEY) if isinstance(custom, dict) else None
-        schedule = schedule_of(given, message.rid, self.default)
-        right = answer(self.law, prompt, self.sampling_of(message.sampling_params))
-        if message.return_logprob:
-            start = message.logprob_start_len
-            self.log_prompt(log_of(req), prompt, len(prompt) if start < 0 else start)
-        return Running(message.rid, prompt, right, schedule, req)
+            schedule, right = Schedule(info=self.default.info), Answer((), (), Outcome("abort"))
+        self.engine.add(Running(message.rid, prompt, right, schedule, req))
 
     def sampling_of(self, params: Any) -> Sampling:
         """Return the sampling parameters of a request. No id ends it here: SGLang's `Req` decides its end."""

@@ -54,8 +54,6 @@ _UNCOMPUTED = (
     *("repetition_detection", "thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
 )
 """Sampling parameters that this engine does not support. Requests with them are refused."""
-_LANGUAGES = ("json", "regex", "choice", "grammar", "json_object", "structural_tag")
-"""The fields of structured outputs that contain a constraint."""
 _UTILITIES: Mapping[str, Any] = {
     **{"get_supported_tasks": ["generate"], "list_loras": []},
     **dict.fromkeys(("is_sleeping", "is_scheduler_paused"), False),
@@ -138,10 +136,8 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
             raise UncomputedError(name)
     if params.get("bad_words") and not params.get("_bad_words_token_ids"):
         raise UncomputedError("bad_words without their ids")
-    ends = frozenset(params.get("stop_token_ids") or ())
-    eos = params.get("_eos_token_id")
-    ends |= {eos} if eos is not None else set()
-    allowed, wanted = params.get("allowed_token_ids"), params.get("structured_outputs") or {}
+    ends = frozenset({*(params.get("stop_token_ids") or ()), params.get("_eos_token_id")} - {None})
+    allowed = params.get("allowed_token_ids")
     return Sampling(
         budget=min(16 if params.get("max_tokens") is None else params["max_tokens"], room),
         least=params.get("min_tokens") or 0,
@@ -150,7 +146,7 @@ def sampling_of(params: Mapping[str, Any] | None, room: int, folder: Path) -> Sa
         bias={int(token): bias for token, bias in (params.get("logit_bias") or {}).items()},
         allowed=frozenset(allowed) if allowed is not None else None,
         words=tuple(tuple(word) for word in params.get("_bad_words_token_ids") or () if word),
-        language=Grammar.of({kind: wanted.get(kind) for kind in _LANGUAGES}, folder),
+        language=Grammar.of(params.get("structured_outputs") or {}, folder),
         presence=params.get("presence_penalty") or 0.0,
         frequency=params.get("frequency_penalty") or 0.0,
         repetition=params.get("repetition_penalty") or 1.0,
@@ -227,7 +223,8 @@ class VllmEngine:
         """Run a step, and send its outputs. Raises EngineDiedError."""
         messages: dict[tuple[int, str], tuple[list[list[Any]], list[str]]] = {}
         emissions = list(self.engine.step())
-        widest = max((self._candidates(running) for running, _ in emissions), default=0)
+        asked = (running.request["sampling_params"].get("logprobs") for running, _ in emissions)
+        widest = max(map(_candidates, asked), default=0)
         for running, emitted in emissions:
             key = (running.request.get("client_index") or 0, running.schedule.weights or self._weights)
             rows, ended = messages.setdefault(key, ([], []))
@@ -236,11 +233,6 @@ class VllmEngine:
                 ended.append(running.name)
         for (client, weights), (rows, ended) in messages.items():
             self._output(client, rows, ended=ended or None, weights=weights)
-
-    def _candidates(self, running: Running) -> int:
-        """Return the number of top logprobs that a request enables."""
-        top: int = running.request["sampling_params"].get("logprobs") or 0
-        return GROUP if top == -1 else top
 
     def _fields_of(self, running: Running, emitted: Emitted, widest: int) -> dict[str, Any]:
         """Return the fields of an output.
@@ -286,8 +278,7 @@ class VllmEngine:
         }
         if (top := params.get("prompt_logprobs")) is not None:
             rows = [(prompt[place - law.lag(place)], prompt[place]) for place in range(1, len(prompt))]
-            count = GROUP if top == -1 else top
-            found["new_prompt_logprobs_tensors"] = logprob_rows(law, rows, count, tensors=True)
+            found["new_prompt_logprobs_tensors"] = logprob_rows(law, rows, _candidates(top), tensors=True)
         return found
 
     def _row(self, found: Mapping[str, Any]) -> list[Any]:
@@ -309,6 +300,11 @@ class VllmEngine:
         message: list[Any] = [0, rows, None, time.monotonic(), utility, ended, *last]
         self._trace.note("out", message)
         self._send(client, _pack(message))
+
+
+def _candidates(top: int | None) -> int:
+    """Return the number of top logprobs that a parameter of a request enables."""
+    return GROUP if top == -1 else top or 0
 
 
 def _error(message: str, status: int) -> dict[str, Any]:

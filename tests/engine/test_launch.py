@@ -24,7 +24,6 @@ from tokenwire.settings import Settings
 from tokenwire.usage_error import UsageError
 from tokenwire_engine.command import _ended
 from tokenwire_engine.launch import Family, Wanted, fields_in, front_end, sglang_command, vllm_command
-from tokenwire_engine.schedule import parse_schedule
 from tokenwire_engine.sglang import main as start_sglang
 from tokenwire_parrot.checkpoint import write_parrot
 
@@ -56,7 +55,7 @@ def test_a_front_end_answers_by_the_law_in_the_steps_that_it_is_asked_for(vllm_r
 
 
 def test_a_default_schedule_is_that_of_requests_without_one(vllm_rs: Path) -> None:
-    wanted = Wanted(Family.VLLM, (str(vllm_rs), "serve"), schedule=parse_schedule("steps=4"))
+    wanted = Wanted(Family.VLLM, (str(vllm_rs), "serve"), schedule="steps=4")
     with front_end(wanted) as running:
         assert len(ask(running.url, stream=True)) == 1
 

@@ -1,4 +1,4 @@
-"""The language of schedules: what it says, what it refuses, and that it is written as it is read."""
+"""The language of schedules: what it says, and what it refuses."""
 
 import pytest
 
@@ -36,9 +36,8 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("text", "schedule"), READ.items())
-def test_a_schedule_is_read_and_written_alike(text: str, schedule: Schedule) -> None:
+def test_a_schedule_is_read(text: str, schedule: Schedule) -> None:
     assert parse_schedule(text) == schedule
-    assert parse_schedule(str(schedule)) == schedule
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED.items())

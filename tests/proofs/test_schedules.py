@@ -22,9 +22,10 @@ from proofs.schedules import (
     scope,
     size_of,
     together,
+    written,
 )
 
-from tokenwire_engine.schedule import Key, Schedule
+from tokenwire_engine.schedule import Key, Schedule, parse_schedule
 from tokenwire_reference.core.output_streamer import OutputStreamer
 from tokenwire_reference.doors.reader import Delivery, Reader
 
@@ -41,6 +42,19 @@ def test_the_scope_is_all_of_it() -> None:
     assert len(set(keyed(KEYED_TOKENS, 1))) == (1 + 2 + 4 + 8) * 2 * (keys - 1)
     assert len(set(keyed(2, 2))) == (1 + 2) * 2 * (keys - 1) + keys * (keys - 1)
     assert len(set(keyed(3, 3))) == (1 + 2 + 4) * 2 * (keys - 1) + 5 * keys * (keys - 1) + keys**3 - keys
+
+
+@pytest.mark.parametrize(
+    "schedule",
+    [
+        Schedule(),
+        Schedule(steps=(2, 1), hold=3, late=True),
+        Schedule(join=(2, "pair"), kv="peer-1"),
+        Schedule(info=(Key("a"), Key("b", first=3, by_step=True))),
+    ],
+)
+def test_a_schedule_is_read_as_it_is_written(schedule: Schedule) -> None:
+    assert parse_schedule(written(schedule)) == schedule
 
 
 @pytest.mark.parametrize("name", ["plain", "character", "stop", "stops", "border"])
