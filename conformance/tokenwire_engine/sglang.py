@@ -381,14 +381,14 @@ class Scheduler:
         self.engine.add(Running(message.rid, prompt, right, schedule, req))
 
     def sampling_of(self, params: Any) -> Sampling:
-        """Return the sampling parameters of a request. No id ends it here: SGLang's `Req` decides its end."""
+        """Return the sampling parameters. SGLang samples at least one token, and `Req` decides the end."""
         ends = frozenset(params.stop_token_ids or ())
         if not params.ignore_eos:
             ends |= frozenset(self.model_config.hf_eos_token_id or ())
         bias = {int(token): value for token, value in (params.logit_bias or {}).items()}
         wanted = {kind: getattr(params, name, None) or None for kind, name in _LANGUAGES.items()}
         return Sampling(
-            budget=params.max_new_tokens,
+            budget=max(params.max_new_tokens, 1),
             least=params.min_new_tokens or 0,
             barred=ends,
             bias=bias,
@@ -426,7 +426,7 @@ class Scheduler:
             req.update_reasoning_tokens(list(emitted.ids), self.end_of_reasoning)
         if req.return_logprob:
             self.log_outputs(log_of(req), running, places)
-        # SGLang samples one token even if the token limit is 0, or if it refuses the request.
+        # SGLang samples one token even if it refuses the request.
         sampled = emitted.ids or ((0,) if emitted.is_first else ())
         for key in schedule.info:
             for value in values_of(key, emitted.start, sampled, len(running.prompt)):

@@ -161,6 +161,22 @@ def test_the_messages_of_a_release_get_the_outputs_that_they_got(version: str) -
     assert any("session_id" in answer for answer in played.answers)
 
 
+def test_a_request_without_room_for_a_token_has_the_logprobs_of_one() -> None:
+    """SGLang scores ids by such requests: a decision without these logprobs was an error of the server."""
+    version = max(RECORDINGS)
+    lines = map(json.loads, gzip.decompress(RECORDINGS[version].read_bytes()).splitlines())
+    first = next(
+        line["in"] for line in lines if line.get("in", {}).get("class") == "TokenizedGenerateReqInput"
+    )
+    played = Played(version)
+    params = {**first["sampling_params"], "max_new_tokens": 0}
+    played.add(message({**first, "sampling_params": params, "return_logprob": True}))
+    (req,) = (running.request for running in played.engine.requests)
+    played.step()
+    assert req.finished()
+    assert len(req.output_token_logprobs_val) == 1
+
+
 class Thinking(Req):
     """A request that notes which ids are counted as reasoning."""
 
