@@ -6,9 +6,9 @@ It is independent of protocols and sockets.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from http import HTTPStatus
 from typing import Any
 
@@ -60,14 +60,17 @@ class Sampling:
             raise UncomputedError("an answer for which all ids are excluded")
         return allowed - banned
 
-    def adjusted(self, logit: float, token: int, given: int, *, is_seen: bool) -> float:
-        """Return a logit after penalties and the bias of its id.
+    def logit(
+        self, logits: Callable[[int], float], asked: Set[int], given: Counter[int], token: int
+    ) -> float:
+        """Return the logit of an id after penalties and its bias.
 
-        `given`: how often the answer has the id so far. `is_seen`: True if the prompt or the answer has it.
+        `logits`: the logits without them. `asked`, `given`: the ids of the prompt, and of the answer so far.
         """
-        if is_seen:
+        logit = logits(token)
+        if token in asked or token in given:
             logit = logit / self.repetition if logit > 0 else logit * self.repetition
-        logit -= self.frequency * given + self.presence * (given > 0)
+        logit -= self.frequency * given[token] + self.presence * (token in given)
         return logit + self.bias.get(token, 0.0)
 
 
@@ -129,13 +132,8 @@ def answer(law: Parrot, prompt: Sequence[int], sampling: Sampling) -> Answer:
         banned |= {word[-1] for word in sampling.words if tuple(ids[place + 1 - len(word) :]) == word[:-1]}
         token = likeliest
         if not sampling.is_plain or likeliest in banned:
-            scores = {
-                one: sampling.adjusted(
-                    law.logit(likeliest, one), one, given[one], is_seen=one in asked or one in given
-                )
-                for one in sorted(sampling.candidates(law, banned))
-            }
-            token = max(scores, key=scores.__getitem__)
+            logit = partial(sampling.logit, partial(law.logit, likeliest), asked, given)
+            token = max(sorted(sampling.candidates(law, banned)), key=logit)
         ids.append(token)
         law_says.append(likeliest)
         given[token] += 1

@@ -425,7 +425,7 @@ class Scheduler:
         if emitted.ids and self.end_of_reasoning is not None and req.require_reasoning:
             req.update_reasoning_tokens(list(emitted.ids), self.end_of_reasoning)
         if req.return_logprob:
-            self.log_outputs(log_of(req), running, places)
+            self.log_outputs(req, running, places)
         # SGLang samples one token even if it refuses the request.
         sampled = emitted.ids or ((0,) if emitted.is_first else ())
         for key in schedule.info:
@@ -448,8 +448,9 @@ class Scheduler:
             first = prompt[start:][:1] if name == "token_logprobs_idx" else [None] * bool(prompt[start:])
             setattr(log, f"input_{name}", [*first, *values])
 
-    def log_outputs(self, log: Any, running: Running, places: Sequence[int]) -> None:
-        """Append the logprobs of the outputs at these places."""
+    def log_outputs(self, req: Any, running: Running, places: Sequence[int]) -> None:
+        """Append the logprobs of the outputs at these places. At a limit of 0, the id itself has none."""
+        log = log_of(req)
         kind, wrong = running.schedule.logprobs or ("", -1)
         kept = [place for place in places if (kind, place) != ("none", wrong)]
         rows = [(running.right.likeliest[place], running.right.ids[place]) for place in kept]
@@ -457,7 +458,8 @@ class Scheduler:
         if kind == "nan" and wrong in kept:
             found["token_logprobs_val"][kept.index(wrong)] = float("nan")
         for name, values in found.items():
-            getattr(log, f"output_{name}").extend(values)
+            if req.sampling_params.max_new_tokens or not name.startswith("token_logprobs"):
+                getattr(log, f"output_{name}").extend(values)
 
     def run(self) -> None:
         """Process messages until the process is stopped, or until a schedule demands a crash."""

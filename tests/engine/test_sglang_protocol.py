@@ -192,13 +192,18 @@ def test_logprobs_that_were_not_asked_for_are_not_kept(
 ) -> None:
     """The scheduler of SGLang appends to these lists only what a request wants."""
     series = ("token_logprobs", "top_logprobs", "token_ids_logprobs")
-    log = SimpleNamespace(top_logprobs_num=top, token_ids_logprob=named)
+    limit = SimpleNamespace(max_new_tokens=2)
+    log = SimpleNamespace(top_logprobs_num=top, token_ids_logprob=named, sampling_params=limit)
     for name in series:
         vars(log)[f"output_{name}_val"], vars(log)[f"output_{name}_idx"] = [], []
     running = Running("a", PROMPT, answer(LAW, PROMPT, Sampling(budget=2)), parse_schedule(""))
     Scheduler.log_outputs(SimpleNamespace(law=LAW), log, running, [0])  # type: ignore[arg-type]
     assert len(log.output_token_logprobs_val) == 1
     assert (len(log.output_top_logprobs_val), len(log.output_token_ids_logprobs_idx)) == entries
+    limit.max_new_tokens = 0
+    Scheduler.log_outputs(SimpleNamespace(law=LAW), log, running, [1])  # type: ignore[arg-type]
+    assert len(log.output_token_logprobs_val) == 1, "SGLang has none of an id beyond the limit"
+    assert len(log.output_top_logprobs_val) == 2 * entries[0]
 
 
 def test_the_answer_to_a_control_message_names_its_session() -> None:

@@ -7,7 +7,7 @@ not compared.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterator
 from functools import partial
 
 from tokenwire.checks.check import Target
@@ -15,7 +15,7 @@ from tokenwire.checks.difference import first_difference, observe_sequence, obse
 from tokenwire.checks.evidence import Observation, equal
 from tokenwire.checks.reading.chance import DRIFT, Pair, near_tie, sampled_logprobs, torn
 from tokenwire.checks.reading.fields import SHOWN, STOPS, asked_alike, bringing, counts_its_ids
-from tokenwire.record import BROKEN, Answer, Choice, Stream
+from tokenwire.record import BROKEN, Answer, Choice, Place, Stream
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 from tokenwire.target.capability import BATCH_INVARIANCE
@@ -87,6 +87,34 @@ def _comparable_series(baseline: Side, other: Side) -> frozenset[str]:
     return common & baseline[1].customized
 
 
+def same_ids(
+    pair: Pair,
+    name: str,
+    source: str,
+    *,
+    at: Choice,
+    related: Callable[[int | None], tuple[Place, ...]] = lambda _: (),
+    upto: slice = slice(None),
+) -> Generator[Observation, None, int | None]:
+    """Compare the ids of two choices, and return the first position that differs. A near tie is not reported.
+
+    `at`: the choice whose place is reported. `related`: the places to report beside it, by the position.
+    """
+    expected, actual = ((choice.output_ids or [])[upto] for choice in pair)
+    end = first_difference(expected, actual)
+    if end is None or not near_tie(pair, end):
+        yield observe_sequence(
+            bringing(at, "output_ids", end),
+            name,
+            expected=expected,
+            actual=actual,
+            source=source,
+            related=related(end),
+            by_chance=end is not None and torn(pair, end),
+        )
+    return end
+
+
 def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False) -> Iterator[Observation]:
     """Check that two choices agree up to the length of the shorter one. Near ties and small numeric
     differences are allowed.
@@ -98,22 +126,13 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
     if not all(map(counts_its_ids, pair)):
         return
     ours, theirs = pair[0].output_ids, pair[1].output_ids
-    related = (baseline[1].last_at(),)
     if not ours or not theirs:
         yield from _same_text(pair, source, by_chance=True)
         return
     common = slice(min(len(ours), len(theirs)))
-    end = first_difference(ours[common], theirs[common])
-    if end is None or not near_tie(pair, end):
-        yield observe_sequence(
-            bringing(pair[1], "output_ids", end),
-            "output id",
-            expected=ours[common],
-            actual=theirs[common],
-            source=source,
-            related=related,
-            by_chance=end is not None and torn(pair, end),
-        )
+    end = yield from same_ids(
+        pair, "output id", source, at=pair[1], related=lambda _: (pair[0].last_at(),), upto=common
+    )
     if end is None:
         # Equal ids must have equal text. Chance cannot change this text (spec/record.md, comparisons).
         yield from _same_text(pair, source, by_chance=False)
@@ -133,7 +152,7 @@ def agree(baseline: Side, other: Side, source: str, *, told_apart: bool = False)
             actual=actual[upto],
             source=source,
             same=same,
-            related=related,
+            related=(pair[0].last_at(),),
         )
 
 

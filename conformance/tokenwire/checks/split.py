@@ -7,22 +7,22 @@ are derendered to a chat answer. The dialect of chat parses a derendered answer 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Generator, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from hashlib import sha256
 from typing import Any, NamedTuple
 
-from tokenwire.checks.agreement import as_declared, choice_pairs, same_sampled
+from tokenwire.checks.agreement import as_declared, choice_pairs, same_ids, same_sampled
 from tokenwire.checks.check import Target, check_run
-from tokenwire.checks.difference import first_difference, observe_sequence
+from tokenwire.checks.difference import observe_sequence
 from tokenwire.checks.evidence import Observation, expect
-from tokenwire.checks.reading.chance import DRIFT, near_tie, torn
+from tokenwire.checks.reading.chance import DRIFT
 from tokenwire.checks.reading.channels import Channels, written
 from tokenwire.checks.reading.fields import bringing, end_place, told_prompt, usage_count
 from tokenwire.checks.usage import reasoning_tokens
 from tokenwire.dialects.control import Action, ControlCall, part_of
 from tokenwire.dialects.dialect import dialect_of, is_chat
-from tokenwire.record import Answer, Choice, Finish, Stream, as_list, fact
+from tokenwire.record import Answer, Choice, Finish, Place, Stream, as_list, fact
 from tokenwire.requirement import Level
 from tokenwire.target.alike import alike
 from tokenwire.wire.exchange import Exchange, HttpRequest, Read
@@ -175,34 +175,16 @@ def _same_run(pair: tuple[Choice, Choice], source: str) -> Iterator[Observation]
     ours, theirs = pair
     if not ours.output_ids or not theirs.output_ids:
         return
-    if (yield from _same_ids(pair, "output id", source, at=theirs, beside=ours)):
+
+    def beside(end: int | None) -> tuple[Place, ...]:
+        return (bringing(ours, "output_ids", end),)
+
+    if (yield from same_ids(pair, "output id", source, at=theirs, related=beside)) is None:
         yield from same_sampled(pair, source)
         expected, actual = (_ending(choice.finish, parsed=False) for choice in pair)
         message = f"finished with {actual}, but {source} with {expected}"
         related = (bringing(ours, "output_ids", None),)
         yield expect(theirs.last_at("finish"), expected, actual, message, related=related)
-
-
-def _same_ids(
-    pair: tuple[Choice, Choice], name: str, source: str, *, at: Choice, beside: Choice | None = None
-) -> Generator[Observation, None, bool]:
-    """Compare the ids of two choices, and return True if they are equal. A near tie is not reported.
-
-    `at`: the choice whose place is reported. `beside`: the choice that is named beside it, if any.
-    """
-    expected, actual = (choice.output_ids or [] for choice in pair)
-    end = first_difference(expected, actual)
-    if end is None or not near_tie(pair, end):
-        yield observe_sequence(
-            bringing(at, "output_ids", end),
-            name,
-            expected=expected,
-            actual=actual,
-            source=source,
-            related=() if beside is None else (bringing(beside, "output_ids", end),),
-            by_chance=end is not None and torn(pair, end),
-        )
-    return end is None
 
 
 def _ending(finish: Finish | None, *, parsed: bool = True) -> tuple[str, object] | None:
@@ -395,7 +377,8 @@ def _same_conversation(chat: Stream, made: Stream, choice: Choice, label: str) -
     ours = chat.choices[0]
     if ours.output_ids and choice.output_ids:
         source = chat.exchange.label
-        if not (yield from _same_ids((ours, choice), f"{label}: output id", source, at=ours)):
+        name = f"{label}: output id"
+        if (yield from same_ids((ours, choice), name, source, at=ours)) is not None:
             return
     yield from _same_message((chat, ours), (made, choice), label, chat.exchange.label)
 
