@@ -161,6 +161,18 @@ def test_a_request_may_have_no_parser() -> None:
     assert violated("channels-hold-no-markers", whole(SAID, SAID), HERMES) == []
 
 
+def test_a_closing_marker_that_closes_nothing_is_text() -> None:
+    """A text that begins within a call has its closing marker, which no parser takes out."""
+    begun = f's": 1}}}}\n</tool_call>\n{CALL}'
+    before = begun.removesuffix(CALL)
+    made = piece("get_weather", '{"city": "Paris"}')
+    for good in (whole(begun, before, made), whole(begun, "", made, reasoning=before)):
+        assert violated("channels-hold-no-markers", good, HERMES) == []
+        assert violated("channels-hold-all-text", good, HERMES) == []
+    leaked = whole(f"{THOUGHT}{begun}", f"</think>{before}", made, reasoning="hm")
+    assert len(violated("channels-hold-no-markers", leaked, HERMES)) == 1
+
+
 def test_a_cut_call_is_shown_as_it_is_or_as_far_as_it_came() -> None:
     cut = CALL[: CALL.index("ris")]
     for answer in (

@@ -204,7 +204,9 @@ def _channels_hold_no_markers(stream: Stream, target: Target) -> Iterator[Observ
         stated = _marked_text(stream, channels, target)
         if stated is None or not stated.settled or not channels.choice.parsed:
             continue
-        markers = target.markup.markers(thoughts=bool(channels.reasoning), calls=bool(channels.calls))
+        known = target.markup.markers(thoughts=bool(channels.reasoning), calls=bool(channels.calls))
+        kept = (stated.reading.reasoning, *stated.reading.contents)  # with markers that close nothing
+        markers = [marker for marker in known if not any(marker in text for text in kept)]
         parts = (("reasoning", channels.reasoning), ("text", channels.content))
         for channel, text in parts if markers else ():
             shown = next((marker for marker in markers if marker in text), None)
