@@ -25,6 +25,7 @@ from tokenwire.asking.scenario import (
     text_of,
     token_ids,
 )
+from tokenwire.asking.tap import Tap
 from tokenwire.checks.check import Target
 from tokenwire.checks.reading.bad_values import bad_values
 from tokenwire.dialects.dialect import load_dialects
@@ -216,6 +217,51 @@ def test_scenarios_ask_each_exchange_under_a_name_of_its_own_and_within_the_smal
 
 
 # Answers that scenarios read
+
+
+class HeldOpen(Echo):
+    """Keeps a followed response open until another request has come."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.beside: dict[str, str] = {}
+        """The open response beside each other request, by labels."""
+        self._open, self._another = "", asyncio.Event()
+
+    async def send(
+        self, name: str, scenario: str, request: HttpRequest, *, tap: Tap | None = None, **rest
+    ) -> Exchange:
+        label = name.rpartition("/")[2]
+        if tap is None:
+            self.beside[label] = self._open
+            self._another.set()
+        else:
+            self._open, self._another = label, asyncio.Event()
+            tap.begin()
+            tap.read(b"data: {}\n\n")
+            await self._another.wait()
+            tap.end()
+        return await super().send(name, scenario, request, **rest)
+
+
+@pytest.mark.parametrize(
+    ("dialect", "chosen"),
+    [
+        ("vllm-completions", "logprob_token_ids"),
+        ("vllm-chat", "logprob_token_ids"),
+        ("sglang-generate", "token_ids_logprob"),
+    ],
+)
+def test_candidates_are_asked_beside_more_candidates_and_beside_chosen_ids(dialect: str, chosen: str) -> None:
+    sender = HeldOpen()
+    talk = talk_to(sender, dialect)
+    asyncio.run(load_scenarios()["candidates-beside-more"].run(talk))
+    beside = {label: other for label, other in sender.beside.items() if label in ("few", "five")}
+    assert beside == {"few": "more", "five": "chosen"}
+    asked = {
+        name.rpartition("/")[2] for name, request in sender.requests.items() if chosen in (request.body or {})
+    }
+    assert asked == {"chosen", "chosen-whole"}
 
 
 def test_only_what_is_there_is_read_from_an_answer() -> None:

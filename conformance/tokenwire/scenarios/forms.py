@@ -1,7 +1,7 @@
 """Functions that several scenarios use: plain requests, and variants of a request."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,6 +10,7 @@ from tokenwire.asking.scenario import PROMPT, Asks, Conversation, Steps
 from tokenwire.asking.tap import SlowReader, Tap
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.json_pointer import put
 
 _WORDS = "Count to ten."
 
@@ -51,6 +52,15 @@ def with_prompt_ids(talk: Conversation, ask: Ask) -> Ask:
     """Return the request with the ids of its prompt, if the endpoint reports them in streams, too."""
     refused = talk.dialect.policy.tito_stream_refused
     return ask if refused else with_sayable(talk, ask, return_prompt_token_ids=True)
+
+
+def with_chosen_ids(talk: Conversation, ask: Ask, ids: Sequence[int]) -> Ask:
+    """Return the request with the logprobs of chosen ids, if the endpoint supports them."""
+    if (place := talk.dialect.request.chosen_in_top) is None:
+        return with_sayable(talk, ask, chosen_ids=tuple(ids))
+    chosen: dict[str, Any] = {}
+    put(chosen, place, list(ids))
+    return replace(ask, raw=chosen)
 
 
 def forms(

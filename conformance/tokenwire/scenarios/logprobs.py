@@ -7,7 +7,7 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import PROMPT, Conversation, Steps, only_choice, scenario, token_ids
 from tokenwire.dialects.logprobs import reported_along
 from tokenwire.record import Stream
-from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask
+from tokenwire.scenarios.forms import ask_and_then, forms, plain_ask, with_chosen_ids, with_sayable
 from tokenwire.wire.json_pointer import put
 
 _CHOSEN = (40, 11, 97)
@@ -117,15 +117,23 @@ async def _logprobs_at_a_temperature(talk: Conversation) -> None:
     await talk.ask_all(asks | streams | (forced if biased.logit_bias else {}))
 
 
-@scenario(budget=Budget.STANDARD)
+@scenario(budget=Budget.STANDARD, alone=True)
 async def _candidates_beside_more(talk: Conversation) -> None:
     """A request for one top logprob, while a stream with five runs. An engine computes one number of
-    candidates for all requests of a step, so that the front end has to cut them.
+    candidates for all requests of a step, so that the front end has to cut them. Then a request for three
+    chosen ids, and one for five top logprobs while a stream with one chosen id runs.
     """
     few = replace(plain_ask(talk), max_new_tokens=8, logprobs=True, top_logprobs=1)
-    more = replace(few, max_new_tokens=talk.fitting(_LONG), top_logprobs=5, stream=True)
-    if talk.can_say(few):
-        await ask_and_then(talk, "more", more, 1, lambda _: talk.ask("few", few))
+    five = replace(few, top_logprobs=5)
+    more = replace(five, max_new_tokens=talk.fitting(_LONG), stream=True)
+    more = with_sayable(talk, more, ignore_eos=True)
+    if not talk.can_say(few):
+        return
+    await ask_and_then(talk, "more", more, 1, lambda _: talk.ask("few", few))
+    chosen = with_chosen_ids(talk, more, _CHOSEN[:1])
+    if chosen != more:
+        await talk.ask("chosen-whole", with_chosen_ids(talk, five, _CHOSEN))
+        await ask_and_then(talk, "chosen", chosen, 1, lambda _: talk.ask("five", five))
 
 
 def _second_likeliest(answer: Stream | None) -> tuple[int, ...]:

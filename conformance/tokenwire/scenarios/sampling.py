@@ -12,7 +12,6 @@ from tokenwire.ask import Ask, Budget
 from tokenwire.asking.scenario import Conversation, Steps, scenario, token_ids
 from tokenwire.scenarios.forms import plain_ask, with_sayable
 from tokenwire.target.tokenizer import KnownVocabulary, LocalTokenizer, Tokenizer
-from tokenwire.wire.json_pointer import put
 
 _FORCED = 40
 """A small id that is valid in nearly every vocabulary."""
@@ -31,7 +30,7 @@ _SAMPLES = 3
 @scenario()
 async def _sampling_fields(talk: Conversation) -> None:
     """One prompt, greedy: with biases that force or exclude an id, and with a stop id that a minimum number
-    of tokens suspends; also with sets of allowed ids, banned words and chosen ids, if the endpoint has these
+    of tokens suspends; also with sets of allowed ids and banned words, if the endpoint has these
     fields. Also at temperature 1: several times, with samples, and truncated by top_k, top_p and
     min_p.
     """
@@ -49,16 +48,10 @@ async def _sampling_fields(talk: Conversation) -> None:
 
 
 async def _restricted(talk: Conversation, ask: Ask, ids: Sequence[int]) -> None:
-    """Send the request with allowed ids, with a ban of a word that the model says, and with chosen ids in
-    place of the likeliest.
-    """
+    """Send the request with allowed ids, and with a ban of a word that the model says."""
     asks = {"allowed": replace(ask, allowed_token_ids=_FEW_IDS)}
     if word := _word_in(talk, ids):
         asks["bad-words"] = replace(ask, bad_words=(word,))
-    if (place := talk.dialect.request.chosen_in_top) is not None:
-        chosen: dict[str, Any] = {}
-        put(chosen, place, list(_FEW_IDS))
-        asks["chosen"] = replace(ask, top_logprobs=len(_FEW_IDS) + 2, raw=chosen)
     await talk.ask_all({label: one for label, one in asks.items() if talk.can_say(one)})
 
 
