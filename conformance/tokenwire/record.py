@@ -436,6 +436,13 @@ class Choice(ChoiceFacts):
         return [emission.details.get(name) for emission in self.emissions]
 
 
+class Detail(NamedTuple):
+    """A detail outside of the choices."""
+
+    value: Any
+    place: Place
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """A usage object in an answer."""
@@ -444,6 +451,8 @@ class Usage:
     counts: Mapping[str, Any]
     choices: tuple[int, ...] = ()
     """The indices of the choices in the same event. Empty if the event has only the usage."""
+    details: Mapping[str, Detail] = field(default_factory=dict)
+    """The details in the same event, if it has no choices."""
 
 
 class Answer:

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from tokenwire_faults.acts import act_at
-from tokenwire_faults.answers import Json, Object, meta_infos
+from tokenwire_faults.answers import Json, Object, choices_of, meta_infos
 from tokenwire_faults.deliveries import OutputRow
 from tokenwire_faults.fault import Fault
 
@@ -88,3 +88,27 @@ def _one_request_id_for_all(fault: Fault, answer: Json) -> None:
         answer.update({name: "chatcmpl-1" for name in ("id", "request_id") if name in answer})
     for position, info in enumerate(meta_infos(answer)):
         info["id"] = f"request-{position}"
+
+
+_NO_DRAFTS = {
+    "mean_acceptance_length": 1.0,
+    "draft_acceptance_rate": 0.0,
+    "acceptance_histogram": [1],
+    "num_spec_steps": 1,
+    "num_accepted_draft_tokens": 0,
+    "num_draft_tokens": 1,
+    "num_spec_tokens": 1,
+}
+"""Counts of one draft that was wrong."""
+
+
+@act_at("event")
+def _draft_counts_in_each_event(event: Object) -> None:
+    if any(choice.get("token_ids") for choice in choices_of(event)):
+        event["metrics"] = {"speculative_decoding": dict(_NO_DRAFTS)}
+
+
+@act_at("whole")
+def _draft_counts_of_several_choices(answer: Json) -> None:
+    if isinstance(answer, dict) and len(choices_of(answer)) > 1:
+        answer["metrics"] = {"speculative_decoding": dict(_NO_DRAFTS)}

@@ -24,7 +24,7 @@ from stream_builder import (
     whole,
     with_exchange,
 )
-from wire_answers import answered
+from wire_answers import DONE, answered
 
 from tokenwire.ask import SentField
 from tokenwire.checks.check import Target
@@ -167,6 +167,45 @@ def vllm_drafted(count: int = 6, **wrong: Any) -> Stream:
     return answered("vllm-completions", body, {"id": "c", "choices": [choice], "metrics": metrics})
 
 
+METRICS: dict[str, Any] = {
+    **{"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 3},
+    **{"acceptance_histogram": [0, 1, 1, 0], "draft_acceptance_rate": 0.5, "mean_acceptance_length": 2.5},
+}
+
+
+def streamed_drafts(early: bool = False, again: bool = False, **wrong: Any) -> Stream:
+    """A stream of six ids with vLLM's counts of drafts beside its usage.
+
+    early, again: also in the event before the finish, or with the finish.
+    """
+    counts = {"metrics": {"speculative_decoding": METRICS | wrong}}
+    usage = {"prompt_tokens": 2, "completion_tokens": 6, "total_tokens": 8}
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    params = {"max_tokens": 6}
+    body = {"token_ids": [7, 8], "sampling_params": params, "stream": True, "stream_options": options}
+    events = [
+        {
+            "choices": [{"index": 0, "token_ids": [5, 6, 7], "finish_reason": None}],
+            **(counts if early else {}),
+        },
+        {
+            "choices": [{"index": 0, "token_ids": [8, 9, 10], "finish_reason": "length"}],
+            **(counts if again else {}),
+        },
+        {"choices": [], "usage": usage, **counts},
+    ]
+    events[1]["usage"] = usage
+    return answered("vllm-generate", body, *({"request_id": "generate-tokens-r", **e} for e in events), DONE)
+
+
+def drafts_of_samples(metrics: Any) -> Stream:
+    """Two samples, with counts of drafts beside them."""
+    choices = [{"index": index, "token_ids": [5, 6], "finish_reason": "length"} for index in (0, 1)]
+    body = {"token_ids": [7, 8], "sampling_params": {"max_tokens": 2, "n": 2}}
+    document = {"request_id": "generate-tokens-r", "choices": choices, "metrics": metrics}
+    return answered("vllm-generate", body, document)
+
+
 def unlimited(count: int, finish: str | None = "length", **params: Any) -> Stream:
     """An answer with as many ids, to a request without a budget."""
     choice = {"index": 0, "token_ids": [*range(5, 5 + count)], "finish_reason": finish}
@@ -266,6 +305,36 @@ FINISH_AND_ERROR_PAIRS = [
         change(whole(), counters={"reasoning_tokens": 6}),
         change(whole(), counters={"reasoning_tokens": 7}),
         pointer="/reasoning_tokens",
+    ),
+    Pair(
+        "draft-counts-add-up",
+        streamed_drafts(),
+        streamed_drafts(num_spec_steps=3),
+        2,
+        "/metrics/speculative_decoding/num_spec_steps",
+        why="beside the usage of a stream",
+    ),
+    Pair(
+        "draft-counts-come-once",
+        streamed_drafts(),
+        streamed_drafts(early=True),
+        0,
+        "/metrics/speculative_decoding/num_spec_steps",
+        why="before the finish",
+    ),
+    Pair(
+        "draft-counts-come-once",
+        streamed_drafts(),
+        streamed_drafts(again=True),
+        2,
+        "/metrics/speculative_decoding/num_spec_steps",
+        why="twice",
+    ),
+    Pair(
+        "draft-counts-are-of-one-choice",
+        drafts_of_samples(None),
+        drafts_of_samples({"speculative_decoding": METRICS}),
+        pointer="/metrics/speculative_decoding/num_spec_steps",
     ),
     Pair(
         "unnamed-budget-is-the-room",

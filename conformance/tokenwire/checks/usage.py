@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from tokenwire.checks.about import ANSWERED, ANY, FINISHED, about, ended
 from tokenwire.checks.check import Relation, Target, check, check_finished, check_rows, compare
@@ -12,8 +12,8 @@ from tokenwire.checks.evidence import Observation, equal, expect, expect_each, i
 from tokenwire.checks.reading.channels import hides_reasoning
 from tokenwire.checks.reading.fields import count_of, counters, end_place
 from tokenwire.checks.same_answers import same_usage
-from tokenwire.dialects.dialect import gives_results, has_items, policy_of
-from tokenwire.record import Choice, Delivery, Emission, Place, Stream, as_list, integer
+from tokenwire.dialects.dialect import dialect_of, gives_results, has_items, policy_of
+from tokenwire.record import Choice, Delivery, Detail, Emission, Place, Stream, as_list, integer
 from tokenwire.requirement import Level
 from tokenwire.target.determinism import Comparison
 from tokenwire.typed_table import counted
@@ -120,13 +120,40 @@ check_rows(
 )
 
 
-def _draft_rules(last: Emission, ids: int | None) -> Iterator[tuple[str, object, object]]:
+class _Drafts(NamedTuple):
+    """The counters of speculative decoding of a choice, by name."""
+
+    counted: Mapping[str, Any]
+    last: Emission | None
+    """The emission that has the counters; None if they are beside the usage of a stream."""
+    beside: Mapping[str, Detail] = {}
+    """The counters beside the usage, with their places."""
+
+    def place(self, name: str, choice: Choice) -> Place:
+        if name in self.beside:
+            return self.beside[name].place
+        return (self.last or choice.emissions[-1]).at(name)
+
+
+def _drafts_of(choice: Choice, stream: Stream) -> _Drafts | None:
+    """Return the counters of a choice's drafts; None if there are none."""
+    last = choice.emissions[-1]
+    if integer(last.details.get("draft_rounds")) is not None:
+        return _Drafts(last.details, last)
+    beside = stream.usages[-1].details if stream.usages and len(stream.choices) == 1 else {}
+    counted = {name: detail.value for name, detail in beside.items()}
+    return _Drafts(counted, None, beside) if integer(counted.get("draft_rounds")) is not None else None
+
+
+def _draft_rules(drafts: _Drafts, ids: int | None) -> Iterator[tuple[str, object, object]]:
     """Yield the name of each counter of speculative decoding, with its expected and its actual value.
 
     `ids`: the number of output ids. Without a counter of tokens, steps without drafts may not be counted, so
     only the least number of ids is known.
     """
-    counted, tokens = last.details, last.counter("completion_tokens")
+    counted, last = drafts.counted, drafts.last
+    tokens = last.counter("completion_tokens") if last is not None else None
+    retractions = last.counter("num_retractions") if last is not None else None
     names = ("draft_rounds", "drafts_proposed", "drafts_right")
     rounds, proposed, right = (integer(counted.get(name)) for name in names)
     steps = [integer(count) or 0 for count in as_list(counted.get("drafts_right_by_round")) or ()]
@@ -150,7 +177,7 @@ def _draft_rules(last: Emission, ids: int | None) -> Iterator[tuple[str, object,
         if right is not None:
             most = rounds + right
             least = most - max((number for number, count in enumerate(steps) if count), default=most)
-            most += 1 + (last.counter("num_retractions") or 0)  # each prefill samples one token
+            most += 1 + (retractions or 0)  # each prefill samples one token
             yield "completion_tokens", min(max(tokens, least), most), tokens
 
 
@@ -165,11 +192,43 @@ def _rounded(due: float, actual: Any) -> tuple[float, Any]:
 @check_finished("draft-counts-add-up", FINISHED)
 def _draft_counts_add_up(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the counters of speculative decoding agree with each other and with the number of tokens."""
-    last = choice.emissions[-1]
-    if integer(last.details.get("draft_rounds")) is None:
+    drafts = _drafts_of(choice, stream)
+    if drafts is None:
         return
-    for name, due, actual in _draft_rules(last, count_of(stream, choice)):
-        yield expect(last.at(name), due, actual, f"{name} is {actual!r}, but the other counters give {due!r}")
+    for name, due, actual in _draft_rules(drafts, count_of(stream, choice)):
+        message = f"{name} is {actual!r}, but the other counters give {due!r}"
+        yield expect(drafts.place(name, choice), due, actual, message)
+
+
+@check_finished("draft-counts-come-once", about("stream", answered=True, ended=True))
+def _draft_counts_come_once(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that a stream reports the counters of drafts once, at the end of a choice or of the answer."""
+    name = "draft_rounds"
+    reported = [emission for emission in choice.emissions if emission.details.get(name) is not None]
+    beside = [usage.details[name].place for usage in stream.usages if name in usage.details]
+    places = [*(emission.at(name) for emission in reported), *beside]
+    early = next((emission for emission in reported if emission.finish is None), None)
+    if places:
+        words = "before the finish" if early is not None else f"{len(places)} times"
+        message = f"the stream reports the counters of drafts {words}"
+        holds = len(places) == 1 and early is None
+        place = early.at(name) if early is not None else places[-1]
+        yield expect(place, "once, at the end", words, message, holds=holds)
+
+
+@check("draft-counts-are-of-one-choice", about(answered=True, ended=True))
+def _draft_counts_are_of_one_choice(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that an answer with several choices has no counters of drafts outside of the choices."""
+    dialect, name = dialect_of(stream), "draft_rounds"
+    if dialect is None or name not in dialect.outside or stream.asked.n * stream.asked.prompts < 2:
+        return
+    places = [usage.details[name].place for usage in stream.usages if name in usage.details]
+    emissions = (emission for choice in stream.choices for emission in choice.emissions)
+    places += [e.at(name) for e in emissions if e.details.get(name) is not None][:1]
+    count = stream.asked.n * stream.asked.prompts
+    message = f"the counters of drafts of an answer with {counted(count, 'choice')} say not whose they are"
+    actual = "there" if places else "absent"
+    yield expect((places or [end_place(stream)])[0], "absent", actual, message, holds=not places)
 
 
 @check(

@@ -63,6 +63,8 @@ class EventContent(NamedTuple):
     usage: Mapping[str, Any] | None
     """The usage object of the event, with the server's own names; None without one."""
     usage_pointer: str
+    details: Mapping[str, tuple[Any, str]] = {}
+    """The details of an event without choices, by name: the value, and its pointer."""
 
 
 @dataclass(frozen=True)
@@ -247,7 +249,18 @@ class AnswerBinding:
                 if emission.pointers == pointers:
                     emission.pointers = pointers
                 pointers = emission.pointers
-            yield EventContent(event, emissions, usage if isinstance(usage, dict) else None, pointer)
+            details = {} if emissions else self._details_beside(event)
+            counts = usage if isinstance(usage, dict) else None
+            yield EventContent(event, emissions, counts, pointer, details)
+
+    def _details_beside(self, event: Event) -> dict[str, tuple[Any, str]]:
+        """Return the details outside of the choices of an event."""
+        found = ((field, find(event.data, field.keys)) for field in self.document if field.kind == "details")
+        return {
+            field.name: (value, field.pointer)
+            for field, value in found
+            if value is not ABSENT and not self._is_nothing(value, field.name)
+        }
 
     @cached_property
     def _pointer(self) -> str:

@@ -33,7 +33,7 @@ from tokenwire.dialects.policy import Policy
 from tokenwire.dialects.request_binding import RequestBinding, Unsupported
 from tokenwire.dialects.request_reading import read_request
 from tokenwire.foreign_files import read_foreign_yaml
-from tokenwire.record import Answer, Choice, Delivery, Emission, Event, Place, Stream, Usage
+from tokenwire.record import Answer, Choice, Delivery, Detail, Emission, Event, Place, Stream, Usage
 from tokenwire.spec_files import load_schema, schema_in, spec_folders
 from tokenwire.typed_table import typed
 from tokenwire.wire import strict_json
@@ -282,6 +282,10 @@ class Dialect:
         """True if the endpoint does not sample. A choice is then a result for an input, such as a vector."""
         self.is_ranked: bool = table["answer"]["whole"].get("ranked", False)
         """True if results are sorted, the best one first."""
+        self.outside: frozenset[str] = frozenset(
+            table["answer"]["whole"].get("document", {}).get("details", {})
+        )
+        """The details that an answer has outside of its choices."""
         self.tells_ids: bool = "output_ids" in table["answer"]["whole"]
         """True if answers contain the output ids."""
         self.told_names = frozenset(_told_names([table["answer"], table["request"].get("asks", {})])) - {
@@ -529,11 +533,12 @@ class Dialect:
         usages: list[Usage] = []
         # With `continuous_usage`, the usage of each event counts only the choice in that event.
         of_all = asked.stream and asked.prompts * asked.n > 1 and not asked.continuous_usage
-        for event, delivered, counts, pointer in binding.deliveries(events, of_all=of_all):
+        for event, delivered, counts, pointer, details in binding.deliveries(events, of_all=of_all):
             emissions += delivered
             if counts is not None:
                 choices = tuple(emission.choice for emission in delivered)
-                usages.append(Usage(event.place.at(pointer), counts, choices))
+                alone = {name: Detail(value, event.place.at(at)) for name, (value, at) in details.items()}
+                usages.append(Usage(event.place.at(pointer), counts, choices, alone))
         beside = [usage for usage in usages if usage.choices]
         if asked.stream and not asked.continuous_usage and len(beside) == 1:
             emissions = [_without_total(emission, beside[0]) for emission in emissions]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import math
 
 import loopback
@@ -105,6 +106,29 @@ def test_chosen_ids_have_the_logprobs_of_the_prompt(start_reference, start):
     assert found.tolist() == [
         pytest.approx([*row, *[-math.inf] * (width - len(row))], abs=1e-6) for row in due
     ]
+
+
+@pytest.mark.parametrize("path", ASKS)
+def test_drafts_are_counted_once_beside_the_usage(start_reference, path):
+    flags = ("--model", "builtin:parrot", "--speculative-algorithm", "NGRAM", "--api-dialect", "vllm")
+    url = start_reference(*flags) + path
+
+    def body(**fields):
+        asked = {"temperature": 0, "max_tokens": 12, "ignore_eos": True} | fields
+        again = [40, 41, 42] * 4
+        prompt = {"messages": HELLO} if path == CHAT else {"prompt": again}
+        return {"token_ids": again, "sampling_params": asked} if path == GENERATE else prompt | asked
+
+    whole = loopback.post(url, json=body()).json()["metrics"]["speculative_decoding"]
+    assert whole["num_spec_steps"] == sum(whole["acceptance_histogram"]) > 0
+    assert whole["num_draft_tokens"] >= whole["num_accepted_draft_tokens"]
+    assert whole["mean_acceptance_length"] == 1 + whole["num_accepted_draft_tokens"] / whole["num_spec_steps"]
+    written = loopback.post(url, json=body() | STREAM).text
+    *events, last = [json.loads(line[6:]) for line in written.splitlines() if line.startswith("data: {")]
+    assert last["choices"] == []
+    assert last["metrics"] == {"speculative_decoding": whole}
+    assert not any(event.get("metrics") for event in events)
+    assert loopback.post(url, json=body(n=2)).json()["metrics"] is None
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -39,6 +40,30 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         counts = consumed.with_cache(cache_report=self.served.args.enable_cache_report)
         return {**counts, "completion_tokens_details": consumed.details}
 
+    def metrics(self, choices: Sequence[Emission]) -> dict[str, Any] | None:
+        """Return the counts of drafts at the end of an answer with a single choice.
+
+        None without drafts, and for several choices, which the fields cannot tell apart.
+        """
+        if len(self.call.requests) != 1 or not choices:
+            return None
+        drafts = choices[0].record.drafts
+        if drafts is None or not drafts.proposed:
+            return None
+        steps, right, counts = len(drafts.right), sum(drafts.right), Counter(drafts.right)
+        most = self.served.args.speculative_num_draft_tokens
+        return {
+            "speculative_decoding": {
+                "mean_acceptance_length": 1 + right / steps,
+                "draft_acceptance_rate": right / drafts.proposed,
+                "acceptance_histogram": [counts[number] for number in range(most + 1)],
+                "num_spec_steps": steps,
+                "num_accepted_draft_tokens": right,
+                "num_draft_tokens": drafts.proposed,
+                "num_spec_tokens": most,
+            }
+        }
+
     def weight_versions(self, emission: Emission) -> dict[str, Any]:
         """Return the spans of weight versions as a field of a choice: null before its end, empty unless
         requested.
@@ -71,4 +96,6 @@ class VllmAnswer(OpenAIAnswer[VllmCall]):
         if self.call.include_usage:
             consumed = Consumed.by(self.finals, self.call.n, self.reasoning_tokens())
             details = {} if consumed.details is None else {"completion_tokens_details": consumed.details}
-            yield {**self.chunk([], usage={**consumed.totals, **details}), **self.last_fields}
+            metrics = self.metrics(self.finals)
+            more = {} if metrics is None else {"metrics": metrics}
+            yield {**self.chunk([], usage={**consumed.totals, **details}, **more), **self.last_fields}

@@ -126,7 +126,7 @@ class ChatAnswer(VllmAnswer):
             "prompt_text": None,
             "kv_transfer_params": None,
             "ec_transfer_params": None,
-            "metrics": None,
+            "metrics": self.metrics(choices),
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:

@@ -81,7 +81,7 @@ class _CompletionAnswer(VllmAnswer):
             "usage": self.usage(choices),
             "kv_transfer_params": None,
             "ec_transfer_params": None,
-            "metrics": None,
+            "metrics": self.metrics(choices),
         }
 
     def _choice(self, choice: Emission) -> dict[str, Any]:

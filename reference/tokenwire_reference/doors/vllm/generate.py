@@ -122,7 +122,7 @@ class _GenerateAnswer(VllmAnswer):
         self._mode = call.body.get("output_mode") or "tokens"
 
     def whole(self, choices: Sequence[Emission]) -> dict[str, Any]:
-        call, nothing = self.call, ("mm_placeholders", "metrics", "kv_transfer_params", "ec_transfer_params")
+        call, nothing = self.call, ("mm_placeholders", "kv_transfer_params", "ec_transfer_params")
         return {
             "request_id": call.id,
             "model": call.model,
@@ -132,6 +132,7 @@ class _GenerateAnswer(VllmAnswer):
             "prompt_token_id_logprobs": self.logprobs.of_ids(choices[0]),
             "prompt_token_ids": self.prompt_token_ids(choices[0]),
             **dict.fromkeys(nothing),
+            "metrics": self.metrics(choices),
             "output_mode": self._mode,
             "choices": [self._choice(choice) for choice in choices],
         }
