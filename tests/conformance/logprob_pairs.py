@@ -300,6 +300,20 @@ def ranked(sampled: int, *others: int, number: float = -1.8, again: Sequence[flo
     return answered("vllm-generate", body, {"request_id": "generate-tokens-r", "choices": [choice]})
 
 
+def chosen_with_ranks(*ranks: int | None) -> Stream:
+    """An answer of one sampled id of rank 1, and of the two ids that the request chose in place of others."""
+    numbers = {7: -0.5, 50: -19.8, 51: -6.9}
+    listed = [
+        {"token_id": token, "logprob": number, "rank": rank}
+        for (token, number), rank in zip(numbers.items(), (1, *ranks), strict=True)
+    ]
+    choice = {"index": 0, "token_ids": [7], "finish_reason": "length"}
+    choice |= {"logprobs": {"content": [{**listed[0], "top_logprobs": listed}]}}
+    params = {"max_tokens": 1, "temperature": 0.0, "logprobs": 2, "logprob_token_ids": [50, 51]}
+    document = {"request_id": "generate-tokens-r", "choices": [choice]}
+    return answered("vllm-generate", {"token_ids": [5], "sampling_params": params}, document)
+
+
 def placeholder(number: float = -9999.0) -> Stream:
     """An answer of one sampled id that has no logprob, no rank and no candidates."""
     entry = {"token_id": 7, "logprob": number, "rank": None, "top_logprobs": []}
@@ -395,6 +409,19 @@ LOGPROB_PAIRS = [
         "sampled-ids-have-logprobs", placeholder(-80.5), placeholder(), pointer="/choices/0/logprobs/content"
     ),
     Pair("rank-is-the-rank", ranked_prompt(4, 1), ranked_prompt(1, 2), pointer="/choices/0/prompt_logprobs"),
+    *(
+        Pair(
+            "rank-is-the-rank",
+            right,
+            chosen_with_ranks(1, 2),
+            pointer="/choices/0/logprobs/content",
+            why=f"the places of chosen ids instead of {why}",
+        )
+        for right, why in (
+            (chosen_with_ranks(None, None), "none"),
+            (chosen_with_ranks(700, 90), "their ranks"),
+        )
+    ),
     *(
         Pair("prompt-chosen-logprobs-are-the-asked-ids", right, wrong, pointer=pointer, why=why)
         for right, wrong, pointer, why in (

@@ -417,7 +417,7 @@ def _fault_in_ranks(entries: Sequence[Ranked], *, likeliest: bool) -> str:
 @check_choices("rank-is-the-rank", ANSWERED)
 def _rank_is_the_rank(choice: Choice, stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the ranks of output and prompt tokens agree with their logprobs."""
-    likeliest = not stream.asked.chosen_ids
+    likeliest = not (stream.asked.chosen_ids or stream.asked.chosen_in_top)
 
     def rows() -> Iterator[Row]:
         for emission in choice.emissions:

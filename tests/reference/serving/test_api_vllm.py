@@ -108,6 +108,16 @@ def test_chosen_ids_have_the_logprobs_of_the_prompt(start_reference, start):
     ]
 
 
+def test_chosen_ids_stand_behind_the_sampled_one_without_ranks(start_reference):
+    params = {"temperature": 0, "max_tokens": 2, "logprobs": 3, "logprob_token_ids": [50, 51]}
+    params |= {"prompt_logprob_token_ids": [[60]]}
+    body = {"token_ids": [5, 6], "sampling_params": params}
+    answer = loopback.post(start_reference() + GENERATE, json=body).json()["choices"][0]
+    for token, entry in zip(answer["token_ids"], answer["logprobs"]["content"], strict=True):
+        listed = [(other["token_id"], other["rank"]) for other in entry["top_logprobs"]]
+        assert listed == [(token, entry["rank"]), (50, None), (51, None)]
+
+
 @pytest.mark.parametrize("path", ASKS)
 def test_drafts_are_counted_once_beside_the_usage(start_reference, path):
     flags = ("--model", "builtin:parrot", "--speculative-algorithm", "NGRAM", "--api-dialect", "vllm")

@@ -83,7 +83,7 @@ class LogprobsAsked:
     def named_ids(self) -> tuple[int, ...]:
         """The ids that the request names, each once."""
         of_prompt = (token for row in self.of_prompt for token in row if token != PADDING)
-        return self.chosen or tuple(dict.fromkeys(of_prompt))
+        return tuple(dict.fromkeys((*self.chosen, *of_prompt)))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -63,11 +63,22 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[Vllm
             top=params.get("logprobs"),
             prompt=params.get("prompt_logprobs"),
             as_token_ids=False,
+            chosen=_chosen(params),
             of_prompt=_rows_of_ids(body, served),
             first_row=params.get("prompt_logprob_start") or 0,
         ),
     )
     return call, channels
+
+
+def _chosen(params: Mapping[str, Any]) -> tuple[int, ...]:
+    """Return the ids whose logprobs replace the likeliest. Raises RefusalError."""
+    ids = params.get("logprob_token_ids")
+    if ids and params.get("logprobs") is None:
+        raise RefusalError(
+            "logprob_token_ids is set and logprobs is not; set it to a number", param="logprob_token_ids"
+        )
+    return tuple(ids or ())
 
 
 def _rows_of_ids(body: Mapping[str, Any], served: Served) -> tuple[tuple[int, ...], ...]:

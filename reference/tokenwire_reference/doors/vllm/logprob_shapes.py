@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,17 +27,20 @@ class ScoredToken:
     best: Sequence[tuple[float, int]]
 
 
-def scored_outputs(emission: Emission, top: int, *, chosen: bool = False) -> Iterator[ScoredToken]:
+def scored_outputs(emission: Emission, top: int, chosen: Collection[int] = ()) -> Iterator[ScoredToken]:
     """Yield the new tokens of an emission, each with the `top` likeliest tokens at its position.
 
-    `chosen`: each with itself and the ids that the request chose.
+    `chosen`: ids that the request chose. If there are any, each token comes with itself and these ids.
     """
     entries = emission.series.get("output_token_logprobs", ())
     ranks = emission.series.get("output_token_ranks", ())
     if not chosen:
         return _scored(entries, ranks, emission.series.get("output_top_logprobs"), top)
     rows = emission.series.get("output_token_ids_logprobs", ())
-    others = [[other for other in row if other[1] != e[1]] for e, row in zip(entries, rows, strict=True)]
+    others = [
+        [other for other in row if other[1] != e[1] and other[1] in chosen]
+        for e, row in zip(entries, rows, strict=True)
+    ]
     return _scored(entries, ranks, [[e, *row] for e, row in zip(entries, others, strict=True)], -1)
 
 
@@ -121,7 +124,7 @@ class LogprobWriter:
         self._prompt_top = asked.prompt
         self._tokenizer = tokenizer
         self._as_token_ids = asked.as_token_ids
-        self._chosen = bool(asked.chosen)
+        self._chosen = frozenset(asked.chosen)
         self._asked = asked
 
     def _name(self, token_id: int) -> str:
@@ -140,14 +143,21 @@ class LogprobWriter:
         }
 
     def _outputs(self, emission: Emission) -> Iterator[ScoredToken]:
-        return scored_outputs(emission, self._top, chosen=self._chosen)
+        return scored_outputs(emission, self._top, self._chosen)
 
     def _named(self, logprob: float, token_id: int) -> dict[str, Any]:
         text = token_text(self._tokenizer, token_id)
         return {"token": self._name(token_id), "logprob": logprob, "bytes": list(text.encode())}
 
     def as_ids(self, emission: Emission) -> dict[str, Any]:
-        """Return the logprobs in the form of `/inference/v1/generate` without text."""
+        """Return the logprobs in the form of `/inference/v1/generate` without text.
+
+        The ranks of chosen ids are not computed.
+        """
+
+        def rank_of(place: int, token: ScoredToken) -> int | None:
+            return place if not self._chosen else token.rank if place == 1 else None
+
         return {
             "content": [
                 {
@@ -155,11 +165,11 @@ class LogprobWriter:
                     "logprob": token.logprob,
                     "rank": token.rank,
                     "top_logprobs": [
-                        {"token_id": other, "logprob": logprob, "rank": rank}
-                        for rank, (logprob, other) in enumerate(token.best, 1)
+                        {"token_id": other, "logprob": logprob, "rank": rank_of(place, token)}
+                        for place, (logprob, other) in enumerate(token.best, 1)
                     ],
                 }
-                for token in scored_outputs(emission, self._top)
+                for token in self._outputs(emission)
             ]
         }
 
