@@ -249,7 +249,9 @@ def test_the_reference_of_the_commands_tells_every_option():
 
 def test_every_cell_of_the_results_leads_to_what_decided_it():
     table, evidence = results_pages.pages([column(one_mode_per_stream=RED)])
-    to = '<td class="tw-fail" data-name="sglang 9.9"><a href="../results/sglang-9.9-case/#one-mode-per-stream"'
+    to = (
+        '<td class="tw-fail" data-name="sglang 9.9"><a href="../results/sglang-9.9-case/#one-mode-per-stream"'
+    )
     assert table.content.count(to) == 1
     assert table.content.count("<td ") == len(REQUIREMENTS)
     assert "### one-mode-per-stream { #one-mode-per-stream }" in evidence.content

@@ -32,9 +32,17 @@ WAY_OUT = (
     "a new id in a new version (spec/README.md, Versions)"
 )
 ALLOWANCES = frozenset(
-    {"earlier_reasoning_is_optional", "sampled_besides_top_logprobs", "request_id_prefix_is_optional"}
+    {
+        "earlier_reasoning_is_optional",
+        "sampled_besides_top_logprobs",
+        "request_id_prefix_is_optional",
+        "default_budget_exceeds",
+    }
 )
-"""Policies that only allow more: with one, a target that conformed to a version conforms to it still."""
+"""Policies that only allow more, or that only rows of a later version read.
+
+A target that conformed to a version conforms to it still.
+"""
 TERMS = ("Terms", "Comparisons", "Refusals")
 """The sections of chapter 1 that say what the words of sentences mean."""
 MEANING_HEADING = """\
