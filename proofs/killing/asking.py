@@ -28,6 +28,7 @@ from tokenwire_reference.doors.fault_package import HEADER
 CORE = ("greedy-stream", "batch-of-prompts", "chat-ids", "chat-messages", "logprob-families")
 """Scenarios that are run with every fault."""
 DECLARED = {
+    "pause-and-continue": "pause",
     "updated-weights": WEIGHT_UPDATES,
     "renamed-weights": WEIGHT_VERSIONS,
     "waiting-timeout": WAITING_TIMEOUT,

@@ -41,6 +41,7 @@ PARAMETERS: Mapping[str, tuple[str, ...]] = {
     "taken": ("fault", "reader", "emission"),
     "leaving": ("fault", "leaving"),
     "flushing": ("fault", "flushing"),
+    "pausing": ("fault", "pausing"),
     "aborting": ("fault", "rid", "live", "names"),
     "colliding": ("fault", "rid", "abort"),
     "ended": ("fault", "rid", "abort"),
@@ -161,6 +162,7 @@ _PRIMITIVES: Mapping[str, Callable[[Any], Callable[..., Any]]] = {
     "taken": lambda edits: lambda reader, emission: edited_emission(reader, emission, edits),
     "leaving": lambda leaving: lambda: leaving,
     "flushing": lambda flushing: lambda: flushing,
+    "pausing": lambda pausing: lambda: pausing,
 }
 """For each seam: the function that creates an act from the argument in `faults.yaml`."""
 

@@ -138,3 +138,6 @@ class Fault(Seams):
 
     def flushing(self) -> bool:
         return bool(self._through("flushing", True))
+
+    def pausing(self) -> bool:
+        return bool(self._through("pausing", True))

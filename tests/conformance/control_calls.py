@@ -86,6 +86,11 @@ def posted(
     return _answered(name, HttpRequest("POST", path, body), document, status, seconds)
 
 
+def asked_for(path: str, document: Any, *, status: int = 200, seconds: float = 5) -> ControlCall:
+    """A GET request to a path that is beside the answers."""
+    return _answered(f"one/state-{seconds}", HttpRequest("GET", path), document, status, seconds)
+
+
 def _answered(name: str, request: HttpRequest, document: Any, status: int, seconds: float) -> ControlCall:
     exchange = Exchange(
         name,

@@ -9,13 +9,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from control_calls import abort, called, sent_at
+from control_calls import abort, asked_for, called, sent_at
 from pair import Pair
 from stream_builder import ABORT, FAILED, IDS, LENGTH, PROMPT, Reply, build, named, whole
 
 from tokenwire.ask import Wanted
 from tokenwire.checks.check import Target
-from tokenwire.dialects.control import Action
+from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Delivery, Stream
 from tokenwire.target.determinism import Comparison
 
@@ -52,12 +52,35 @@ def spanned_stream(*ends: int, versions: Sequence[str]) -> Stream:
     ids = (*IDS, *IDS)
     reply = Reply(ids=ids, text=None, details={"weight_versions": spans_of(*ends, versions=versions)})
     stream = sent_at(build(choices=(reply,), sizes=(1, 1, 10), name="generate/renamed"), 10)
+    return _arriving(stream, 0.1, 0.2, 0.9)
+
+
+def _arriving(stream: Stream, *times: float) -> Stream:
+    """A stream whose events arrive at these times."""
     (choice,) = stream.choices
     emissions = tuple(
         replace(emission, event=replace(emission.event, place=emission.event.place._replace(time=time)))
-        for emission, time in zip(choice.emissions, (0.1, 0.2, 0.9), strict=True)
+        for emission, time in zip(choice.emissions, times, strict=True)
     )
     return replace(stream, choices=(replace(choice, emissions=emissions),))
+
+
+def requested(seconds: float, first: float, name: str = "generate/while") -> Stream:
+    """A stream of two tokens that is requested at this time, and gets its first token so much later."""
+    reply = Reply(ids=IDS[:2], text=None, finish=LENGTH)
+    return _arriving(sent_at(build(choices=(reply,), name=name), seconds), first, 0.9)
+
+
+def running(duration: float, come: int = 1) -> Stream:
+    """A stream that was running at a pause, had delivered so many tokens, and took so long."""
+    reply = Reply(ids=IDS, text=None, finish=LENGTH)
+    stream = build(choices=(reply,), sizes=(come, 6 - come), prompt_key="p", name="generate/running")
+    return _arriving(sent_at(stream, 10, duration), 0.1, duration)
+
+
+def state(seconds: float, reported: Any) -> ControlCall:
+    """A report of a server, whether it is paused."""
+    return asked_for("/is_paused", {"is_paused": reported}, seconds=seconds)
 
 
 def experts(rows: int, *, first: int = 0, zeros: int = 0) -> str:
@@ -140,6 +163,8 @@ def shorter(value: str) -> Stream:
 RENAMED = Target(calls=(called(Action.RENAME, 10.3, version="v2"),))
 NAMED_BEFORE = sent_at(spanned(6), 0)
 UNDISTURBED = sent_at(named(whole(prompt_key="p"), "generate/undisturbed"), 0)
+QUICK = sent_at(UNDISTURBED, 0, 0.05)
+"""An answer that takes less time than the pause."""
 
 ROLLOUT_PAIRS = [
     Pair("abort-all-ends-every-request", (live(ABORT),), (live(LENGTH),), 0, "/finish", target=ABORTED),
@@ -150,6 +175,28 @@ ROLLOUT_PAIRS = [
         (UNDISTURBED, paused()),
         (UNDISTURBED, paused(IDS[:4], ABORT)),
         target=PAUSED,
+    ),
+    Pair(
+        "paused-server-generates-nothing",
+        (requested(0, 0.02, "generate/short"), requested(10.32, 0.09)),
+        (requested(0, 0.02, "generate/short"), requested(10.32, 0.05)),
+        2,
+        target=PAUSED,
+    ),
+    Pair("paused-stream-does-not-end", (QUICK, running(0.5)), (QUICK, running(0.35)), 2, target=PAUSED),
+    Pair(
+        "paused-state-is-reported",
+        (),
+        (),
+        target=Target(calls=(*PAUSED.calls, state(10.33, reported=True))),
+        bad_target=Target(calls=(*PAUSED.calls, state(10.33, reported=False))),
+    ),
+    Pair(
+        "unknown-pause-is-refused",
+        (),
+        (),
+        target=Target(calls=(called(Action.PAUSE, 10.2, status=400), *PAUSED.calls)),
+        bad_target=Target(calls=(called(Action.PAUSE, 10.2), *PAUSED.calls)),
     ),
     Pair(
         "retracted-cache-can-be-flushed",

@@ -4,7 +4,17 @@ from __future__ import annotations
 
 import pytest
 from control_calls import called, sent_at
-from rollout_pairs import CONTINUED, PAUSED, UNDISTURBED, flushed_in_pause, paused
+from rollout_pairs import (
+    CONTINUED,
+    PAUSED,
+    QUICK,
+    UNDISTURBED,
+    flushed_in_pause,
+    paused,
+    requested,
+    running,
+    state,
+)
 from stream_builder import ABORT, IDS, named, whole
 from test_checks_pairs import observe, why_left_out
 
@@ -82,3 +92,59 @@ def test_a_flush_after_the_pause_or_beside_its_end_may_be_refused() -> None:
         assert observed("retracted-cache-can-be-flushed", Target(calls=calls)) == []
     beside = (pause, called(Action.FLUSH, 10.395, status=400), CONTINUED)
     assert observed("retracted-cache-can-be-flushed", Target(calls=beside)) == []
+
+
+@pytest.mark.parametrize(
+    ("seconds", "reported", "seen"),
+    [
+        (10.33, False, [False]),
+        (10.33, None, [False]),
+        (10.45, False, [True]),
+        (10.45, True, [False]),
+        (10.305, False, []),
+        (10.405, True, []),
+        (9.0, True, []),
+    ],
+    ids=["in it", "a null", "after it", "still", "beside the pause", "beside its end", "before all"],
+)
+def test_a_state_is_judged_between_the_calls_that_change_it(
+    seconds: float, reported: object, seen: list[bool]
+) -> None:
+    target = Target(calls=(*PAUSED.calls, state(seconds, reported)))
+    assert observed("paused-state-is-reported", target) == seen
+
+
+def test_a_refused_pause_changes_no_state() -> None:
+    refused = called(Action.PAUSE, 10.5, status=400)
+    calls = (*PAUSED.calls, refused, state(10.6, reported=False))
+    assert observed("paused-state-is-reported", Target(calls=calls)) == [True]
+
+
+def test_an_unknown_pause_is_judged_where_a_known_one_is_done() -> None:
+    row, unknown = "unknown-pause-is-refused", called(Action.PAUSE, 10.2, status=404)
+    assert observed(row, Target(calls=(unknown, called(Action.PAUSE, 10.3, status=404)))) == []
+    assert observed(row, Target(calls=(unknown, *PAUSED.calls))) == [True]
+
+
+def test_a_pause_shorter_than_the_wait_for_a_token_shows_nothing() -> None:
+    row, late = "paused-server-generates-nothing", requested(10.32, 0.09)
+    slow = requested(0, 0.085, "generate/short")
+    for streams in ((slow, late), (late,)):
+        assert observe(row, streams, PAUSED) == []
+        assert why_left_out(row, streams, PAUSED) == [
+            "the pause was shorter than a stream waits for its first token"
+        ]
+    assert observed(row, PAUSED, slow, requested(10.32, 0.05)) == [False], "a token proves it all the same"
+    for sent in (10.2, 10.305, 10.41):
+        assert observed(row, PAUSED, slow, requested(sent, 0.01)) == [], "not requested in the pause"
+
+
+def test_a_stream_that_would_have_lasted_longer_than_the_pause_shows_nothing() -> None:
+    row = "paused-stream-does-not-end"
+    assert observe(row, (UNDISTURBED, running(0.5)), PAUSED) == []
+    assert why_left_out(row, (UNDISTURBED, running(0.5)), PAUSED) == [
+        "the pause was shorter than the stream takes without a pause"
+    ]
+    assert observed(row, PAUSED, QUICK, running(0.35, come=2)) == [], "more than a quarter had come"
+    assert observed(row, PAUSED, QUICK, running(0.305)) == [], "it ended beside the pause"
+    assert observed(row, Target(calls=(ENDS, CONTINUED)), QUICK, running(0.35)) == []

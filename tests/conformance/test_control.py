@@ -146,6 +146,7 @@ def test_a_load_is_read_by_the_family_that_wrote_it() -> None:
         ("/pause_generation", {"mode": "in_place"}, "keeps"),
         ("/pause_generation", {"mode": "nonsense"}, ""),
         ("/pause_generation", {"mode": ["abort"]}, ""),
+        ("/pause?mode=nonsense", None, ""),
         ("/pause", None, "ends"),
         ("/pause?mode=keep", None, "keeps"),
         ("/pause?mode=wait&clear_cache=false", None, "keeps"),

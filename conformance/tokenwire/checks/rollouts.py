@@ -5,15 +5,16 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from typing import Any
 
-from tokenwire.checks.about import ended, finished_choices, is_error
+from tokenwire.checks.about import ended, finished_choices, is_error, streamed
 from tokenwire.checks.agreement import same_beginning
 from tokenwire.checks.check import Target, check_run
 from tokenwire.checks.evidence import Observation, expect, left_out
 from tokenwire.checks.reading.fields import end_place
 from tokenwire.checks.reading.refusals import refused_as_bad
-from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over
+from tokenwire.checks.reading.times import INSTANT_S, began, delivered_at, over, overlap
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.record import Answer, Choice, ChoiceFacts, Place, fact
 from tokenwire.typed_table import counted
@@ -148,6 +149,134 @@ def _pause_changes_nothing(streams: tuple[Answer, ...], target: Target) -> Itera
                 related=(other.last_at(), _place(call)),
                 by_chance=ends_as not in {None, "abort"},
             )
+
+
+@check_run("unknown-pause-is-refused")
+def _unknown_pause_is_refused(_streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a pause in an unknown mode is refused by a server that can be paused."""
+    pauses = [call for call in target.calls if call.action is Action.PAUSE]
+    served = any(call.done and call.effect for call in pauses)
+    for call in pauses if served else ():
+        if call.effect or call.exchange.status is None:
+            continue
+        status = call.exchange.status
+        message = f"a pause in an unknown mode gave status {status}"
+        yield expect(_place(call), "a status from 400 to 499", status, message, holds=call.refused)
+
+
+def _spans_of_pauses(target: Target) -> list[tuple[ControlCall, ControlCall]]:
+    """Return each pause that the server accepted, with the first call that ended it."""
+    turns = sorted(
+        (call for call in target.calls if call.action in {Action.PAUSE, Action.CONTINUE}),
+        key=lambda call: began(call.exchange) or 0.0,
+    )
+    return [
+        (call, after)
+        for call, after in pairwise(turns)
+        if call.action is Action.PAUSE and call.done and after.action is Action.CONTINUE
+    ]
+
+
+@check_run("paused-state-is-reported")
+def _paused_state_is_reported(_streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a server reports correctly if it is paused.
+
+    A report beside a call that changes the state is not judged. Neither is a report before the first such
+    call, because another client may have paused the server.
+    """
+    turns = [call for call in target.calls if call.action in {Action.PAUSE, Action.CONTINUE}]
+    for call in target.calls:
+        sent = began(call.exchange)
+        if call.action is not Action.PAUSED or not call.done or sent is None:
+            continue
+        before = [turn for turn in turns if turn.done and (over(turn.exchange) or sent) <= sent]
+        if not before or any(overlap(call.exchange, turn.exchange) for turn in turns):
+            continue
+        last = max(before, key=lambda turn: over(turn.exchange) or 0.0)
+        expected, reported = last.action is Action.PAUSE, call.returned("paused")
+        message = f"the server reports {reported!r} after {last.exchange.name}"
+        yield expect(_place(call), expected, reported, message, related=(_place(last),))
+
+
+def _first_token_s(stream: Answer) -> float | None:
+    """Return the seconds from a request to its first event with a token; None if it has none."""
+    times = (
+        emission.event.place.time
+        for choice in stream.load().delivering
+        for emission in choice.delivered
+        if emission.after
+    )
+    return min(times, default=None)
+
+
+@check_run("paused-server-generates-nothing")
+def _paused_server_generates_nothing(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a stream that is requested in a pause gets no token before the server continues.
+
+    The pause is evidence only if it was longer than another stream of the scenario waited for its first
+    token.
+    """
+    for pause, after in _spans_of_pauses(target) if streams else ():
+        start, end = over(pause.exchange), began(after.exchange)
+        if start is None or end is None or pause.effect not in {"keeps", "retracts"}:
+            continue
+        talk = (pause.exchange.scenario, pause.exchange.named_dialect)
+        beside = [
+            (stream, sent, first)
+            for stream in streams
+            if (stream.exchange.scenario, stream.dialect) == talk and streamed(stream)
+            if (sent := began(stream.exchange)) is not None
+            if (first := _first_token_s(stream)) is not None
+        ]
+        within = [one for one in beside if start <= one[1] < end]
+        usual = min((first for one in beside if one not in within for first in one[2:]), default=None)
+        for stream, sent, first in within:
+            holds, place = sent + first >= end, end_place(stream)
+            if holds and (usual is None or usual >= end - sent):
+                yield left_out(place, "the pause was shorter than a stream waits for its first token")
+                continue
+            message = f"a stream that was requested in a pause got a token {first:.3f} s later, in the pause"
+            expected = "no token in the pause"
+            actual = expected if holds else "a token in the pause"
+            related = (_place(pause), _place(after))
+            yield expect(place, expected, actual, message, holds=holds, related=related)
+
+
+@check_run("paused-stream-does-not-end")
+def _paused_stream_does_not_end(streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
+    """Check that a stream that was running at a pause is still running when the server continues.
+
+    A server that ignores the pause ends the stream in a pause that is longer than the same request takes
+    without a pause.
+    """
+    took: dict[object, float] = {}
+    spans = _spans_of_pauses(target) if streams else []
+    for stream in streams if spans else ():
+        key = same_beginning(stream)
+        if key is not None and ended(stream) and not any(_under_way(stream, pause) for pause, _ in spans):
+            took[key] = min(stream.exchange.duration, took.get(key, stream.exchange.duration))
+    for pause, after in spans:
+        start, end = over(pause.exchange), began(after.exchange)
+        if start is None or end is None or pause.effect not in {"keeps", "retracts"}:
+            continue
+        for stream in streams:
+            budget, key = stream.asked.max_new_tokens, same_beginning(stream)
+            if budget is None or not streamed(stream) or stream.exchange.ending.ours or key not in took:
+                continue
+            ends, come = over(stream.exchange), delivered_at(stream.load(), start)
+            if not _under_way(stream, pause) or ends is None or ends <= start:
+                continue
+            if come is None or come * 4 > budget:
+                continue
+            holds, place = ends >= end, end_place(stream)
+            if holds and end - start <= took[key]:
+                yield left_out(place, "the pause was shorter than the stream takes without a pause")
+                continue
+            message = f"the stream was paused after {counted(come, 'token')}, and ended in the pause"
+            expected = "an end after the pause"
+            actual = expected if holds else "an end in the pause"
+            related = (_place(pause), _place(after))
+            yield expect(place, expected, actual, message, holds=holds, related=related)
 
 
 @check_run("retracted-cache-can-be-flushed")

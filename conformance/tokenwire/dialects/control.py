@@ -34,6 +34,8 @@ class Action(StrEnum):
     LOAD = "load"
     PAUSE = "pause"
     CONTINUE = "continue"
+    PAUSED = "paused"
+    """Asks if the server is paused."""
     OPEN = "open_session"
     CLOSE = "close_session"
     UPDATE = "update_of_weights"
@@ -268,9 +270,14 @@ class Control:
 
     def pause_request(self, effect: str) -> HttpRequest | None:
         """Return a request for a pause with this effect; None if the family has no such mode."""
-        row = self.table.get("pause", {})
-        name = next((mode for mode, does in row.get("modes", {}).items() if does == effect), None)
-        if name is None:
+        modes = self.table.get("pause", {}).get("modes", {})
+        name = next((mode for mode, does in modes.items() if does == effect), None)
+        return None if name is None else self.pause_in_mode(name)
+
+    def pause_in_mode(self, name: str) -> HttpRequest | None:
+        """Return a request for a pause in a mode, known or not; None if the family has no pause."""
+        row = self.table.get("pause")
+        if row is None:
             return None
         if "mode" not in row:
             return HttpRequest(row["method"], f"{row['path']}?{row['query']}={name}")

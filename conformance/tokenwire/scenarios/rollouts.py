@@ -1,5 +1,7 @@
 """Scenarios with requests of trainers: sampling masks, arrays with a row for each token, partial rollouts."""
 
+import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 
@@ -64,13 +66,20 @@ async def _abort_of_everything(talk: Conversation) -> None:
     )
 
 
+_UNKNOWN_MODE = "tokenwire-unknown"
+"""A mode of a pause that no server has."""
+_PAUSED_S = (0.5, 5.0)
+"""The shortest and the longest duration of a pause in seconds, which depends on the speed of the server."""
+
+
 @scenario(chat=False, budget=Budget.STANDARD, alone=True, storm=True)
 async def _pause_and_continue(talk: Conversation) -> None:
-    """A greedy request without a pause.
+    """A greedy request without a pause, and a pause in a mode that no server has.
 
     Then the same request with streaming and without, paused and continued in between. Then two more streams.
     A pause puts the first stream back into the queue while the cache is cleared, and another pause ends the
-    second stream.
+    second stream. While a pause keeps or puts back what runs, another stream is requested. A server that
+    reports if it is paused is paused twice in a row, and is asked before, during and after each pause.
     """
     control = talk.control
     go_on, flush = (control.plain_request(action) for action in (Action.CONTINUE, Action.FLUSH))
@@ -79,20 +88,49 @@ async def _pause_and_continue(talk: Conversation) -> None:
     if go_on is None or not pauses or not control.is_asked(Action.PAUSE, talk.declared):
         return
     ask = long_ask(talk, _LONG)
-    await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
+    short = replace(ask, stream=True, max_new_tokens=4)
+    undisturbed = await talk.ask_all({"undisturbed": ask, "undisturbed-again": ask})
+    took = max((stream.exchange.duration for stream in undisturbed.values() if stream), default=0.0)
+    least, most = _PAUSED_S
+    await talk.ask("short", short)
+    state = control.plain_request(Action.PAUSED)
 
-    async def interrupt(effect: str, _: Tap) -> None:
-        """Pause the server and let it continue.
+    async def look(label: str) -> None:
+        if state is not None:
+            await talk.call(f"state-{label}", state)
+
+    async def pause_as_unknown() -> None:
+        request = control.pause_in_mode(_UNKNOWN_MODE)
+        assert request is not None, "the table of this family has a pause"
+        call = await talk.call("pause-unknown", request)
+        await look("unknown")
+        if call is not None and not call.refused:
+            await talk.call("continue-unknown", go_on)
+
+    async def interrupt(effect: str, running: Tap) -> None:
+        """Pause the server, and let it continue after some time, or when the running stream has ended.
 
         If the cache can be cleared during this kind of pause, it is cleared in between.
         """
-        try:
-            await talk.call(f"pause-{effect}", pauses[effect])
-            if effect == "retracts" and flush is not None:
-                await talk.call("flush", flush)
-        finally:
-            await talk.call(f"continue-{effect}", go_on)
+        async with asyncio.TaskGroup() as group:
+            try:
+                await talk.call(f"pause-{effect}", pauses[effect])
+                await look(effect)
+                if state is not None:
+                    await talk.call(f"pause-{effect}-again", pauses[effect])
+                    await look(f"{effect}-again")
+                if effect == "retracts" and flush is not None:
+                    await talk.call("flush", flush)
+                if effect != "ends":
+                    group.create_task(talk.ask(f"while-{effect}", short))
+                    with suppress(TimeoutError):
+                        await asyncio.wait_for(running.events(_LONG * 2), min(max(least, 1.5 * took), most))
+            finally:
+                await talk.call(f"continue-{effect}", go_on)
+            await look(f"after-{effect}")
 
+    await look("before")
+    await pause_as_unknown()
     for effect in pauses:
         stream = ask_and_then(
             talk, f"stream-{effect}", replace(ask, stream=True), 2, partial(interrupt, effect)

@@ -119,6 +119,11 @@ class Engine:
         return not self._ended and (self._paused or self.scheduler.empty)
 
     @property
+    def paused(self) -> bool:
+        """True from a pause until `continue_generation`."""
+        return self._paused
+
+    @property
     def takes_time(self) -> bool:
         """True if the next step may take long, because a model computes or a script sleeps."""
         return self.model.module is not None or any(

@@ -75,6 +75,10 @@ class Seams:
         """True if a flush request really empties the cache."""
         return True
 
+    def pausing(self) -> bool:
+        """True if a pause really pauses the engine."""
+        return True
+
     def aborting(self, rid: str, live: Collection[str], names: Sequence[str]) -> Sequence[str]:
         """Return the requests that an abort of `rid` ends."""
         del rid, live

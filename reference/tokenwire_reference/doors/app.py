@@ -59,6 +59,7 @@ VLLM_ROUTES = [
     Route("/load", load.server_load, methods=["GET", "POST"]),
     Route("/pause", vllm.control.pause, methods=["POST"]),
     Route("/resume", vllm.control.resume, methods=["POST"]),
+    Route("/is_paused", vllm.control.is_paused, methods=["GET"]),
     BodyRoute("/update_weight_version", vllm.control.update_weight_version, "rename-request"),
 ]
 ROUTES = [

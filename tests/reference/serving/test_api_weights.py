@@ -153,10 +153,18 @@ def test_vllms_endpoints_report_spans_on_request(path, body, serve_reference):
 def test_a_pause_of_vllm_keeps_what_runs(serve_reference):
     with serve_reference(("--api-dialect", "vllm")) as url:
 
+        def is_paused():
+            return loopback.get(f"{url}/is_paused").json()["is_paused"]
+
         def pause():
-            paused = loopback.post(f"{url}/pause?mode=keep")
-            assert paused.json() == {"status": "paused"}
-            return loopback.post(f"{url}/resume")
+            assert is_paused() is False
+            for _ in range(2):
+                paused = loopback.post(f"{url}/pause?mode=keep")
+                assert paused.json() == {"status": "paused"}
+                assert is_paused() is True
+            resumed = loopback.post(f"{url}/resume")
+            assert is_paused() is False
+            return resumed
 
         sampling = {"max_tokens": 300, "ignore_eos": True}
         spans = running_stream(
@@ -164,3 +172,4 @@ def test_a_pause_of_vllm_keeps_what_runs(serve_reference):
         )
         assert joined(spans) == ["default"]
         assert loopback.post(f"{url}/pause?mode=sleep").status_code == 400
+        assert is_paused() is False

@@ -51,7 +51,8 @@ async def pause_generation(http_request: HttpRequest) -> Response:
     """
     served, body = await read_control(http_request, "pause-request")
     mode = body.get("mode", "abort")
-    await served.of_engines(lambda engine: engine.pause(mode))
+    if current_seams().pausing():
+        await served.of_engines(lambda engine: engine.pause(mode))
     return json_answer({"message": "Generation paused successfully.", "status": "ok"})
 
 

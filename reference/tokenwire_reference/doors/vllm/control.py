@@ -1,4 +1,4 @@
-"""vLLM's control endpoints (all POST), which vLLM serves only in its development mode."""
+"""vLLM's control endpoints, which vLLM serves only in its development mode."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from starlette.requests import Request as HttpRequest
 from starlette.responses import Response
 
 from tokenwire_reference.core.engine import PauseMode
+from tokenwire_reference.core.seams import current_seams
 from tokenwire_reference.doors.body import read_control
 from tokenwire_reference.doors.errors import RefusalError
 from tokenwire_reference.doors.json_answer import json_answer
@@ -25,8 +26,15 @@ async def pause(http_request: HttpRequest) -> Response:
     mode = _MODES.get(named)
     if mode is None:
         raise RefusalError(f"mode is {named!r}; send abort or keep", param="mode")
-    await served_by(http_request).of_engines(lambda engine: engine.pause(mode))
+    if current_seams().pausing():
+        await served_by(http_request).of_engines(lambda engine: engine.pause(mode))
     return json_answer({"status": "paused"})
+
+
+async def is_paused(http_request: HttpRequest) -> Response:
+    """Report if the server is paused."""
+    paused = await served_by(http_request).of_engines(lambda engine: engine.paused)
+    return json_answer({"is_paused": any(paused)})
 
 
 async def resume(http_request: HttpRequest) -> Response:
