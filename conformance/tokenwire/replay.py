@@ -21,7 +21,7 @@ from tokenwire.judging.collector import few_collections
 from tokenwire.judging.run import Run
 from tokenwire.record import Answer
 from tokenwire.report.subject import Subject, Unanswered
-from tokenwire.report.wording import first_few
+from tokenwire.report.wording import cut, first_few
 from tokenwire.target.advertised import advertised_by, information_path
 from tokenwire.target.shown import drops_its_constraint
 from tokenwire.target.tokenizer import WAY_OUT, Tokenizer, tokenizer_of, way_of
@@ -30,10 +30,12 @@ from tokenwire.typed_table import counted
 from tokenwire.usage_error import UsageError
 from tokenwire.wire.exchange import Ending, ExchangeHead
 from tokenwire.wire.foreign_capture import any_chunks
+from tokenwire.wire.inert import inert
 
 _OK = 200
 SUFFIXES = (".jsonl", ".jsonl.gz")
 _MOST_NAMED = 3
+_LONGEST_REQUEST = 80
 
 
 def capture_files(path: Path) -> list[Path]:
@@ -243,6 +245,18 @@ def _remarks_on_servers(path: Path, names: Sequence[str]) -> Iterator[str]:
         )
 
 
+def _nothing_to_judge(paths: Sequence[Path], asked: Counter[str]) -> str:
+    """Explain why captures with these requests, none of which is in a known dialect, cannot be judged."""
+    names = ", ".join(map(str, paths))
+    if not asked:
+        return f"{names} has no complete exchange; give a capture, or a folder that `--record` wrote"
+    requests = first_few([inert(cut(line, _LONGEST_REQUEST)) for line in asked], _MOST_NAMED)
+    return (
+        f"no exchange in {names} is in a known dialect: {counted(asked.total(), 'request')} to {requests}; "
+        "`tokenwire list dialects` lists what is known, and --dialect FILE adds one"
+    )
+
+
 @few_collections()
 def replay(
     paths: Sequence[Path], *, tokenizer: Tokenizer | None = None, store: AnswerStore | None = None
@@ -256,9 +270,12 @@ def replay(
     runs: list[Run] = []
     reported: list[str] = []
     detected: dict[str, str] = {}
+    asked: Counter[str] = Counter()
     store = store or AnswerStore()
     for path in paths:
         recorded = list(captures(path, store))
+        requests = (exchange.request for _, exchanges in recorded for exchange in exchanges)
+        asked.update(f"{request.method} {request.path}" for request in requests)
         reported += _remarks_on_servers(path, [name for name, _ in recorded])
         for name, exchanges in recorded:
             resolver = DialectResolver(exchanges)
@@ -267,7 +284,7 @@ def replay(
             detected = resolver.why | detected
             reported += remarks(run, unknown)
     if not any(run.streams for run in runs):
-        raise UsageError(f"no exchange in {', '.join(map(str, paths))} is in a known dialect")
+        raise UsageError(_nothing_to_judge(paths, asked))
     dialects = sorted({stream.dialect for run in runs for stream in run.streams})
     answers = [stream for run in runs for stream in (*run.streams, *(pair.other for pair in run.beside))]
     spoken = {stream.dialect for stream in answers if stream.answered}

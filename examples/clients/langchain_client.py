@@ -19,7 +19,6 @@ def hold(_, case):
     usage = usage and token_counts(usage["input_tokens"], usage["output_tokens"])
     finish = whole.response_metadata.get("finish_reason")
     choice = held_choice(0, whole.content, finish, calls=calls)
-    del choice["reasoning"]  # it is not offered by this class
     return {"choices": [choice], "usage": usage}
 
 

@@ -2,8 +2,11 @@
 
 import importlib.util
 import itertools
+import runpy
 import signal
+import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -68,3 +71,22 @@ def test_a_look_that_comes_behind_the_case_gives_nothing_up(driver, monkeypatch,
         return {"choices": []}
 
     assert driver.given_time(client, "", CASE) == ({"error": "ValueError: no"} if fails else {"choices": []})
+
+
+def test_the_adapter_of_langchain_reports_a_choice_without_reasoning(driver, monkeypatch):
+    chunk = SimpleNamespace(
+        tool_call_chunks=[],
+        usage_metadata={"input_tokens": 1, "output_tokens": 2},
+        response_metadata={"finish_reason": "stop"},
+        content="Tok",
+    )
+    model = SimpleNamespace(stream=lambda _messages: [chunk])
+    monkeypatch.setitem(sys.modules, "driver", driver)
+    monkeypatch.setitem(sys.modules, "langchain_openai", SimpleNamespace(ChatOpenAI=lambda **_: model))
+    monkeypatch.setenv("TOKENWIRE_URL", "http://127.0.0.1:1")
+    adapter = runpy.run_path(str(DRIVER.with_name("langchain_client.py")))
+    held = adapter["hold"](None, {"request": {"model": "m", "messages": []}, "leave": False})
+    assert held == {
+        "choices": [{"index": 0, "text": "Tok", "finish": "stop", "calls": []}],
+        "usage": {"prompt_tokens": 1, "completion_tokens": 2},
+    }

@@ -194,9 +194,11 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
         ("http://h/openai?api-version=2024-02-01", "has a query"),
         ("http://h/#top", "has a query"),
         ("http://me:secret@h", "--header 'Authorization"),
+        ("http://h:99999", "the port 99999, but a port is from 1 to 65535"),
+        ("http://h:0", "the port 0, but"),
     ],
 )
-def test_a_base_url_holds_neither_a_query_nor_credentials(url: str, words: str) -> None:
+def test_a_base_url_that_cannot_be_used_is_refused(url: str, words: str) -> None:
     with pytest.raises(ValueError, match=words) as found:
         Recorder(url)
     assert "secret" not in str(found.value)
@@ -314,3 +316,13 @@ def test_a_diagnosis_holds_nothing_that_a_terminal_acts_on() -> None:
     words = diagnosis("http://target", [exchange])
     assert words.isprintable()
     assert "\\x1b]0;owned" in words
+
+
+@pytest.mark.parametrize("location", ["https://me:secret@login.example/path", ""])
+def test_a_server_that_redirects_everything_is_explained(location: str) -> None:
+    headers = (("content-type", "text/html"), *((("location", location),) if location else ()))
+    exchange = Exchange("x", HttpRequest("POST", CHAT, {}), "s", 302, headers, (), Ending.COMPLETE)
+    words = diagnosis("http://target", [exchange])
+    to = ", the first one to https://[redacted]@login.example/path" if location else ""
+    assert words.startswith(f"http://target redirects every request (status 302){to}. ")
+    assert "without a redirect" in words

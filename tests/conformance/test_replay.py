@@ -142,16 +142,27 @@ def test_an_endpoint_that_is_not_there_was_not_asked(tmp_path: Path) -> None:
     assert subject.left_out == {"vllm-generate": "no answer has a choice; status 404"}
 
 
-@pytest.mark.parametrize("kind", ["missing", "empty folder", "nothing known"])
-def test_nothing_to_replay_says_what_was_expected(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("missing", "does not exist; give a capture"),
+        ("empty folder", "holds no file that ends in .jsonl"),
+        ("empty file", "has no complete exchange; give a capture"),
+        ("cut off", "has no complete exchange; give a capture"),
+        ("nothing known", "is in a known dialect: 1 request to POST /nope; `tokenwire list dialects`"),
+    ],
+)
+def test_nothing_to_replay_says_what_was_expected(tmp_path: Path, kind: str, words: str) -> None:
     path = tmp_path / "captures"
+    if kind in ("empty file", "cut off"):
+        path.write_text('{"kind":' if kind == "cut off" else "", "utf-8")
     if kind == "empty folder":
         path.mkdir()
     elif kind == "nothing known":
         write_folder(path, replace(whole("x"), request=HttpRequest("POST", "/nope", {})))
     with pytest.raises(UsageError, match=r"captures") as raised:
         replay([path])
-    assert str(raised.value)
+    assert words in str(raised.value)
 
 
 def test_capture_files_are_found_by_their_names(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from tokenwire.target.advertised import Advertised, advertised_by, information_p
 from tokenwire.target.death import failure
 from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, exchange_name
 from tokenwire.wire.inert import inert
+from tokenwire.wire.redaction import redact_url
 
 SCENARIO = "preflight"
 
@@ -37,6 +38,7 @@ _MINIMAL_ASKS = (
 """A prompt as messages, as ids and as text. The first form that a dialect supports is sent first."""
 _NAMED = "named by --dialect"
 _ABSENT = (404, 405)
+_REDIRECTS = (301, 302, 303, 307, 308)
 _MODELS = "/v1/models"
 _NOT_ABOUT_THE_BODY = frozenset({None, 200, 401, 403, 405, 429, 501, 503})
 """HTTP statuses that another request body would not change. None: no response."""
@@ -148,6 +150,11 @@ def diagnosis(
     elif all(exchange.ending is Ending.OUTGROWN for exchange in exchanges):
         fact = f"{url} sends without end: {_why_no_record(first)}."
         way_out = "A few tokens were asked for; give the base URL of an inference server's API."
+    elif all(exchange.status in _REDIRECTS for exchange in exchanges):
+        fact = f"{url} redirects every request (status {first.status})"
+        elsewhere = first.header("location")
+        fact += f", the first one to {cut(redact_url(elsewhere), 200)}." if elsewhere else "."
+        way_out = "Give the base URL of the server's API, which answers without a redirect."
     elif any(_is_html(exchange) for exchange in exchanges):
         fact = (
             f"{url} answers with an HTML page: that is a web site or a proxy's page, not an inference server."

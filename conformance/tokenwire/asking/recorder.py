@@ -29,6 +29,7 @@ from tokenwire.wire.exchange import Ending, Exchange, HttpRequest, Read, Server,
 from tokenwire.wire.http_answer import AnswerReader
 from tokenwire.wire.redaction import Headers, Mask, MaskedReads, redact_reads, redact_settings, redact_url
 
+_HIGHEST_PORT = 65535
 _OWN_HEADERS = {
     "accept": "*/*",
     "accept-encoding": "identity",
@@ -157,6 +158,11 @@ class Recorder:
             raise UsageError(f"{shown!r} is not a URL: {error}; write http://host:port") from error
         if url.scheme not in {"http", "https"} or not url.host:
             raise UsageError(f"{shown!r} is not the URL of a server; write http://host:port")
+        if url.port is not None and not 0 < url.port <= _HIGHEST_PORT:
+            raise UsageError(
+                f"{shown!r} has the port {url.port}, but a port is from 1 to {_HIGHEST_PORT}; write "
+                "http://host:port"
+            )
         if url.userinfo:
             raise UsageError(
                 "the URL contains credentials; remove them, and pass a header: "

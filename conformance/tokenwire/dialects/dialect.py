@@ -743,6 +743,9 @@ def _load(path: Path, schemas: SchemaSource = load_schema, own: Collection[str] 
     except KeyError as error:
         raise ValueError(f"{path}: {error.args[0]!r} is missing") from error
     except OSError as error:
-        raise ValueError(f"{path} cannot be read: {error.strerror}") from error
+        raise ValueError(
+            f"{path} cannot be read: {error.strerror}; name an existing YAML file, or a dialect of "
+            "`tokenwire list dialects`"
+        ) from error
     except (ValueError, TypeError, AttributeError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{path}: {error}") from error
