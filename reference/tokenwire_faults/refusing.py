@@ -230,6 +230,17 @@ def _missing_prompt_invented(fault: Fault, body: Object) -> Object:
 
 
 @act_at("asked")
+def _misfitting_rows_are_ignored(body: Object) -> Object:
+    params = body.get("sampling_params")
+    if isinstance(params, dict) and params.get("prompt_logprob_token_ids"):
+        due = len(body["token_ids"]) - 1 - (params.get("prompt_logprob_start") or 0)
+        if len(params["prompt_logprob_token_ids"]) != due:
+            del params["prompt_logprob_token_ids"]
+            params.pop("prompt_logprob_start", None)
+    return body
+
+
+@act_at("asked")
 def _misfitting_lists_stretched(body: Object) -> Object:
     prompts = body.get("input_ids")
     if isinstance(prompts, list) and prompts and all(isinstance(row, list) for row in prompts):

@@ -167,6 +167,16 @@ def vllm_drafted(count: int = 6, **wrong: Any) -> Stream:
     return answered("vllm-completions", body, {"id": "c", "choices": [choice], "metrics": metrics})
 
 
+def rows_of_ids(rows: list[list[int]], *, start: int = 0, refused: bool = False) -> Stream:
+    """The answer to a request with these rows of ids for a prompt of three ids."""
+    choice = {"index": 0, "token_ids": [5], "finish_reason": "length"}
+    params = {"max_tokens": 1, "prompt_logprob_token_ids": rows, "prompt_logprob_start": start}
+    body = {"token_ids": [7, 8, 9], "sampling_params": params}
+    document = {"request_id": "generate-tokens-r", "choices": [choice]}
+    error = {"error": {"message": "no", "type": "BadRequestError", "param": None, "code": 400}}
+    return answered("vllm-generate", body, error if refused else document, status=400 if refused else 200)
+
+
 METRICS: dict[str, Any] = {
     **{"num_spec_steps": 2, "num_draft_tokens": 6, "num_accepted_draft_tokens": 3},
     **{"acceptance_histogram": [0, 1, 1, 0], "draft_acceptance_rate": 0.5, "mean_acceptance_length": 2.5},
@@ -412,6 +422,18 @@ FINISH_AND_ERROR_PAIRS = [
         refusal(**bad("min_new_tokens", 9, min_new_tokens=9, max_new_tokens=6)),
         whole(**bad("min_new_tokens", 9, min_new_tokens=9, max_new_tokens=6)),
         why="more at least than at most",
+    ),
+    Pair(
+        "misfitting-rows-refused",
+        rows_of_ids([[4], [5]], start=1, refused=True),
+        rows_of_ids([[4], [5]], start=1),
+        why="more rows than positions",
+    ),
+    Pair(
+        "unknown-chosen-ids-refused",
+        rows_of_ids([[4], [2**31]], refused=True),
+        rows_of_ids([[4], [2**31]]),
+        why="of the prompt",
     ),
     Pair("unreadable-bodies-refused", unreadable(refusal()), unreadable(whole())),
     Pair(

@@ -543,3 +543,26 @@ def test_what_an_adapter_is_asked_is_related_to_no_answer_of_the_model():
     keys = [CHAT.read(exchange, adapters=("first", "second")).asked.ids_key for exchange in exchanges]
     assert keys[0] == ""
     assert keys[1]
+
+
+@pytest.mark.parametrize(
+    ("rows", "start", "chosen"),
+    [
+        ([[4, 5], [6]], 1, ((4, 5), (6,))),
+        ([[4], [-1]], None, ((4,), (-1,))),
+        ([4, 5], 0, ()),
+        ([[4], ["5"]], 0, ()),
+        ([[4], [True]], 0, ()),
+        ([], 0, ()),
+        (True, "1", ()),
+    ],
+)
+def test_rows_of_ids_for_the_prompt_are_read_and_asked_for(rows: Any, start: Any, chosen: Any) -> None:
+    params = {"prompt_logprob_token_ids": rows, "prompt_logprob_start": start}
+    sent = HttpRequest("POST", "/inference/v1/generate", {"token_ids": [1, 2, 3], "sampling_params": params})
+    asked = load_dialects()["vllm-generate"].read_asked(sent)
+    assert asked.prompt_chosen == chosen
+    assert asked.prompt_chosen_start == (start if type(start) is int else 0)
+    named = [name for wanted in asked.wanted for name in wanted.names]
+    assert named == (["prompt_token_id_logprobs"] if chosen or rows is True else [])
+    assert not asked.other_sampling

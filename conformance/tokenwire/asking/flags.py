@@ -54,7 +54,8 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
         if ask.stream or label not in _OF_STREAMS
     }
     asks |= {
-        str(keys[-1]).replace("_", "-"): replace(ask, raw=_true_at(keys)) for keys in dialect.request.asks
+        str(keys[-1]).replace("_", "-"): replace(ask, raw=_set_at(keys, _enabling(dialect, ask, keys)))
+        for keys in dialect.request.asks
     }
     sent: dict[str, Ask] = {}
     requests: list[HttpRequest] = []
@@ -66,8 +67,15 @@ def flagged(dialect: Dialect, ask: Ask) -> dict[str, Ask]:
     return sent
 
 
-def _true_at(keys: Keys) -> dict[str, Any]:
-    """Return a JSON object in which the value at this JSON pointer is true."""
+def _enabling(dialect: Dialect, ask: Ask, keys: Keys) -> Any:
+    """Return the value that enables an output: true, or a row of ids for each position of the prompt."""
+    if keys != dialect.request.prompt_chosen:
+        return True
+    return [[*FLAGS["chosen-ids"]["chosen_ids"]]] * (len(ask.input_ids[0]) - 1 if ask.input_ids else 1)
+
+
+def _set_at(keys: Keys, value: Any) -> dict[str, Any]:
+    """Return a JSON object with a value at this JSON pointer."""
     body: dict[str, Any] = {}
-    put(body, keys, True)
+    put(body, keys, value)
     return body

@@ -150,6 +150,7 @@ check_rows(
         ANY,
         _with(lambda stream, _: bad.misfitting_lists(stream.asked, stream.exchange.request)),
     ),
+    Refused("misfitting-rows-refused", ANY, _with(lambda stream, _: bad.misfitting_rows(stream.asked))),
     Refused("unreadable-bodies-refused", ANY, _unreadable),
     Refused("empty-inputs-refused", ANY, _if(_holds_nothing, "an input without any token was")),
     Refused("long-inputs-refused", ANY, _too_long),

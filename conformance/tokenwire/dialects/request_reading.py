@@ -190,6 +190,8 @@ def _sent(reading: BodyReading) -> dict[str, SentField]:
     binding = reading.binding
     beside = [(name, binding.prompt[name]) for name in reading.found]
     beside += [(name, count.at) for name, count in binding.counts.items()]
+    chosen = {"chosen_in_top": binding.chosen_in_top, "prompt_chosen": binding.prompt_chosen}
+    beside += [(name, keys) for name, keys in chosen.items() if keys is not None]
     rows = [(name, *sent) for name, sent in reading.stated.items()]
     rows += [(name, str(keys[-1]), gather(reading.body, keys)) for name, keys in beside]
     sent_fields: dict[str, SentField] = {}

@@ -56,7 +56,8 @@ async def _chosen_prompt_logprobs(talk: Conversation) -> None:
     """Logprobs of chosen ids at each position of the prompt, beside those of the likeliest ids.
 
     From the first position and from the sixth, without and with streaming. If the endpoint takes ids for each
-    position, they change from position to position, and some positions have fewer of them.
+    position, they change from position to position, and some positions have fewer of them. A request with too
+    few rows of ids must be refused.
     """
     binding = talk.dialect.request
     ask = Ask(input_ids=(PROMPT,), max_new_tokens=2, ignore_eos=True, logprobs=True, top_logprobs=2)
@@ -71,6 +72,10 @@ async def _chosen_prompt_logprobs(talk: Conversation) -> None:
                 put(raw, binding.prompt_chosen_start, start)
             one = replace(ask, logprob_start=0, raw=raw)
         asks |= {f"from-{start}": one, f"from-{start}-stream": replace(one, stream=True)}
+    if binding.prompt_chosen is not None:
+        few: dict[str, Any] = {}
+        put(few, binding.prompt_chosen, [list(_ids_at(at)) for at in range(2, len(PROMPT))])
+        asks["too-few"] = replace(ask, logprob_start=0, raw=few)
     await talk.ask_all({label: one for label, one in asks.items() if talk.can_say(one)})
 
 

@@ -15,6 +15,7 @@ from tokenwire.asking.scenario import PROMPT, Conversation, Steps, scenario
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.scenarios.forms import plain_ask, with_controls, with_parameter
 from tokenwire.wire.exchange import HttpRequest
+from tokenwire.wire.json_pointer import put
 
 _DEEP = 100_000
 
@@ -102,6 +103,10 @@ def _unknown_ids(talk: Conversation) -> Steps:
     for label, token in (("negative", -1), ("two-to-31", 2**31)):
         bad[f"stop-{label}"] = replace(ask, wrong={"stop_token_ids": [token]}, ignore_eos=False)
         bad[f"chosen-{label}"] = replace(ask, logprobs=True, wrong={"chosen_ids": [token]})
+        if talk.dialect.request.prompt_chosen is not None and token > 0:
+            rows: dict[str, Any] = {}
+            put(rows, talk.dialect.request.prompt_chosen, [[token]] * (len(PROMPT) - 1))
+            bad[f"chosen-of-prompt-{label}"] = replace(ask, raw=rows)
         if talk.dialect.request.logit_bias is not None:
             bad[f"bias-{label}"] = with_parameter(talk, ask, "logit_bias", {str(token): 1.0})
     bad["top-beyond"] = replace(ask, logprobs=True, top_logprobs=_MANY)

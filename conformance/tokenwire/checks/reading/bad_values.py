@@ -21,6 +21,7 @@ from tokenwire.wire import strict_json
 from tokenwire.wire.exchange import HttpRequest
 
 _WORDS_FOR_BOOLEANS = frozenset({"true", "false", "yes", "no", "on", "off", "1", "0", "t", "f", "y", "n"})
+_PADDING = -1
 _PER_PROMPT = frozenset({"logprobs", "logprob_start", "top_logprobs", "chosen_ids", "request_id"})
 
 
@@ -143,8 +144,23 @@ def unknown_prompt_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValu
 
 
 def unknown_chosen_ids(asked: Asked, vocabulary: int | None) -> Iterator[BadValue]:
-    """Yield out-of-vocabulary ids whose logprobs are requested."""
+    """Yield out-of-vocabulary ids whose logprobs are requested. -1 fills up a row of ids."""
     yield from _unknown_ids(asked, "chosen_ids", vocabulary)
+    yield from _unknown_ids(asked, "chosen_in_top", vocabulary)
+    for value in _unknown_ids(asked, "prompt_chosen", vocabulary):
+        if value.value != _PADDING:
+            yield value
+
+
+def misfitting_rows(asked: Asked) -> Iterator[BadValue]:
+    """Yield the rows of ids for positions of the prompt, if there is not one row for each position."""
+    stated, prompts = asked.sent.get("prompt_chosen"), asked.input_ids or ()
+    if stated is None or not asked.prompt_chosen or len(prompts) != 1:
+        return
+    count, due = len(asked.prompt_chosen), max(0, len(prompts[0]) - 1 - asked.prompt_chosen_start)
+    if count != due:
+        problem = f"has {counted(count, 'row')} for {counted(due, 'position')} of the prompt"
+        yield BadValue(stated.wire_name, list(map(list, asked.prompt_chosen)), problem)
 
 
 def unknown_parameter_ids(stream: Answer, vocabulary: int | None) -> Iterator[BadValue]:
