@@ -56,7 +56,7 @@ _UNCOMPUTED = (
 """Sampling parameters that this engine does not support. Requests with them are refused."""
 _UTILITIES: Mapping[str, Any] = {
     **{"get_supported_tasks": ["generate"], "list_loras": []},
-    **dict.fromkeys(("is_sleeping", "is_scheduler_paused"), False),
+    "is_sleeping": False,
     **dict.fromkeys(("reset_prefix_cache", "add_lora", "remove_lora", "pin_lora"), True),
 }
 """The answers to control calls. All other control calls get an empty answer."""
@@ -165,6 +165,8 @@ class VllmEngine:
         self.engine = Engine()
         self._fields = OUTPUTS[options.version]
         self._weights = "default"
+        self._pause_mode = ""
+        """The mode of the current pause; empty if the engine is not paused."""
         self._trace = Trace(options.trace)
 
     def ready(self) -> bytes:
@@ -197,30 +199,71 @@ class VllmEngine:
                 self.engine.take(name)
         elif kind == UTILITY:
             client, call, method, arguments = content
-            if method == "set_weight_version":
+            try:
+                reply = [call, None, [None, self._control(method, arguments)]]
+            except UncomputedError as error:
+                reply = [call, str(error), None]
+            self._output(client, [], utility=reply)
+
+    def _control(self, method: str, arguments: Sequence[Any]) -> Any:
+        """Execute a control call, and return its result. Raises UncomputedError."""
+        match method:
+            case "get_weight_version":
+                return self._weights
+            case "is_scheduler_paused":
+                return bool(self._pause_mode)
+            case "set_weight_version":
                 self._weights = arguments[0]
-            result = self._weights if method == "get_weight_version" else _UTILITIES.get(method)
-            self._output(client, [], utility=[call, None, [None, result]])
+            case "pause_generation":
+                self._pause(arguments[0])
+            case "resume_scheduler":
+                self._pause_mode = ""
+        return _UTILITIES.get(method)
+
+    def _pause(self, mode: str) -> None:
+        """Pause in one of vLLM's modes. Raises UncomputedError for `wait`, and for unknown modes."""
+        if mode not in ("abort", "keep"):
+            raise UncomputedError(f"a pause in the mode {mode!r}")
+        self._pause_mode = mode
+        for running in self.engine.requests if mode == "abort" else ():
+            self.engine.take(running.name)
+            self._end(running.request, FINISHES["abort"])
+
+    def _end(self, request: Mapping[str, Any], finish: int, error: dict[str, Any] | None = None) -> None:
+        """End a request without further tokens."""
+        name = request["request_id"]
+        row = {"request_id": name, "new_token_ids": [], "finish_reason": finish, "error": error}
+        self._output(request.get("client_index") or 0, [self._row(row)], ended=[name])
+
+    @property
+    def is_idle(self) -> bool:
+        """True if `step` has nothing to do."""
+        return bool(self._pause_mode) or not self.engine.requests
 
     def _add(self, request: dict[str, Any]) -> None:
         params: Any = request.get("sampling_params")
         prompt = request.get("prompt_token_ids") or []
-        name, client = request["request_id"], request.get("client_index") or 0
+        name = request["request_id"]
+        if self._pause_mode == "abort":
+            error = _error("generation is paused; send the request again after it was resumed", 503)
+            self._end(request, FINISHES["error"], error)
+            return
         try:
             sampling = sampling_of(params, self.options.max_model_len - len(prompt), self.options.folder)
             given = (params.get("extra_args") or {}).get(KEY)
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
             right = answer(self.options.law, prompt, sampling)
         except Exception as error:  # An error ends only this request, and becomes the answer to the request.
-            row = {"request_id": name, "new_token_ids": [], "finish_reason": FINISHES["error"]}
-            self._output(client, [self._row({**row, "error": _error(*refusal(error))})], ended=[name])
+            self._end(request, FINISHES["error"], _error(*refusal(error)))
             return
         if right.outcome.matched is not None and right.outcome.matched == params.get("_eos_token_id"):
             right = replace(right, outcome=Outcome("stop"))
         self.engine.add(Running(name, prompt, right, schedule, request))
 
     def step(self) -> None:
-        """Run a step, and send its outputs. Raises EngineDiedError."""
+        """Run a step, and send its outputs, unless the engine is paused. Raises EngineDiedError."""
+        if self._pause_mode:
+            return
         messages: dict[tuple[int, str], tuple[list[list[Any]], list[str]]] = {}
         emissions = list(self.engine.step())
         asked = (running.request["sampling_params"].get("logprobs") for running, _ in emissions)
@@ -348,7 +391,7 @@ def serve(options: VllmOptions) -> None:
     hand.send(_pack({"status": "READY", **status}))
     try:
         while True:
-            for socket, _ in poller.poll(_TICK_MS if engine.engine.requests else None):
+            for socket, _ in poller.poll(None if engine.is_idle else _TICK_MS):
                 for kind, payload, *_ in waiting(socket.recv_multipart):
                     engine.receive(kind, payload)
             engine.step()

@@ -72,7 +72,7 @@ def requested(seconds: float, first: float, name: str = "generate/while") -> Str
 
 
 def running(duration: float, come: int = 1) -> Stream:
-    """A stream that was running at a pause, had delivered so many tokens, and took so long."""
+    """A stream that was running at a pause, had delivered `come` tokens, and took this long."""
     reply = Reply(ids=IDS, text=None, finish=LENGTH)
     stream = build(choices=(reply,), sizes=(come, 6 - come), prompt_key="p", name="generate/running")
     return _arriving(sent_at(stream, 10, duration), 0.1, duration)

@@ -261,6 +261,60 @@ def test_outputs_have_the_version_that_the_weights_were_given(parrot: Any) -> No
     assert {message[8] for _, message in below.sent} == {"v2"}
 
 
+def paused(below: Below) -> Any:
+    """Whether the engine reports that it is paused."""
+    below.engine.receive(UTILITY, pack([0, 9, "is_scheduler_paused", []]))
+    return below.sent.pop()[1][4]
+
+
+def test_a_pause_keeps_what_runs_and_lets_new_requests_wait(parrot: Any) -> None:
+    below = Below(parrot)
+    undisturbed = [token for row in below.ask(PROMPT) for token in row["new_token_ids"]]
+    below.sent.clear()
+    params = {"max_tokens": 6}
+    below.engine.receive(ADD, pack(["runs", PROMPT, None, params, None, 0.0, None, None, None]))
+    below.engine.step()
+    assert paused(below) == [9, None, [None, False]]
+    for _ in range(2):
+        below.engine.receive(UTILITY, pack([0, 7, "pause_generation", ["keep", True]]))
+        assert below.sent.pop()[1][4] == [7, None, [None, None]]
+        assert paused(below) == [9, None, [None, True]]
+    below.engine.receive(ADD, pack(["waits", PROMPT, None, params, None, 0.0, None, None, None]))
+    rows = below.run()
+    assert [row["request_id"] for row in rows] == ["runs"], "only the token from before the pause"
+    assert below.engine.is_idle
+    below.engine.receive(UTILITY, pack([0, 8, "resume_scheduler", []]))
+    below.sent.pop()
+    assert paused(below) == [9, None, [None, False]]
+    rows = below.run()
+    for name in ("runs", "waits"):
+        ids = [token for row in rows if row["request_id"] == name for token in row["new_token_ids"]]
+        assert ids == undisturbed
+
+
+def test_a_pause_may_end_what_runs_and_new_requests_are_sent_away(parrot: Any) -> None:
+    below = Below(parrot)
+    for name, schedule in (("runs", ""), ("waits", "join=2:never")):
+        params = {"max_tokens": 6, "extra_args": {"tokenwire": schedule}}
+        below.engine.receive(ADD, pack([name, PROMPT, None, params, None, 0.0, None, None, None]))
+    below.engine.receive(UTILITY, pack([0, 7, "pause_generation", ["abort", True]]))
+    below.engine.receive(ADD, pack(["late", PROMPT, None, {}, None, 0.0, None, None, None]))
+    rows = {row["request_id"]: row for row in below.run()}
+    assert {name: row["finish_reason"] for name, row in rows.items()} == {"runs": 2, "waits": 2, "late": 3}
+    assert rows["late"]["error"]["retryable"] is True
+    assert below.engine.engine.requests == []
+    below.engine.receive(UTILITY, pack([0, 8, "resume_scheduler", []]))
+    below.sent.clear()
+    assert below.ask(PROMPT)[-1]["finish_reason"] == 1
+
+
+def test_a_pause_in_a_mode_that_is_not_computed_fails_and_pauses_nothing(parrot: Any) -> None:
+    below = Below(parrot)
+    below.engine.receive(UTILITY, pack([0, 7, "pause_generation", ["wait", True]]))
+    assert below.sent.pop()[1][4] == [7, "this engine does not compute a pause in the mode 'wait'", None]
+    assert paused(below) == [9, None, [None, False]]
+
+
 @pytest.mark.parametrize(
     ("handed", "cached"), [({"remote_engine_id": "peer"}, 15), ({"do_remote_decode": True}, 0)]
 )
