@@ -234,6 +234,11 @@ class Scheduler:
 
     end_of_reasoning: Any = None
     """The marker behind the reasoning, as `Req` counts with it. None without a reasoning parser."""
+    is_paused = False
+    """True from a pause until the server continues.
+
+    The front end itself ends what runs before a pause in the mode `abort`, and lets new requests wait.
+    """
 
     def __init__(self, server_args: Any, port_args: Any) -> None:
         self.io: Any = import_module(f"{_MANAGERS}.io_struct")
@@ -310,6 +315,8 @@ class Scheduler:
                 for running in self.engine.requests:
                     if message.abort_all or running.name.startswith(message.rid):
                         self.order_end(running)
+            case "PauseGenerationReqInput" | "ContinueGenerationReqInput":
+                self.is_paused = name == "PauseGenerationReqInput"
             case "ShutdownReq":
                 raise SystemExit
             case _ if name in _CONTROL:
@@ -400,8 +407,18 @@ class Scheduler:
 
     # Steps.
 
+    @property
+    def is_idle(self) -> bool:
+        """True if `step` has nothing to do."""
+        return self.is_paused or not self.engine.requests
+
     def step(self) -> None:
-        """Run a step, and send its outputs through SGLang's streamer. Raises EngineDiedError."""
+        """Run a step, and send its outputs through SGLang's streamer, unless the engine is paused.
+
+        Raises EngineDiedError.
+        """
+        if self.is_paused:
+            return
         for wave in waves(self.engine.step()):
             going = [(running, emitted) for running, emitted in wave if not running.request.finished()]
             for running, emitted in going:
@@ -464,14 +481,14 @@ class Scheduler:
     def run(self) -> None:
         """Process messages until the process is stopped, or until a schedule demands a crash."""
         while True:
-            if not self.engine.requests:
+            if self.is_idle:
                 if self.rust is not None:
                     self.rust.wait_request(_IDLE_MS)
                 else:
                     self.channels.recv_from_tokenizer.poll(_IDLE_MS)
             for message in self.receive():
                 self.handle(message)
-            if self.engine.requests:
+            if not self.is_idle:
                 self.step()
                 time.sleep(_TICK_S)
 

@@ -238,3 +238,27 @@ def test_a_failure_has_a_status_of_the_class_that_front_ends_look_for(
     _, given, _ = req.finished_reason.given
     assert given == status
     assert isinstance(given, HTTPStatus)
+
+
+@pytest.mark.parametrize("mode", ["in_place", "retract"])
+def test_a_pause_keeps_what_runs(mode: str) -> None:
+    version = max(RECORDINGS)
+    lines = map(json.loads, gzip.decompress(RECORDINGS[version].read_bytes()).splitlines())
+    first = next(
+        line["in"] for line in lines if line.get("in", {}).get("class") == "TokenizedGenerateReqInput"
+    )
+    played = Played(version)
+    played.add(message({**first, "rid": "runs"}))
+    played.step()
+    (running,) = played.engine.requests
+    given = running.given
+    assert given
+    played.handle(message({"class": "PauseGenerationReqInput", "mode": mode}))
+    assert played.is_idle
+    for _ in range(3):
+        played.step()
+    assert running.given == given
+    played.handle(message({"class": "ContinueGenerationReqInput"}))
+    assert not played.is_idle
+    played.step()
+    assert running.given > given
