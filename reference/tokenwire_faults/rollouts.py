@@ -34,6 +34,13 @@ def _weight_spans_split_for_nothing(answer: Json) -> None:
 
 
 @act_at("answers")
+def _prompt_spans_lack_the_last(answer: Json) -> None:
+    for info in meta_infos(answer):
+        if spans := info.get("prefill_weight_versions"):
+            info["prefill_weight_versions"] = [*spans[:-1], spans[-1] | {"end": spans[-1]["end"] - 1}]
+
+
+@act_at("answers")
 def _weights_named_at_the_end(answer: Json) -> None:
     for info in meta_infos(answer):
         if spans := info.get("weight_versions"):

@@ -161,6 +161,7 @@ def _rank(
             max_total_tokens=args.max_total_tokens,
             page_size=args.page_size,
             sampling_backend=args.sampling_backend,
+            enable_prefill_weight_versions=args.enable_prefill_weight_versions,
             prefix_caching=not args.disable_radix_cache and args.disaggregation_mode != "decode",
             random_seed=args.random_seed,
             weight_version=args.weight_version,

@@ -164,6 +164,9 @@ class ServerArgs:
     )
     random_seed: int | None = _flag(None, "Seed of requests that bring none.", between=(-(2**63), 2**63 - 1))
     weight_version: str = _flag("default", "Version named in meta_info.")
+    enable_prefill_weight_versions: bool = _flag(
+        False, "Name the versions of the weights that computed the prompt in meta_info."
+    )
     enable_metrics: bool = _flag(False, "Answer /metrics in the Prometheus format.")
     """True to answer `/metrics`. A server of the vLLM dialect always answers it."""
     log_level: str = _flag("warning", "debug, info, warning or error.")

@@ -40,6 +40,12 @@ def spanned(*ends: int, start: int = 0, version: str = "v2") -> Stream:
     return whole(Reply(details={"weight_versions": spans, "weight_version": version}))
 
 
+def spanned_prompt(*ends: int, versions: Sequence[str]) -> Stream:
+    """A whole answer to a prompt of five tokens, whose spans of weights end at these tokens."""
+    spans = spans_of(*ends, versions=versions)
+    return whole(Reply(details={"prefill_weight_versions": spans}, counters={"prompt_tokens": 5}))
+
+
 def spans_of(*ends: int, versions: Sequence[str]) -> list[dict[str, Any]]:
     """Spans of weights that end at these ids."""
     starts = (0, *ends)
@@ -244,6 +250,19 @@ ROLLOUT_PAIRS = [
         spanned(6, start=1),
         pointer="/weight_versions",
         why="begins late",
+    ),
+    Pair(
+        "prompt-spans-partition-the-prompt",
+        spanned_prompt(2, 5, versions=("v1", "v2")),
+        spanned_prompt(2, 4, versions=("v1", "v2")),
+        pointer="/prefill_weight_versions",
+    ),
+    Pair(
+        "neighbouring-weight-spans-differ",
+        spanned_prompt(2, 5, versions=("v1", "v2")),
+        spanned_prompt(2, 5, versions=("v1", "v1")),
+        pointer="/prefill_weight_versions",
+        why="of a prompt",
     ),
     Pair(
         "neighbouring-weight-spans-differ",

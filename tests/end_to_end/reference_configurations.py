@@ -64,7 +64,10 @@ _WITH_PARSERS = (
 )
 CONFIGURATIONS = {
     "cumulative": Configuration(
-        (*_MIRROR, "--enable-metrics", "--enable-cache-report", *_ADAPTERS),
+        (
+            *(*_MIRROR, "--enable-metrics", "--enable-cache-report", "--enable-prefill-weight-versions"),
+            *_ADAPTERS,
+        ),
         (*_STANDARD, *_OWN_DOORS["SGLang's"]),
     ),
     "vLLM's shapes": Configuration(

@@ -103,11 +103,12 @@ class _Spans(NamedTuple):
     emission: Emission
     parts: list[Any]
     tokens: int
-    """The number of completion tokens of the choice."""
+    """The number of tokens that the spans must cover: completion tokens, or those of the prompt."""
+    field: str = "weight_versions"
 
     @property
     def place(self) -> Place:
-        return self.emission.at("weight_versions")
+        return self.emission.at(self.field)
 
 
 def _spans(stream: Stream) -> Iterator[_Spans]:
@@ -118,6 +119,20 @@ def _spans(stream: Stream) -> Iterator[_Spans]:
                 tokens = _completion_tokens(stream, emission)
                 if tokens is not None:
                     yield _Spans(emission, reported, tokens)
+
+
+_OF_PROMPT = "prefill_weight_versions"
+
+
+def _prompt_spans(stream: Stream) -> Iterator[_Spans]:
+    for choice in finished_choices(stream):
+        for emission in choice.emissions:
+            reported, tokens = (
+                emission.details.get(_OF_PROMPT),
+                integer(emission.counters.get("prompt_tokens")),
+            )
+            if reported is not None and emission.finish is not None and tokens is not None:
+                yield _Spans(emission, as_list(reported) or [], tokens, _OF_PROMPT)
 
 
 def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
@@ -140,19 +155,30 @@ def _completion_tokens(stream: Stream, emission: Emission) -> int | None:
 def _weight_spans_partition_the_output(stream: Stream, _target: Target) -> Iterator[Observation]:
     """Check that the spans of weights cover the output without gap or overlap, from 0 to the last token."""
     for spans in _spans(stream):
-        reached = 0
-        for span in spans.parts:
-            start, end = (integer(span.get(n)) if isinstance(span, dict) else None for n in ("start", "end"))
-            if start != reached or end is None or end < reached or (end == reached and spans.tokens):
-                break
-            reached = end
-        else:
-            start, end = reached, spans.tokens
-        whole = reached == spans.tokens and start is not None and end is not None and start <= end
-        message = f"the spans of weights {spans.parts!r:.200} do not cover {spans.tokens} completion tokens"
-        expected = f"spans from 0 to {spans.tokens} without gap or overlap"
-        holds = whole and (bool(spans.parts) or not spans.tokens)
-        yield expect(spans.place, expected, spans.parts, message, holds=holds)
+        yield _partition(spans, "completion tokens")
+
+
+@check("prompt-spans-partition-the-prompt", FINISHED)
+def _prompt_spans_partition_the_prompt(stream: Stream, _target: Target) -> Iterator[Observation]:
+    """Check that the spans of weights cover the prompt without gap or overlap, from 0 to the last token."""
+    for spans in _prompt_spans(stream):
+        yield _partition(spans, "prompt tokens")
+
+
+def _partition(spans: _Spans, tokens: str) -> Observation:
+    reached = 0
+    for span in spans.parts:
+        start, end = (integer(span.get(n)) if isinstance(span, dict) else None for n in ("start", "end"))
+        if start != reached or end is None or end < reached or (end == reached and spans.tokens):
+            break
+        reached = end
+    else:
+        start, end = reached, spans.tokens
+    whole = reached == spans.tokens and start is not None and end is not None and start <= end
+    message = f"the spans of weights {spans.parts!r:.200} do not cover {spans.tokens} {tokens}"
+    expected = f"spans from 0 to {spans.tokens} without gap or overlap"
+    holds = whole and (bool(spans.parts) or not spans.tokens)
+    return expect(spans.place, expected, spans.parts, message, holds=holds)
 
 
 @check("weight-version-is-that-of-the-last-span", FINISHED)
@@ -173,10 +199,10 @@ def _neighbouring_weight_spans_differ(stream: Stream, target: Target) -> Iterato
     A single span is evidence only if the weights were named during the request.
     """
     named = [call for call in _namings(target) if overlap(stream.exchange, call.exchange)]
-    for spans in _spans(stream):
+    for spans in (*_spans(stream), *_prompt_spans(stream)):
         versions = [span.get("version") for span in spans.parts if isinstance(span, dict)]
         repeated = next((one for one, other in pairwise(versions) if one == other), None)
-        if len(versions) > 1 or named:
+        if len(versions) > 1 or (named and spans.field != _OF_PROMPT):
             yield expect(
                 spans.place,
                 "another version in each span than in the span before it",

@@ -61,6 +61,7 @@ class EngineArgs:
     sampling_backend: str = "pytorch"
     prefix_caching: bool = True
     weight_version: str = "default"
+    enable_prefill_weight_versions: bool = False
     random_seed: int | None = None
     """The seed from which the engine derives a seed for each request without a seed."""
     speculative_num_draft_tokens: int = 0
@@ -107,7 +108,7 @@ class Engine:
         """Requests that ended between two steps. The next step returns them."""
         self._paused = False
         self._steps = 0
-        self.weight_version = args.weight_version
+        self.weight_version = self.scheduler.pool.weight_version = args.weight_version
 
     @property
     def max_total_tokens(self) -> int:
@@ -219,14 +220,14 @@ class Engine:
         if not self.scheduler.empty:
             return False
         put()
-        self.weight_version = version or self.weight_version
+        self.weight_version = self.scheduler.pool.weight_version = version or self.weight_version
         if flush:
             self.scheduler.pool.flush()
         return True
 
     def rename_weights(self, version: str) -> None:
         """Give the weights another version. Running requests report it from their next token on."""
-        self.weight_version = version
+        self.weight_version = self.scheduler.pool.weight_version = version
         for sequence in self.scheduler:
             sequence.request.use_weights(version)
 
@@ -308,6 +309,10 @@ class Engine:
         touched = []
         for (sequence, *_), reached in zip(segments, samples, strict=True):
             request = sequence.request
+            if reached and not request.prompt_weights and self.args.enable_prefill_weight_versions:
+                request.prompt_weights = self.scheduler.pool.versions(
+                    sequence.pages, len(request.prompt_token_ids)
+                )
             # With a budget of zero no token is accepted, so the stop rules are checked here.
             if reached and sequence.rules.max_new_tokens == 0 and request.finish is None:
                 request.finish = sequence.rules.check(request.output_ids)

@@ -108,6 +108,9 @@ class PagePool:
         self._page_of: dict[PageKey, int] = {}
         self._key_of: dict[int, PageKey] = {}
         self._evictable: OrderedDict[int, None] = OrderedDict()
+        self.weight_version = "default"
+        self._versions: dict[int, str] = {}
+        """The version of the weights that computed each page, noted when it was full."""
 
     @property
     def capacity(self) -> int:
@@ -167,6 +170,7 @@ class PagePool:
 
     def publish(self, keys: Sequence[PageKey], pages: Sequence[int]) -> None:
         """Publish full pages with their keys, in the same order, so that other requests can share them."""
+        self._versions |= dict.fromkeys(pages, self.weight_version)
         if not self.prefix_caching:
             return
         for page, key in zip(pages, keys, strict=True):
@@ -176,6 +180,13 @@ class PagePool:
             if key not in self._page_of and page not in self._key_of:
                 self._page_of[key] = page
                 self._key_of[page] = key
+
+    def versions(self, pages: Sequence[int], positions: int) -> tuple[tuple[str, int], ...]:
+        """Return the versions of the weights that computed a prompt, each with its first position."""
+        full = [self._versions[page] for page in pages[: positions // self.page_size]]
+        by_page = [*full, self.weight_version] if positions % self.page_size else full
+        starts = enumerate(zip([None, *by_page], by_page, strict=False))
+        return tuple((now, i * self.page_size) for i, (before, now) in starts if now != before)
 
     def release(self, pages: Sequence[int]) -> None:
         """Release pages, the last page of a prefix first, because a later page is useless without the earlier

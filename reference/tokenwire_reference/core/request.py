@@ -250,6 +250,8 @@ class Request:
     The weights change only while no request is running. Their version may get another name at any time. The
     tuple is replaced, because a reader on another thread may iterate over the old one.
     """
+    prompt_weights: tuple[tuple[str, int], ...] = ()
+    """The versions of the weights that computed the prompt, each with its first position, if reported."""
     num_retractions: int = 0
     drafts: DraftCounts | None = None
     """The counts of drafts; None if the engine has no drafts."""

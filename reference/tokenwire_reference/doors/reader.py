@@ -54,11 +54,20 @@ class Emission:
         """
         count = self.completion_tokens
         changes = [change for change in self.record.weight_changes if not change[1] or change[1] < count]
-        ends = [*(start for _, start in changes[1:]), count]
-        return [
-            {"version": version, "start": start, "end": end}
-            for (version, start), end in zip(changes, ends, strict=True)
-        ]
+        return _spans(changes, count)
+
+    @property
+    def prompt_weight_versions(self) -> list[dict[str, Any]]:
+        """The spans of prompt tokens that one version of the weights computed each; empty if not reported."""
+        return _spans(self.record.prompt_weights, len(self.record.prompt_token_ids))
+
+
+def _spans(changes: Sequence[tuple[str, int]], count: int) -> list[dict[str, Any]]:
+    ends = [*(start for _, start in changes[1:]), count]
+    return [
+        {"version": version, "start": start, "end": end}
+        for (version, start), end in zip(changes, ends[: len(changes)], strict=True)
+    ]
 
 
 @dataclass

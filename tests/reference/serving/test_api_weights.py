@@ -173,3 +173,24 @@ def test_a_pause_of_vllm_keeps_what_runs(serve_reference):
         assert joined(spans) == ["default"]
         assert loopback.post(f"{url}/pause?mode=sleep").status_code == 400
         assert is_paused() is False
+
+
+def test_a_cached_prefix_keeps_the_version_that_computed_it(serve_reference):
+    flags = ("--weight-version", "v1", "--enable-prefill-weight-versions")
+
+    def spans(url, ids):
+        body = {"input_ids": ids, "sampling_params": {"temperature": 0, "max_new_tokens": 4}}
+        info = loopback.post(f"{url}/generate", json=body).json()["meta_info"]
+        found = [(span["version"], span["start"], span["end"]) for span in info["prefill_weight_versions"]]
+        return found, info["cached_tokens"]
+
+    with serve_reference(flags) as url:
+        assert spans(url, PROMPT) == ([("v1", 0, 70)], 0)
+        loopback.post(f"{url}/update_weight_version", json={"new_version": "v2", "abort_all_requests": False})
+        assert spans(url, [*PROMPT, *range(40)]) == ([("v1", 0, 64), ("v2", 64, 110)], 64)
+        assert spans(url, list(range(7))) == ([("v2", 0, 7)], 0)
+
+
+def test_versions_of_the_prompt_are_named_on_demand_only(url):
+    answer = loopback.post(f"{url}/generate", json={"input_ids": PROMPT}).json()
+    assert "prefill_weight_versions" not in answer["meta_info"]

@@ -18,7 +18,13 @@ from tokenwire_reference.running.ranks import DP_RANK
 def answer_metadata(choices: Sequence[Emission]) -> dict[str, Any]:
     """Return the `metadata` of a whole OpenAI answer, with the weight versions of its first choice."""
     spans = choices[0].weight_versions
-    return {"weight_version": spans[-1]["version"], "weight_versions": spans}
+    return {"weight_version": spans[-1]["version"], "weight_versions": spans, **_of_prompt(choices[0])}
+
+
+def _of_prompt(choice: Emission) -> dict[str, Any]:
+    """Return the versions of the weights that computed the prompt, if the server reports them."""
+    spans = choice.prompt_weight_versions
+    return {"prefill_weight_versions": spans} if spans else {}
 
 
 def usage(consumed: Consumed, *, cache_report: bool) -> dict[str, Any]:
@@ -56,6 +62,7 @@ def meta_info(
         info["routed_experts"] = experts
     if finish:
         info["weight_versions"] = emission.weight_versions
+        info |= _of_prompt(emission)
     info["cached_tokens_details"] = record.cached_tokens_details
     info |= {name: values for name, values in emission.series.items() if name not in info}
     info["dp_rank"] = DP_RANK.of(record)
