@@ -262,7 +262,7 @@ def test_outputs_have_the_version_that_the_weights_were_given(parrot: Any) -> No
 
 
 def paused(below: Below) -> Any:
-    """Whether the engine reports that it is paused."""
+    """Return the reply to the question whether the engine is paused."""
     below.engine.receive(UTILITY, pack([0, 9, "is_scheduler_paused", []]))
     return below.sent.pop()[1][4]
 
