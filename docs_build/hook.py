@@ -2,21 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 from mkdocs.structure.files import File, Files
 
-from docs_build import (
-    bug_page,
-    command_pages,
-    dialect_choices,
-    found_page,
-    published,
-    requirement_pages,
-    results_pages,
-)
-from docs_build.page import Page, named
+from docs_build import published, results_pages
+from docs_build.generated_pages import generated
+from docs_build.page import named
 from docs_build.results import results
 
 
@@ -27,21 +19,9 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def generated() -> Iterator[Page]:
-    """Yield all pages without a file in `docs/`."""
-    columns = results()
-    yield from published.pages()
-    yield from requirement_pages.pages(columns)
-    yield from results_pages.pages(columns)
-    yield found_page.page(columns)
-    yield bug_page.page()
-    yield command_pages.page()
-    yield dialect_choices.page()
-
-
 def on_files(files: Files, *, config: Any) -> Files:
     """Add the generated pages."""
-    for page in generated():
+    for page in generated(results()):
         files.append(File.generated(config, page.uri, content=page.content))
     return files
 
