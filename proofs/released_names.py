@@ -199,10 +199,9 @@ def _of_alias(name: str, value: ast.expr) -> Iterator[tuple[str, str]]:
     snake = name.lower() if name.isupper() else re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
     for field in VALUED:
         if snake == field or (field != "type" and snake.startswith(field)):
-            words = value.elts if isinstance(value, ast.Tuple | ast.List | ast.Set) else _literals(value, {})
-            for word in words:
-                if isinstance(word, ast.Constant):
-                    yield "value", f"{field}={word.value}"
+            entries = value.elts if isinstance(value, ast.Tuple | ast.List | ast.Set) else ()
+            words = [*_literals(value, {}), *(word for entry in entries for word in _strings(entry))]
+            yield from (("value", f"{field}={word}") for word in words)
 
 
 def _returned(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
@@ -210,8 +209,8 @@ def _returned(node: ast.ClassDef) -> Iterator[tuple[str, str]]:
     for part in ast.walk(node):
         if isinstance(part, ast.Return) and isinstance(part.value, ast.Dict):
             for key, value in zip(part.value.keys, part.value.values, strict=True):
-                if isinstance(key, ast.Constant) and key.value in VALUED and isinstance(value, ast.Constant):
-                    yield "value", f"{key.value}={value.value}"
+                for field in _strings(key) if key else ():
+                    yield from (("value", f"{field}={word}") for word in _strings(value) if field in VALUED)
 
 
 def _of_field(
@@ -225,21 +224,26 @@ def _of_field(
             name = str(part.value.value)
     yield "field", name
     for value in _literals(node.annotation, aliases):
-        yield "value", f"{name}={value.value}"
+        yield "value", f"{name}={value}"
     if request:
         yield "default", f"{name}={json.dumps(_default(node.value), default=str)}"
 
 
-def _literals(node: ast.expr, aliases: Mapping[str, ast.expr]) -> Iterator[ast.Constant]:
+def _literals(node: ast.expr, aliases: Mapping[str, ast.expr]) -> Iterator[str]:
     """Yield the strings of literals in an annotation, and in the aliases that it names."""
     for part in ast.walk(node):
         if isinstance(part, ast.Subscript) and ast.unparse(part.value).endswith("Literal"):
             for value in ast.walk(part.slice):
-                if isinstance(value, ast.Constant) and isinstance(value.value, str):
-                    yield value
+                yield from _strings(value)
         elif isinstance(part, ast.Name) and part.id in aliases:
             rest = {name: value for name, value in aliases.items() if name != part.id}
             yield from _literals(aliases[part.id], rest)
+
+
+def _strings(node: ast.AST) -> Iterator[str]:
+    """Yield the value of a node that is a string."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        yield node.value
 
 
 def _default(node: ast.expr | None) -> Any:
