@@ -10,6 +10,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.remote.webdriver import WebDriver
 from selenium.webdriver.support.wait import WebDriverWait
+from sideways import DESKTOP, PHONE, scrolled_sideways, window
 
 LINES_OF_TITLES = """
     const lines = (cell) => {
@@ -161,3 +162,10 @@ def test_a_page_of_many_causes_is_readable_in_a_narrow_window(
     shown, narrow = browser.execute_script(NARROW, 120)
     assert shown > 100
     assert narrow == []
+
+
+@pytest.mark.parametrize("width", [PHONE, DESKTOP])
+def test_only_a_ribbon_is_scrolled_sideways(browser: WebDriver, address_of_all: str, width: int) -> None:
+    with window(browser, width):
+        browser.get(address_of_all)
+        assert scrolled_sideways(browser) == []
