@@ -30,6 +30,7 @@ from tokenwire.checks.check import Target
 from tokenwire.checks.reading.bad_values import bad_values
 from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Delivery, Emission, Stream
+from tokenwire.scenarios.forms import with_chosen_ids
 from tokenwire.scenarios.stop import characters_by_tokens, stop_across_tokens
 from tokenwire.target.advertised import Advertised
 from tokenwire.target.capability import WAITING_TIMEOUT, WEIGHT_UPDATES, WEIGHT_VERSIONS
@@ -262,6 +263,18 @@ def test_candidates_are_asked_beside_more_candidates_and_beside_chosen_ids(diale
         name.rpartition("/")[2] for name, request in sender.requests.items() if chosen in (request.body or {})
     }
     assert asked == {"chosen", "chosen-whole"}
+
+
+@pytest.mark.parametrize("ids", [(40,), (40, 11, 97)])
+def test_vllm_is_asked_for_as_many_top_logprobs_as_chosen_ids(ids: tuple[int, ...]) -> None:
+    """The raw endpoint of vLLM refuses other numbers."""
+    talk = talk_to(CannedSender(), "vllm-generate")
+    ask = with_chosen_ids(talk, Ask(input_ids=((7,),), logprobs=True, top_logprobs=5), ids)
+    request = talk.dialect.render(ask, "m")
+    assert isinstance(request, HttpRequest)
+    assert request.body is not None
+    parameters = request.body["sampling_params"]
+    assert (parameters["logprobs"], parameters["logprob_token_ids"]) == (len(ids), list(ids))
 
 
 def test_only_what_is_there_is_read_from_an_answer() -> None:

@@ -55,12 +55,15 @@ def with_prompt_ids(talk: Conversation, ask: Ask) -> Ask:
 
 
 def with_chosen_ids(talk: Conversation, ask: Ask, ids: Sequence[int]) -> Ask:
-    """Return the request with the logprobs of chosen ids, if the endpoint supports them."""
+    """Return the request with the logprobs of chosen ids, if the endpoint supports them.
+
+    Where chosen ids replace the top logprobs, vLLM demands the same number of both.
+    """
     if (place := talk.dialect.request.chosen_in_top) is None:
         return with_sayable(talk, ask, chosen_ids=tuple(ids))
     chosen: dict[str, Any] = {}
     put(chosen, place, list(ids))
-    return replace(ask, raw=chosen)
+    return replace(ask, top_logprobs=len(ids), raw=chosen)
 
 
 def forms(
