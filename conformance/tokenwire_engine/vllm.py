@@ -7,6 +7,7 @@ fields.
 
 from __future__ import annotations
 
+import math
 import struct
 import sys
 import time
@@ -50,10 +51,9 @@ _OUTPUT_0_32 = (
 )
 OUTPUTS: Releases = {"0.32.0": _OUTPUT_0_32, "0.33.0": (*_OUTPUT_0_32, "error")}
 """The fields of an output in each known release, in order."""
-_UNCOMPUTED = (
-    *("repetition_detection", "thinking_token_budget", "trace_decode_token_ids", "prompt_logprob_token_ids"),
-)
+_UNCOMPUTED = ("repetition_detection", "thinking_token_budget", "trace_decode_token_ids")
 """Sampling parameters that this engine does not support. Requests with them are refused."""
+_OF_PROMPT = "prompt_logprob_token_ids"
 _UTILITIES: Mapping[str, Any] = {
     **{"get_supported_tasks": ["generate"], "list_loras": []},
     "is_sleeping": False,
@@ -91,6 +91,20 @@ def array(kind: str, shape: tuple[int, ...], values: Iterable[float]) -> tuple[A
     letter = {"<i8": "q", "int64": "q", "<f4": "f", "float32": "f"}[kind]
     flat = list(values)
     return kind, shape, msgspec.msgpack.Ext(3, struct.pack(f"<{len(flat)}{letter}", *flat))
+
+
+def _rows_of(value: Any, buffers: Sequence[bytes]) -> list[tuple[int, ...]]:
+    """Return the rows of an array of int32 in the form of vLLM's serializer.
+
+    `buffers`: the parts of the message. A large array is a part of its own. Raises UncomputedError for
+    another array.
+    """
+    match value:
+        case ["<i4", [int(count), int(width)], data]:
+            content = buffers[data] if isinstance(data, int) else data.data
+            numbers = struct.unpack(f"<{count * width}i", content)
+            return [numbers[start : start + width] for start in range(0, count * width, width)]
+    raise UncomputedError("an array of ids in an unknown form")
 
 
 def logprob_rows(
@@ -187,12 +201,12 @@ class VllmEngine:
             }
         )
 
-    def receive(self, kind: bytes, payload: bytes) -> None:
-        """Process a message from the front end."""
+    def receive(self, kind: bytes, payload: bytes, *buffers: bytes) -> None:
+        """Process a message from the front end. `buffers`: the large arrays of the message."""
         content: Any = _unpack(payload) if kind in (ADD, ABORT, UTILITY) else None
         self._trace.note("in", [kind.hex(), content])
         if kind == ADD:
-            self._add(dict(zip(REQUEST, content, strict=False)))
+            self._add(dict(zip(REQUEST, content, strict=False)), (payload, *buffers))
         elif kind == ABORT:
             # Like vLLM's EngineCore, this engine sends no output for a request that the client has aborted.
             for name in content:
@@ -240,7 +254,7 @@ class VllmEngine:
         """True if `step` has nothing to do."""
         return bool(self._pause_mode) or not self.engine.requests
 
-    def _add(self, request: dict[str, Any]) -> None:
+    def _add(self, request: dict[str, Any], buffers: Sequence[bytes]) -> None:
         params: Any = request.get("sampling_params")
         prompt = request.get("prompt_token_ids") or []
         name = request["request_id"]
@@ -249,6 +263,8 @@ class VllmEngine:
             self._end(request, FINISHES["error"], error)
             return
         try:
+            if params and (rows := params.get(_OF_PROMPT)) is not None:
+                params[_OF_PROMPT] = _rows_of(rows, buffers)
             sampling = sampling_of(params, self.options.max_model_len - len(prompt), self.options.folder)
             given = (params.get("extra_args") or {}).get(KEY)
             schedule = schedule_of(given, request.get("external_req_id") or name, self.options.schedule)
@@ -322,7 +338,23 @@ class VllmEngine:
         if (top := params.get("prompt_logprobs")) is not None:
             rows = [(prompt[place - law.lag(place)], prompt[place]) for place in range(1, len(prompt))]
             found["new_prompt_logprobs_tensors"] = logprob_rows(law, rows, _candidates(top), tensors=True)
+        if chosen := params.get(_OF_PROMPT):
+            found["prompt_token_id_logprobs"] = self._scores(prompt, params, chosen)
         return found
+
+    def _scores(
+        self, prompt: Sequence[int], params: Mapping[str, Any], chosen: Sequence[Sequence[int]]
+    ) -> tuple[Any, ...]:
+        """Return the logprobs of the ids that a request chose for each position of the prompt; minus infinity
+        for padding, which is -1.
+        """
+        law, first = self.options.law, 1 + (params.get("prompt_logprob_start") or 0)
+        values = [
+            -math.inf if token < 0 else law.logprob(prompt[place - law.lag(place)], token)
+            for place, ids in enumerate(chosen, first)
+            for token in ids
+        ]
+        return array("float32", (len(chosen), len(chosen[0])), values)
 
     def _row(self, found: Mapping[str, Any]) -> list[Any]:
         row = [{"num_nans_in_logits": 0, **found}.get(name) for name in self._fields]
@@ -392,8 +424,8 @@ def serve(options: VllmOptions) -> None:
     try:
         while True:
             for socket, _ in poller.poll(None if engine.is_idle else _TICK_MS):
-                for kind, payload, *_ in waiting(socket.recv_multipart):
-                    engine.receive(kind, payload)
+                for kind, payload, *buffers in waiting(socket.recv_multipart):
+                    engine.receive(kind, payload, *buffers)
             engine.step()
     except EngineDiedError as died:
         print(f"the schedule of request {died} ends the engine", file=sys.stderr, flush=True)

@@ -47,12 +47,14 @@ class Below:
     def _take(self, client: int, message: bytes) -> None:
         self.sent.append((client, unpack(message)))
 
-    def ask(self, prompt: list[int], schedule: str | None = None, **params: Any) -> list[dict[str, Any]]:
-        """The outputs for one request."""
+    def ask(
+        self, prompt: list[int], schedule: str | None = None, parts: tuple[bytes, ...] = (), **params: Any
+    ) -> list[dict[str, Any]]:
+        """The outputs for one request. parts: its large arrays."""
         params = {"max_tokens": 6, **params}
         if schedule is not None:
             params["extra_args"] = {"tokenwire": schedule}
-        self.engine.receive(ADD, pack(["r", prompt, None, params, None, 0.0, None, None, None]))
+        self.engine.receive(ADD, pack(["r", prompt, None, params, None, 0.0, None, None, None]), *parts)
         return self.run()
 
     def run(self) -> list[dict[str, Any]]:
@@ -148,6 +150,29 @@ def test_logprobs_are_those_of_the_law(parrot: Any) -> None:
 def test_logprobs_of_named_ids_stand_in_their_order(parrot: Any) -> None:
     (row,) = Below(parrot).ask(PROMPT, "steps=8", logprob_token_ids=[7, 5], max_tokens=1)
     assert numbers(row["new_logprobs"][0]) == ((1, 3), [300, 7, 5])
+
+
+@pytest.mark.parametrize("inline", [True, False])
+def test_logprobs_of_ids_that_are_chosen_for_each_position_of_the_prompt(
+    parrot: Any, *, inline: bool
+) -> None:
+    """A large array is a part of the message, and its place in the message is a number."""
+    law, ids = parrot[1], [(7, 5), (PROMPT[3], -1)]
+    content = struct.pack("<4i", *ids[0], *ids[1])
+    data, parts = (msgspec.msgpack.Ext(3, content), ()) if inline else (1, (content,))
+    chosen = {"prompt_logprob_token_ids": ["<i4", [2, 2], data], "prompt_logprob_start": 1}
+    (row,) = Below(parrot).ask(PROMPT[:4], "steps=8", parts, max_tokens=1, **chosen)
+    kind, _, _ = row["prompt_token_id_logprobs"]
+    shape, values = numbers(row["prompt_token_id_logprobs"])
+    due = [law.logprob(PROMPT[1], 7), law.logprob(PROMPT[1], 5), law.logprob(PROMPT[2], PROMPT[3])]
+    assert (kind, shape) == ("float32", (2, 2))
+    assert values == [*map(pytest.approx, due), -math.inf]
+
+
+def test_an_array_of_ids_in_another_form_is_refused(parrot: Any) -> None:
+    for chosen in (["<i8", [1, 1], 1], ["<i4", [1, 1], 9], 5):
+        (row,) = Below(parrot).ask(PROMPT, max_tokens=1, prompt_logprob_token_ids=chosen)
+        assert row["finish_reason"] == 3
 
 
 def test_all_requests_of_a_step_have_as_many_candidates_as_the_widest(parrot: Any) -> None:
