@@ -235,3 +235,19 @@ def test_fields_that_repeat_the_request_are_compared_where_the_requests_are_the_
     assert observe(row, Comparison(responded_whole(response, **included), responded(*LEGAL))) == []
     for more in ({}, included):
         assert violated(row, Comparison(responded_whole(response, **more), responded(*LEGAL, **more)))
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        "prompt-chosen-logprobs-are-the-asked-ids",
+        "prompt-chosen-logprobs-agree",
+        "misfitting-rows-refused",
+    ],
+)
+def test_the_front_end_keeps_the_logprobs_of_ids_that_are_chosen_for_each_position(row: str) -> None:
+    """Two whole answers, from the first position and from the sixth; streams and too few rows are refused."""
+    found = live_run("vllm-0.33-chosen-prompt-logprobs")
+    assert verdict(found, row) is Verdict.PASS
+    refused = {answer.exchange.name.rpartition("/")[2] for answer in found.streams if answer.refused}
+    assert refused == {"from-0-stream", "from-5-stream", "too-few"}

@@ -109,7 +109,7 @@ def test_chosen_ids_have_the_logprobs_of_the_prompt(start_reference, start):
 
 
 def test_chosen_ids_stand_behind_the_sampled_one_without_ranks(start_reference):
-    params = {"temperature": 0, "max_tokens": 2, "logprobs": 3, "logprob_token_ids": [50, 51]}
+    params = {"temperature": 0, "max_tokens": 2, "logprobs": 2, "logprob_token_ids": [50, 51]}
     params |= {"prompt_logprob_token_ids": [[60]]}
     body = {"token_ids": [5, 6], "sampling_params": params}
     answer = loopback.post(start_reference() + GENERATE, json=body).json()["choices"][0]
@@ -150,6 +150,7 @@ def test_drafts_are_counted_once_beside_the_usage(start_reference, path):
         ({"prompt_logprob_token_ids": [[], []]}, False, "2 rows"),
         ({"prompt_logprob_token_ids": [[6], [10**9]]}, False, "not in the vocabulary"),
         ({"prompt_logprob_token_ids": [[6], [-2]]}, False, "-2"),
+        ({"logprob_token_ids": [6, 7], "logprobs": 3}, False, "has 2 ids and logprobs is 3"),
         ({"prompt_logprob_start": 1}, False, "without prompt_logprob_token_ids"),
     ],
 )

@@ -73,10 +73,11 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> tuple[Vllm
 
 def _chosen(params: Mapping[str, Any]) -> tuple[int, ...]:
     """Return the ids whose logprobs replace the likeliest. Raises RefusalError."""
-    ids = params.get("logprob_token_ids")
-    if ids and params.get("logprobs") is None:
+    ids, count = params.get("logprob_token_ids"), params.get("logprobs")
+    if ids and count != len(ids):
         raise RefusalError(
-            "logprob_token_ids is set and logprobs is not; set it to a number", param="logprob_token_ids"
+            f"logprob_token_ids has {len(ids)} ids and logprobs is {count}; set logprobs to their number",
+            param="logprob_token_ids",
         )
     return tuple(ids or ())
 
