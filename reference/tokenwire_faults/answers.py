@@ -134,6 +134,7 @@ def _counts_of_reasoning(answer: Json) -> Iterator[Object]:
 PLACES: Mapping[str, Callable[[Json], Iterable[Json]]] = {
     "": lambda value: [value],
     # The kinds of objects in answers and events that an edit can name.
+    "rendered": lambda value: value if isinstance(value, list) else [value],
     "choices": choices_of,
     "chunks": lambda value: value.get("choices", ()),
     "text_chunks": lambda value: value["choices"] if value.get("object") == "text_completion" else (),

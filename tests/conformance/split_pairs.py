@@ -174,7 +174,74 @@ def counted(tokens: Any) -> Target:
     return Target(calls=(posted("/v1/messages/count_tokens", body, {"input_tokens": tokens}),))
 
 
+COMPLETIONS = "/v1/completions"
+TEXT_ASKED: dict[str, Any] = {"model": "m", "prompt": "Hi", "temperature": 0.0, "return_token_ids": True}
+TEXT_RUN = {"token_ids": PROMPT, "sampling_params": {"temperature": 0.0}, "output_mode": "tokens"}
+
+
+def completed(text: str = "Hi.", **usage: int) -> dict[str, Any]:
+    """A whole answer of the completions endpoint."""
+    choice = {"index": 0, "text": text, "logprobs": None, "finish_reason": "stop", "stop_reason": None}
+    return {
+        "id": "c",
+        "object": "text_completion",
+        "created": 1,
+        "model": "m",
+        "choices": [{**choice, "token_ids": IDS, "prompt_token_ids": PROMPT}],
+        "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5, **usage},
+    }
+
+
+COMPLETED = answered("vllm-completions", TEXT_ASKED, completed())
+
+
+def rendered_text(ids: list[int] = PROMPT) -> Target:
+    return Target(calls=(posted(f"{COMPLETIONS}/render", TEXT_ASKED, [{**TEXT_RUN, "token_ids": ids}]),))
+
+
+def derendered_text(answer: Any) -> Target:
+    body = {"completion_request": TEXT_ASKED, "generate_responses": [generated()]}
+    return Target(calls=(posted(f"{COMPLETIONS}/derender", body, answer),))
+
+
+def run_text(**differing: Any) -> Any:
+    return answered("vllm-generate", TEXT_RUN, generated(**differing), label="ids")
+
+
 SPLIT_PAIRS = [
+    Pair(
+        "rendered-ids-are-run",
+        (COMPLETED,),
+        (COMPLETED,),
+        pointer="/choices/0/prompt_token_ids",
+        target=rendered_text(),
+        bad_target=rendered_text(PROMPT[:-1]),
+        why="of completions",
+    ),
+    Pair(
+        "rendered-request-answers-alike",
+        (COMPLETED, run_text()),
+        (COMPLETED, run_text(ids=[11, 13])),
+        pointer="/choices/0/token_ids",
+        target=rendered_text(),
+        why="of completions",
+    ),
+    Pair(
+        "derendered-message-is-the-chats",
+        (COMPLETED,),
+        (COMPLETED,),
+        target=derendered_text(completed()),
+        bad_target=derendered_text(completed("Hi")),
+        why="of completions",
+    ),
+    Pair(
+        "derendered-counts-are-the-chats",
+        (COMPLETED,),
+        (COMPLETED,),
+        target=derendered_text(completed()),
+        bad_target=derendered_text(completed(completion_tokens=1)),
+        why="of completions",
+    ),
     Pair(
         "rendered-ids-are-run",
         (WHOLE,),

@@ -60,7 +60,7 @@ _SCRIPT_DIALECTS = tuple(
 _WITH_PARSERS = (
     *("channels", "tool-choice", "chat-budget", "chat-messages", "item-turns"),
     *("conversations", "custom-tools", "reasoning-controls", "plain-path", "response-life", "usual-shapes"),
-    *("split-pipeline", "conversations-at-once", "counted-prompts"),
+    *("split-pipeline", "split-completions", "conversations-at-once", "counted-prompts"),
 )
 CONFIGURATIONS = {
     "cumulative": Configuration(

@@ -35,6 +35,10 @@ _TOKENS, _MESSAGE = "tokens", "derender"
 _CALLED = "tool_calls"
 
 
+_RENDERS = (Action.RENDER, Action.RENDER_COMPLETIONS)
+_DERENDERS = (Action.DERENDER, Action.DERENDER_COMPLETIONS)
+
+
 def _plan_key(role: str, body: object, without: frozenset[str] = _DELIVERY) -> str:
     """Return a key of a request, and of the role of its answer. Requests with equal keys ask for the same."""
     fields = body if isinstance(body, Mapping) else {}
@@ -48,15 +52,13 @@ def _key_of(answer: Stream) -> str:
     body = answer.exchange.request.body
     if not answer.answered or not isinstance(body, Mapping):
         return ""
-    if is_chat(answer):
+    if not isinstance(body.get("output_mode"), str):
         return _plan_key("stream" if answer.asked.stream else "whole", body)
-    if answer.asked.stream or not isinstance(body.get("output_mode"), str):
-        return ""
-    return _plan_key(body["output_mode"], body, _OF_RUN)
+    return "" if answer.asked.stream else _plan_key(body["output_mode"], body, _OF_RUN)
 
 
-def _calls(target: Target, action: Action) -> list[ControlCall]:
-    return [call for call in target.calls if call.action is action]
+def _calls(target: Target, *actions: Action) -> list[ControlCall]:
+    return [call for call in target.calls if call.action in actions]
 
 
 def _by_key(streams: tuple[Answer, ...]) -> dict[str, Answer]:
@@ -96,11 +98,11 @@ class _Rendered(NamedTuple):
 
     def run(self, mode: str) -> Answer | None:
         """Return the answer to the rendered request in an output mode."""
-        return self.found.get(_plan_key(mode, self.call.document, _OF_RUN))
+        return self.found.get(_plan_key(mode, self.call.returned("request"), _OF_RUN))
 
 
 def _rendered(streams: tuple[Answer, ...], target: Target) -> Iterator[_Rendered]:
-    calls = [call for call in _calls(target, Action.RENDER) if call.done]
+    calls = [call for call in _calls(target, *_RENDERS) if call.done]
     found = _by_key(streams) if calls else {}
     for call in calls:
         chat = found.get(_plan_key("whole", call.exchange.load().request.body))
@@ -126,7 +128,7 @@ class _Derendered(NamedTuple):
 
 def _derendered(streams: tuple[Answer, ...], target: Target) -> Iterator[_Derendered]:
     """Yield the whole answers that were derendered."""
-    calls = [call for call in _calls(target, Action.DERENDER) if call.done and call.sent("answer")]
+    calls = [call for call in _calls(target, *_DERENDERS) if call.done and call.sent("answer")]
     found = _by_key(streams) if calls else {}
     for call in calls:
         chat = found.get(_plan_key("whole", call.sent("request")))

@@ -55,6 +55,8 @@ class Action(StrEnum):
     """Returns the request that runs the ids of a chat request."""
     DERENDER = "derender"
     """Returns the chat answer with given output ids, or one event of it."""
+    RENDER_COMPLETIONS = "render-completions"
+    DERENDER_COMPLETIONS = "derender-completions"
     BATCH = "batch"
     """Answers several conversations."""
     COUNT = "count"
@@ -111,7 +113,7 @@ class ControlCall:
 
     def returned(self, name: str) -> Any:
         """Return a part of the answer by its name; None if it is absent."""
-        return part_of(self.document, self.places[name])
+        return part_of(self.content, self.places[name])
 
     @property
     def aborts(self) -> bool:
@@ -119,12 +121,17 @@ class ControlCall:
         return self.everything or self.action is Action.ABORT
 
     @property
+    def content(self) -> Any:
+        """Return the JSON value in the answer; None if the answer is not JSON."""
+        try:
+            return strict_json.loads(self.exchange.load().body.decode(errors="replace"))
+        except strict_json.StrictJsonError:
+            return None
+
+    @property
     def document(self) -> Mapping[str, Any]:
         """Return the JSON object in the answer; empty if the answer is not an object."""
-        try:
-            found = strict_json.loads(self.exchange.load().body.decode(errors="replace"))
-        except strict_json.StrictJsonError:
-            return {}
+        found = self.content
         return found if isinstance(found, dict) else {}
 
     @property
@@ -241,7 +248,9 @@ class Control:
             return None
         body: dict[str, Any] = {}
         for name, value in parts.items():
-            put(body, parse(row.get("places", {}).get(name, f"/{name}")), value)
+            *keys, last = parse(row.get("places", {}).get(name, f"/{name}"))
+            # A place that ends with 0 is the only entry of a list.
+            put(body, (*keys,) if last == "0" else (*keys, last), [value] if last == "0" else value)
         return HttpRequest(row["method"], row["path"], body)
 
     def update_request(self, weights: str) -> HttpRequest | None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from tokenwire.ask import Ask, Budget
-from tokenwire.asking.scenario import Conversation, scenario
+from tokenwire.asking.scenario import PROMPT, Conversation, scenario
 from tokenwire.dialects.control import Action, ControlCall
 from tokenwire.dialects.dialect import Unsupported
 from tokenwire.dialects.markup import load_markup
@@ -22,6 +22,7 @@ _THOUGHT = "Let me see."
 _CITY = ("get_weather", {"city": "Paris", "days": 2})
 _ROOM, _PROMPT = 64, 1400
 """Token limits of the answer and of the prompt of a model that is not a parrot."""
+_TOKENS = 12
 _INTERVAL = 10
 """The interval of streams whose events are derendered. Each event is a request."""
 _MOST_EVENTS = 9
@@ -82,6 +83,35 @@ async def split_pipeline(talk: Conversation) -> None:
     else:
         await _whole(talk, "call", called, of_call, table)
         await _streamed(talk, "call", called, of_call, table)
+
+
+@scenario(chat=False, budget=Budget.STANDARD)
+async def split_completions(talk: Conversation) -> None:
+    """A completion, and the same answer in three steps: the prompt is rendered to ids, the ids are run, and
+    the output is derendered.
+    """
+    table = talk.control.table.get(Action.RENDER_COMPLETIONS)
+    if table is None or table["path"] != f"{talk.dialect.endpoint.path}/render":
+        return
+    plain = with_sayable(
+        talk,
+        Ask(input_ids=(PROMPT,), max_new_tokens=_TOKENS),
+        logprobs=True,
+        top_logprobs=2,
+        return_token_ids=True,
+    )
+    body = _chat_body(talk, plain)
+    call = await _call(talk, "rendered", Action.RENDER_COMPLETIONS, **body)
+    if call is None or not call.done:
+        return
+    await talk.ask("whole", plain)
+    document, ids = call.returned("request"), as_list(call.returned("ids"))
+    if not ids or not isinstance(document.get("sampling_params"), Mapping):
+        return
+    generated = _document(await talk.ask("ids", _run(table, document)))
+    if isinstance(generated, dict):
+        given = {"request": body, "prompt": ids, "prompt_tokens": len(ids)}
+        await _call(talk, "derendered", Action.DERENDER_COMPLETIONS, answer=generated, **given)
 
 
 async def _rendered(talk: Conversation, label: str, ask: Ask) -> Mapping[str, Any] | None:

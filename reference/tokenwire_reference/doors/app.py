@@ -53,6 +53,10 @@ VLLM_ROUTES = [
     BodyRoute(f"{CHAT_PATH}/derender", vllm.split.derender, "vllm-derender-request"),
     BodyRoute(f"{CHAT_PATH}/batch", vllm.batch.chat_completions, "vllm-batch-request"),
     BodyRoute(COMPLETIONS_PATH, vllm.completions.completions, "vllm-completion-request"),
+    BodyRoute(f"{COMPLETIONS_PATH}/render", vllm.split.render_completions, "vllm-completion-request"),
+    BodyRoute(
+        f"{COMPLETIONS_PATH}/derender", vllm.split.derender_completions, "vllm-derender-completions-request"
+    ),
     BodyRoute("/classify", scores.classify, "embedding-request"),
     BodyRoute("/v1/decisions", vllm.decisions.decisions, "decisions-request"),
     BodyRoute("/v1/systemone", vllm.decisions.systemone, "systemone-request"),

@@ -72,6 +72,13 @@ _CONTROL: Mapping[str, Any] = {
         "top_n": {"type": ["integer", "null"], "minimum": 1},
         "model": {"type": "string"},
     },
+    "vllm-derender-completions-request": {
+        "completion_request": {"type": "object"},
+        "generate_responses": {"type": "array", "minItems": 1, "items": {"type": "object"}},
+        "prompt_token_ids": {"type": ["array", "null"]},
+        "prompt_tokens": {"type": ["array", "null"]},
+        "model": {"type": ["string", "null"]},
+    },
     "vllm-batch-request": {"messages": {"type": "array", "items": {"type": "array"}}},
     "systemone-request": {
         "state": {"type": ["string", "null"]},

@@ -174,3 +174,42 @@ def test_what_no_batch_is_is_refused(post, field):
     asked = {name: value for name, value in ASKED.items() if name != "tools"}
     assert post(f"{CHAT}/batch", {**asked, "messages": [HELLO], **field}).status_code == 400
     assert post(f"{CHAT}/batch", {**ASKED, "messages": [HELLO]}).status_code == 400
+
+
+COMPLETIONS = "/v1/completions"
+
+
+def test_three_steps_give_the_answer_of_completions(post):
+    asked = {"prompt": "Hello there", "return_token_ids": True, "logprobs": 2, "max_tokens": 200}
+    whole = post(COMPLETIONS, asked).json()
+    (rendered,) = post(f"{COMPLETIONS}/render", asked).json()
+    assert rendered["token_ids"] == whole["choices"][0]["prompt_token_ids"]
+    generated = post("/inference/v1/generate", rendered).json()
+    body = {"completion_request": asked, "generate_responses": [generated]}
+    derendered = post(f"{COMPLETIONS}/derender", body).json()
+    assert derendered["choices"] == whole["choices"]
+    assert derendered["usage"] == whole["usage"]
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"completion_request": None}, "completion_request"),
+        ({"generate_responses": []}, "generate_responses"),
+        (
+            {"generate_responses": [{"choices": [{"index": 0, "token_ids": [-1], "finish_reason": "stop"}]}]},
+            "-1",
+        ),
+        ({"generate_responses": [{"choices": []}]}, "0 of 1 choices"),
+        ({"generate_responses": [{"choices": [{"index": 0, "token_ids": [5]}]}]}, "finish_reason"),
+    ],
+)
+def test_impossible_answers_to_completions_are_refused(changed, words, post):
+    choice = {"index": 0, "token_ids": [5], "finish_reason": "stop"}
+    body = {"completion_request": {"prompt": "Hi"}, "generate_responses": [{"choices": [choice]}], **changed}
+    refused = post(f"{COMPLETIONS}/derender", body)
+    assert (refused.status_code, words in refused.text) == (400, True)
+
+
+def test_an_echo_cannot_be_rendered(post):
+    assert post(f"{COMPLETIONS}/render", {"prompt": "Hi", "echo": True}).status_code == 400

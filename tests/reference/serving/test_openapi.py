@@ -40,6 +40,11 @@ VLLM_ONLY = {
         "chat_request": {"messages": [{"role": "user", "content": "x"}]},
         "generate_response": {"choices": [{"index": 0, "token_ids": [5], "finish_reason": "stop"}]},
     },
+    "/v1/completions/render": {"prompt": [5]},
+    "/v1/completions/derender": {
+        "completion_request": {"prompt": [5]},
+        "generate_responses": [{"choices": [{"index": 0, "token_ids": [5], "finish_reason": "stop"}]}],
+    },
     "/v1/chat/completions/batch": {"messages": [[{"role": "user", "content": "x"}]]},
     "/v1/decisions": {"input": "a", "questions": [{"type": "predicate", "instructions": "True."}]},
 }

@@ -25,11 +25,11 @@ async def completions(http_request: HttpRequest) -> Response:
     """Answer POST /v1/completions in vLLM's shapes."""
     served = served_by(http_request)
     given = await read_object(http_request)
-    call = await understood(http_request, lambda: _read(given, http_request.headers, served))
-    return await _CompletionAnswer(call, served, echo=bool(call.body.get("echo"))).answer(http_request)
+    call = await understood(http_request, lambda: read_completion(given, http_request.headers, served))
+    return await CompletionAnswer(call, served, echo=bool(call.body.get("echo"))).answer(http_request)
 
 
-def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
+def read_completion(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
     """Parse a body. Raises RefusalError."""
     if given.get("prompt") in ("", [], [""], [[]], None):
         raise RefusalError("prompt is empty or not there; send a text or token ids", param="prompt")
@@ -62,7 +62,7 @@ def _read(given: dict[str, Any], headers: Headers, served: Served) -> VllmCall:
     )
 
 
-class _CompletionAnswer(VllmAnswer):
+class CompletionAnswer(VllmAnswer):
     """Formats one completions answer in vLLM's shapes, and counts the text offsets of its choices."""
 
     chunk_kind = "text_completion"

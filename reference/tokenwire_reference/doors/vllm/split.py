@@ -1,5 +1,5 @@
-"""The split pipeline of chat. `render` returns the ids of a chat request, as a request for
-`/inference/v1/generate`. `derender` turns the ids that `/inference/v1/generate` returned into a chat answer.
+"""The split pipeline of chat and of completions. `render` returns the ids of a request, as a request for
+`/inference/v1/generate`. `derender` turns the ids that `/inference/v1/generate` returned into an answer.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from tokenwire_reference.doors.served import Served, served_by
 from tokenwire_reference.doors.usage import Consumed
 from tokenwire_reference.doors.vllm.call import VllmCall
 from tokenwire_reference.doors.vllm.chat import ChatAnswer, read_chat
+from tokenwire_reference.doors.vllm.completions import CompletionAnswer, read_completion
 
 _PARSED = (
     *("tools", "tool_choice", "parallel_tool_calls"),
@@ -43,12 +44,29 @@ async def render(http_request: HttpRequest) -> Response:
 def _rendered(given: dict[str, Any], headers: Headers, served: Served) -> dict[str, Any]:
     """Return the request for `/inference/v1/generate` that runs a chat request. Raises RefusalError."""
     call, _ = read_chat(given, headers, served)
-    request, body = call.requests[0], call.body
+    return _request_for(call, call.requests[0], "/v1/chat/completions")
+
+
+async def render_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/completions/render with a request for each prompt."""
+    served = served_by(http_request)
+    given = await read_object(http_request)
+
+    def rendered() -> list[dict[str, Any]]:
+        call = read_completion(given, http_request.headers, served)
+        if call.body.get("echo"):
+            raise RefusalError("echo cannot be rendered; send the request to /v1/completions", param="echo")
+        return [_request_for(call, request, "/v1/completions") for request in call.requests[:: call.n]]
+
+    return json_answer(await understood(http_request, rendered))
+
+
+def _request_for(call: VllmCall, request: Request, path: str) -> dict[str, Any]:
+    """Return the request for `/inference/v1/generate` that runs a prompt. Raises RefusalError."""
+    body = call.body
     if request.sampling.constraint is not None:
         named = next((name for name in _NOT_RENDERED if body.get(name) is not None), "tool_choice")
-        raise RefusalError(
-            f"{named} cannot be rendered; send the request to /v1/chat/completions", param=named
-        )
+        raise RefusalError(f"{named} cannot be rendered; send the request to {path}", param=named)
     names = request_schema("vllm-generate-request")["$defs"]["vllmSamplingParams"]["properties"]
     asked = {**body, "max_tokens": request.sampling.max_new_tokens, "logprobs": call.logprobs.top}
     params = {name: asked[name] for name in names if asked.get(name) is not None}
@@ -79,6 +97,53 @@ async def derender(http_request: HttpRequest) -> Response:
         return derendering.chunk() if body.get("stream") else derendering.whole()
 
     return json_answer(await understood(http_request, read))
+
+
+async def derender_completions(http_request: HttpRequest) -> Response:
+    """Answer POST /v1/completions/derender, for whole answers."""
+    served = served_by(http_request)
+    given = await read_object(http_request)
+
+    def read() -> dict[str, Any]:
+        body = hold_against_schema(given, "vllm-derender-completions-request")
+        if not body.get("completion_request"):
+            raise RefusalError("completion_request is missing; send it", param="completion_request")
+        call = read_completion(given["completion_request"], http_request.headers, served)
+        answers = [
+            hold_against_schema({"generate_response": answer}, "vllm-derender-request")["generate_response"]
+            for answer in given["generate_responses"]
+        ]
+        choices = [choice for answer in answers for choice in answer["choices"]]
+        if len(choices) != len(call.requests):
+            raise RefusalError(f"{len(choices)} of {len(call.requests)} choices were sent", param="choices")
+        emissions = []
+        for index, (choice, request) in enumerate(zip(choices, call.requests, strict=True)):
+            refuse_unknown_ids("token_ids", choice["token_ids"], served.model.vocab_size)
+            emissions.append(replace(_whole_emission(call, choice, request), index=index))
+        scored = all(choice.get("logprobs") for choice in choices)
+        named = replace(
+            call,
+            id=answers[0].get("request_id") or call.id,
+            logprobs=call.logprobs if scored else replace(call.logprobs, top=None),
+        )
+        return CompletionAnswer(named, served, echo=False).whole(emissions)
+
+    return json_answer(await understood(http_request, read))
+
+
+def _whole_emission(call: VllmCall, choice: Mapping[str, Any], request: Request) -> Emission:
+    """Return a whole choice as one emission. Raises RefusalError if it has not ended."""
+    finish = _finish(choice)
+    if finish is None:
+        raise RefusalError("a choice has no finish_reason; send whole answers", param="finish_reason")
+    text = finish_text(_detokenizer(call, request), "", choice["token_ids"], finish, request.sampling)
+    return _emission(request, choice, choice["token_ids"], text, finish)
+
+
+def _detokenizer(call: VllmCall, request: Request) -> Detokenizer:
+    if call.tokenizer is None:
+        raise RefusalError("ids cannot be derendered by a server without a tokenizer", param="token_ids")
+    return Detokenizer.of(call.tokenizer, request.sampling, request.prompt_token_ids)
 
 
 @dataclass(frozen=True)
@@ -156,21 +221,9 @@ class _Derendering:
         choices = self.generated["choices"]
         if [choice["index"] for choice in choices] != list(range(self.call.n)):
             raise RefusalError(f"the answer has {len(choices)} of {self.call.n} choices", param="choices")
-        return self.answer.whole([self._emission(choice) for choice in choices])
-
-    def _emission(self, choice: Mapping[str, Any]) -> Emission:
-        """Return a whole choice as one emission. Raises RefusalError if it has not ended."""
-        finish = _finish(choice)
-        if finish is None:
-            raise RefusalError("a choice has no finish_reason; send whole answers", param="finish_reason")
-        request = self.call.requests[choice["index"]]
-        text = finish_text(self._detokenizer(request), "", choice["token_ids"], finish, request.sampling)
-        return _emission(request, choice, choice["token_ids"], text, finish)
-
-    def _detokenizer(self, request: Request) -> Detokenizer:
-        tokenizer = self.call.tokenizer
-        assert tokenizer is not None, "a chat request is read only with a tokenizer"
-        return Detokenizer.of(tokenizer, request.sampling, request.prompt_token_ids)
+        requests = self.call.requests
+        whole = [_whole_emission(self.call, choice, requests[choice["index"]]) for choice in choices]
+        return self.answer.whole(whole)
 
     def chunk(self) -> dict[str, Any]:
         """Return the chunk of one event, and the state to send with the next event. Raises RefusalError.
@@ -198,7 +251,7 @@ class _Derendering:
                 "use output_mode text",
                 param="stop",
             )
-        detokenizer, text, begin = self._detokenizer(request), "", 0
+        detokenizer, text, begin = _detokenizer(self.call, request), "", 0
         earlier = {"index": self.call.requests.index(request), "logprobs": None}
         for length in lengths:
             new = ids[begin : begin + length]
