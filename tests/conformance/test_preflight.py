@@ -188,6 +188,27 @@ def test_a_server_that_has_no_room_yet_is_asked_again_until_patience_ends(
     assert "--timeout" in diagnosis_found
 
 
+def test_a_server_that_loads_its_model_gets_one_request_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every endpoint answers 503. One of them is asked again, and the others when it has room."""
+    monkeypatch.setattr(preflight_module, "_BUSY_PAUSE_S", 0.0)
+    again: list[str] = []
+    seen: set[str] = set()
+
+    def loading(request: HttpRequest) -> Answer:
+        key = f"{request.path} {json.dumps(request.body, sort_keys=True)}"
+        if request.method == "POST" and key in seen:
+            again.append(request.path)
+        seen.add(key)
+        if len(again) > 200:
+            return (200, document(IDS, finished=True)) if request.path == "/generate" else (404, {})
+        return 503, {"error": {"message": "loading"}}
+
+    spoken = first_words(loading, patience_s=600.0).speaks
+    assert [dialect.name for dialect in spoken] == ["sglang-generate"]
+    # Two dialects of one endpoint may send the same first request.
+    assert len(set(again[50:200])) == 1
+
+
 @pytest.mark.parametrize(
     ("url", "words"),
     [

@@ -11,10 +11,12 @@ import asyncio
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import Any
 
 from tokenwire.ask import Ask
 from tokenwire.asking.other_protocols import explain, other_protocols
+from tokenwire.asking.politeness import retry_after
 from tokenwire.asking.scenario import PROMPT, NotAsked, Sender
 from tokenwire.checks.reading.refusals import words_of
 from tokenwire.dialects.dialect import Dialect, Unsupported
@@ -47,6 +49,8 @@ _IN_TEXT = "prompts as text"
 """Describes a server that accepts prompts only as text."""
 _LONGEST_REFUSAL = 2000
 _BUSY_PAUSE_S = 1.0
+"""Seconds of the first pause before a busy server is asked again. Each further pause is twice as long."""
+_LONGEST_BUSY_PAUSE_S = 8.0
 WAITED_S = 5.0
 """Seconds after which the user is shown which requests wait for an answer."""
 _MOST_NAMED = 3
@@ -266,20 +270,44 @@ class _Introduction:
 
     def __init__(self, sender: Sender, model: str, patience_s: float) -> None:
         self._sender, self._model, self._patience_s = sender, model, patience_s
+        self._turn = asyncio.Lock()
+        """Held while a request is retried."""
+        self._until: float | None = None
+        """The time at which the retries end; None before a busy answer."""
 
     async def _ask(self, name: str, request: HttpRequest) -> Exchange:
-        """Send a request and retry it while the server is busy, because it may still load its model."""
-        clock = asyncio.get_running_loop()
-        until, later = clock.time() + self._patience_s, 0
-        exchange = await self._sender.send(exchange_name(SCENARIO, name), SCENARIO, request)
-        while exchange.busy and clock.time() < until:
-            await asyncio.sleep(_BUSY_PAUSE_S)
+        """Send a request and retry it while the server is busy, because it may still load its model.
+
+        Only one request at a time is retried, after growing pauses. The others are sent again when the
+        server has room, or when the time is over.
+        """
+        clock, later = asyncio.get_running_loop(), 0
+
+        async def ask_again() -> Exchange:
+            nonlocal later
             later += 1
             again = exchange_name(SCENARIO, f"{name}-later-{later}")
-            try:
-                exchange = await self._sender.send(again, SCENARIO, request)
-            except NotAsked:
-                break
+            return await self._sender.send(again, SCENARIO, request, aside=True)
+
+        exchange = await self._sender.send(exchange_name(SCENARIO, name), SCENARIO, request)
+        if exchange.busy and self._until is None:
+            self._until = clock.time() + self._patience_s
+        try:
+            while exchange.busy and clock.time() < (self._until or 0.0):
+                if self._turn.locked():
+                    async with self._turn:
+                        pass
+                    exchange = await ask_again()
+                else:
+                    async with self._turn:
+                        pause = _BUSY_PAUSE_S
+                        while exchange.busy and (left := (self._until or 0.0) - clock.time()) > 0:
+                            wished = retry_after(exchange, datetime.now(UTC)) or 0.0
+                            await asyncio.sleep(min(left, max(pause, wished)))
+                            pause = min(2 * pause, _LONGEST_BUSY_PAUSE_S)
+                            exchange = await ask_again()
+        except NotAsked:
+            pass
         return exchange
 
     async def introduce(self, dialect: Dialect, forms: Sequence[int]) -> _Introduced:
