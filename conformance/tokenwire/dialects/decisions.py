@@ -22,7 +22,7 @@ Option = str | bool
 
 
 @dataclass(frozen=True)
-class Form:
+class DecisionForm:
     """The names of the parts of a request and its answer at one endpoint; a row of `spec/decisions.yaml`."""
 
     path: str
@@ -43,7 +43,7 @@ class Form:
 class Decided:
     """A question with its answer."""
 
-    form: Form
+    form: DecisionForm
     key: str | int
     """The name of the answer in an object, or its position in a list."""
     question: Mapping[str, Any]
@@ -132,10 +132,10 @@ def _keyed(body: Any) -> list[tuple[Any, Any]]:
 
 
 @cache
-def forms() -> tuple[Form, ...]:
+def forms() -> tuple[DecisionForm, ...]:
     """Return the forms of all endpoints for decisions."""
     path = spec_root() / "decisions.yaml"
-    return tuple(typed(Form, row, path.name) for row in read_yaml(path))
+    return tuple(typed(DecisionForm, row, path.name) for row in read_yaml(path))
 
 
 @cache
@@ -144,7 +144,7 @@ def decision_paths() -> frozenset[str]:
     return frozenset(form.path for form in forms())
 
 
-def form_of(request: HttpRequest) -> Form:
+def form_of(request: HttpRequest) -> DecisionForm:
     """Return the form of a request: that of its questions, or else the first of its path."""
     same = [form for form in forms() if form.path == request.path]
     questions = [question for _, question in _keyed(request.body) if isinstance(question, Mapping)]

@@ -44,7 +44,7 @@ class PromptScores(NamedTuple):
     emission: Emission
     field: str
     fault: str
-    """Why the positions cannot be read; empty if they can."""
+    """The reason why the positions cannot be read; empty if they can."""
     positions: list[ScoredPosition]
 
 
