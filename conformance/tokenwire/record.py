@@ -541,6 +541,12 @@ class Stream(Answer):
     def load(self) -> Stream:
         return self
 
+    @property
+    def document(self) -> Mapping[str, Any]:
+        """The JSON object of a whole answer; empty for streams, refusals and other JSON values."""
+        data = self.events[0].data if self.answered and self.events and not self.asked.stream else None
+        return data if isinstance(data, Mapping) else {}
+
     @cached_property
     def delivering(self) -> tuple[Choice, ...]:
         """The choices that delivered content, by index. Empty if the answer was refused."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,9 @@ from wire_answers import DONE
 
 from tokenwire.checks.check import CHECKS, Target
 from tokenwire.dialects.control import Action
+from tokenwire.dialects.dialect import load_dialects
 from tokenwire.record import Choice, Stream
+from tokenwire.wire.exchange import Read
 
 LEGAL = events(thought(), message(), call())
 DELTAS = (
@@ -229,3 +232,16 @@ def test_half_a_pair_is_not_the_character() -> None:
     check = CHECKS["deltas-add-up"].on_stream
     assert check is not None
     assert not all(observation.holds for observation in check(stream, Target()))
+
+
+def test_a_stream_that_was_not_requested_may_begin_with_null() -> None:
+    exchange = responded(*events(message())).exchange
+    body = {name: value for name, value in exchange.request.body.items() if name != "stream"}
+    reads = (Read(0.0, b"data: null\n\n"), *exchange.reads)
+    unasked = replace(exchange, request=replace(exchange.request, body=body), reads=reads)
+    stream = load_dialects()["openai-responses"].read(unasked)
+    assert stream.answered
+    assert stream.document == {}
+    check = CHECKS["own-items-are-accepted"].on_run
+    assert check is not None
+    assert list(check((stream,), Target())) == []

@@ -593,8 +593,7 @@ def _turn(stream: Stream) -> _Turn | None:
     """
     if not has_items(stream):
         return None
-    body = _body(stream)
-    data = stream.events[0].data if stream.answered and not stream.asked.stream else {}
+    body, data = _body(stream), stream.document
     if "messages" in body:
         turns = as_list(body["messages"]) or []
         sent: Any = [turn.get("content") for turn in turns if isinstance(turn, Mapping)]

@@ -113,10 +113,10 @@ async def _named(
             return
         given = [replace(call, id=str(own.id)) for call, own in zip(calls, choice.calls, strict=True)]
         results = tuple(agent.turns.turn(given)[-len(given) :])
-        named = {talk.dialect.request.goes_on: answer.events[0].data.get("id"), "store": True}
+        named = {talk.dialect.request.goes_on: answer.document.get("id"), "store": True}
         answer = await talk.ask(label, agent.ask(results, raw=named))
         if label == "second-named" and answer is not None and answer.answered and kept is not None:
-            output = kept.events[0].data.get("output")
+            output = kept.document.get("output")
             items = (
                 output if isinstance(output, list) else ()
             )  # these include the call as the server wrote it

@@ -23,7 +23,7 @@ def _given(first: Stream | None) -> list[dict[str, Any]]:
     """Return the part of an answer that the next input repeats: its items, or a message with its content
     blocks.
     """
-    document = first.events[0].data if first is not None and first.answered and first.events else {}
+    document = first.document if first is not None else {}
     if document.get("content"):
         return [{"role": "assistant", "content": document["content"]}]
     items = document.get("output")
@@ -46,7 +46,7 @@ async def item_turns(talk: Conversation) -> None:
     await talk.ask("repeated", repeated)
     await talk.ask("repeated-stream", replace(repeated, stream=True))
     if keeps and first is not None:
-        raw = {keeps: first.events[0].data.get("id"), "store": True}
+        raw = {keeps: first.document.get("id"), "store": True}
         for branch in ("named", "branch"):  # neither turn may see the items of the other one
             await talk.ask(branch, replace(ask, messages=(_SECOND,), raw=raw))
 
