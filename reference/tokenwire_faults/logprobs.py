@@ -156,24 +156,27 @@ def _alternatives_have_no_text(answer: Json) -> None:
                     other["token"], other["bytes"] = "", []
 
 
-@act_at("answers")
-def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
+def _third_entry(fault: Fault, answer: Json) -> Iterator[Object]:
+    """Yield the logprobs of the third token of a chat, in the part of the answer that has it."""
     for choice in choices_of(answer):
         for entry in (choice.get("logprobs") or {}).get("content") or ():
             place = fault.memory["placed"] = fault.memory.get("placed", -1) + 1
             if place == 2:
-                entry["logprob"] = -9999.0
-                for other in entry.get("top_logprobs") or ():
-                    other["logprob"] = -9999.0 if other["token"] == entry["token"] else -10000.0
+                yield entry
+
+
+@act_at("answers")
+def _one_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
+    for entry in _third_entry(fault, answer):
+        entry["logprob"] = -9999.0
+        for other in entry.get("top_logprobs") or ():
+            other["logprob"] = -9999.0 if other["token"] == entry["token"] else -10000.0
 
 
 @act_at("answers")
 def _lost_logprob_is_a_placeholder(fault: Fault, answer: Json) -> None:
-    for choice in choices_of(answer):
-        for entry in (choice.get("logprobs") or {}).get("content") or ():
-            place = fault.memory["placed"] = fault.memory.get("placed", -1) + 1
-            if place == 2:
-                entry |= {"logprob": -9999.0, "rank": None, "top_logprobs": []}
+    for entry in _third_entry(fault, answer):
+        entry |= {"logprob": -9999.0, "rank": None, "top_logprobs": []}
 
 
 _OF_PROMPT, _AS_FILE = "input_token_ids_logprobs", "prompt_token_id_logprobs"

@@ -177,6 +177,14 @@ def _spans_of_pauses(target: Target) -> list[tuple[ControlCall, ControlCall]]:
     ]
 
 
+def _lasting_pauses(target: Target) -> Iterator[tuple[ControlCall, ControlCall, float, float]]:
+    """Yield each pause that ends no request, with the call that ended it, its beginning and its end."""
+    for pause, after in _spans_of_pauses(target):
+        start, end = over(pause.exchange), began(after.exchange)
+        if start is not None and end is not None and pause.effect in {"keeps", "retracts"}:
+            yield pause, after, start, end
+
+
 @check_run("paused-state-is-reported")
 def _paused_state_is_reported(_streams: tuple[Answer, ...], target: Target) -> Iterator[Observation]:
     """Check that a server reports correctly if it is paused.
@@ -216,10 +224,7 @@ def _paused_server_generates_nothing(streams: tuple[Answer, ...], target: Target
     The pause is evidence only if it was longer than another stream of the scenario waited for its first
     token.
     """
-    for pause, after in _spans_of_pauses(target) if streams else ():
-        start, end = over(pause.exchange), began(after.exchange)
-        if start is None or end is None or pause.effect not in {"keeps", "retracts"}:
-            continue
+    for pause, after, start, end in _lasting_pauses(target) if streams else ():
         talk = (pause.exchange.scenario, pause.exchange.named_dialect)
         beside = [
             (stream, sent, first)
@@ -228,8 +233,8 @@ def _paused_server_generates_nothing(streams: tuple[Answer, ...], target: Target
             if (sent := began(stream.exchange)) is not None
             if (first := _first_token_s(stream)) is not None
         ]
-        within = [one for one in beside if start <= one[1] < end]
-        usual = min((first for one in beside if one not in within for first in one[2:]), default=None)
+        within = [(stream, sent, first) for stream, sent, first in beside if start <= sent < end]
+        usual = min((first for _, sent, first in beside if not start <= sent < end), default=None)
         for stream, sent, first in within:
             holds, place = sent + first >= end, end_place(stream)
             if holds and (usual is None or usual >= end - sent):
@@ -255,10 +260,7 @@ def _paused_stream_does_not_end(streams: tuple[Answer, ...], target: Target) -> 
         key = same_beginning(stream)
         if key is not None and ended(stream) and not any(_under_way(stream, pause) for pause, _ in spans):
             took[key] = min(stream.exchange.duration, took.get(key, stream.exchange.duration))
-    for pause, after in spans:
-        start, end = over(pause.exchange), began(after.exchange)
-        if start is None or end is None or pause.effect not in {"keeps", "retracts"}:
-            continue
+    for pause, after, start, end in _lasting_pauses(target) if spans else ():
         for stream in streams:
             budget, key = stream.asked.max_new_tokens, same_beginning(stream)
             if budget is None or not streamed(stream) or stream.exchange.ending.ours or key not in took:

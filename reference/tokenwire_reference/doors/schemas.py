@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -64,6 +64,14 @@ _OPTIONS = {
         "properties": {name: {"type": "string"} for name in ("value", "label", "name")},
     },
 }
+
+
+def _questions(required: Sequence[str], properties: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the schema of a list of questions, each an object with these properties."""
+    question = {"type": "object", "required": required, "properties": properties}
+    return {"type": "array", "minItems": 1, "maxItems": 200, "items": question}
+
+
 _CONTROL: Mapping[str, Any] = {
     "score-request": {"text_1": {"type": "string"}, "text_2": _TEXTS, "model": {"type": "string"}},
     "rerank-request": {
@@ -99,42 +107,30 @@ _CONTROL: Mapping[str, Any] = {
     },
     "decisions-request": {
         "input": _NAME,
-        "questions": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 200,
-            "items": {
-                "type": "object",
-                "required": ["type", "instructions"],
-                "properties": {
-                    "type": {"enum": ["choice", "predicate", "score"]},
-                    "instructions": {"type": "string"},
-                    "name": {"type": ["string", "null"]},
-                    "choices": _OPTIONS,
-                    "levels": _OPTIONS,
-                },
+        "questions": _questions(
+            ["type", "instructions"],
+            {
+                "type": {"enum": ["choice", "predicate", "score"]},
+                "instructions": {"type": "string"},
+                "name": {"type": ["string", "null"]},
+                "choices": _OPTIONS,
+                "levels": _OPTIONS,
             },
-        },
+        ),
         "model": {"type": "string"},
     },
     "sglang-decisions-request": {
         "input": _NAME,
-        "questions": {
-            "type": "array",
-            "minItems": 1,
-            "maxItems": 200,
-            "items": {
-                "type": "object",
-                "required": ["id", "type", "question"],
-                "properties": {
-                    "id": _NAME,
-                    "type": {"enum": ["choice", "score", "yes_no"]},
-                    "question": _NAME,
-                    "options": _OPTIONS,
-                    "levels": {"type": ["array", "null"], "maxItems": 10, "items": _NAME},
-                },
+        "questions": _questions(
+            ["id", "type", "question"],
+            {
+                "id": _NAME,
+                "type": {"enum": ["choice", "score", "yes_no"]},
+                "question": _NAME,
+                "options": _OPTIONS,
+                "levels": {"type": ["array", "null"], "maxItems": 10, "items": _NAME},
             },
-        },
+        ),
         "temperature": {"type": ["number", "null"], "exclusiveMinimum": 0},
         "prompt_format_version": {"type": ["integer", "null"]},
         "return_prompt_token_ids": _FLAG,
